@@ -521,8 +521,10 @@ enum clime_err clime_train_hidden(struct clime_train *t, const struct clime_pack
         run_layers(t, &batch);
         run_norm(t, b->n_loss);
         t->m->ops->copy_out(t->m->dev, half ? (void *)rows : y, t->head_y, n * (half ? sizeof *rows : sizeof *y));
+    } else {
+        clime_train_ask_layers(t);
     }
-    rc = t->m->ops->sync(t->m->dev, e);
+    rc = clime_train_wait(t, e);
     for (size_t i = 0; half && i < n; i++) y[i] = clime_bf16_float(rows[i]);
     free(rows);
     t->saved = save && rc == CLIME_OK;

@@ -59,6 +59,25 @@ def test_ranks_that_share_micro_batches(model):  # noqa: F811
     assert [k for k in done if done[k] != alone] == []
 
 
+def test_a_critic(model):  # noqa: F811
+    """It is another learner: alone for a rollout, then beside the policy, on all ranks; and a checkpoint of both goes on with
+    another number of them."""
+    done, more = {}, ["--advantage-estimator", "ppo", "--num-critic-only-steps", "1", "--critic-lr", "1e-3", "--kl-coef", "0.05",
+                      "--gradient-lanes", "4", "--save-interval", "1"]  # fmt: skip
+    for n, shard in ((1, "auto"), (2, "off"), (4, "on")):
+        run_dir, log = model / f"critic-{n}-{shard}", model / f"critic-{n}-{shard}.log"
+        words = lambda n, shard, rollouts: command(model, run_dir, *more, "--actor-num-gpus-per-node", str(n), "--shard-weights", shard,
+                                                   num_rollout=rollouts)  # fmt: skip
+        if n == 4:
+            run_whole(words(2, "on", 2), log)
+        sha = run_whole(words(n, shard, 3), log)
+        figures = lambda m: {k: v for k, v in m.items() if k.startswith("train/")}
+        done[n, shard] = sha, [figures(m) for m in metrics(run_dir) if m["kind"] == "train"]
+    alone = done[1, "auto"][1]
+    assert all(m["train/value_loss"] > 0 and m["train/critic-grad_norm"] > 0 for m in alone) and "train/pg_loss" in alone[-1]
+    assert [k for k in done if done[k] != done[1, "auto"]] == []
+
+
 def prepare(d):
     """Data, a model and a run of one rank, whose weights are those of all."""
     lines = [json.dumps({"prompt": f"{i} + {i + 1} =", "response": str(2 * i + 1)}) for i in range(200)]

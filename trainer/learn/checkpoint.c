@@ -110,12 +110,6 @@ static enum clime_err each_array(const struct clime_optimizer *o, const struct c
     return err;
 }
 
-static enum clime_err write_optimizer(const struct clime_optimizer *o, const struct clime_model *m, const char *dir,
-                                      const char *prefix, struct clime_error *e) {
-    enum clime_err err = each_array(o, m, dir, prefix, create, e);
-    return err ? err : each_array(o, m, dir, prefix, clime_array_write, e);
-}
-
 /* The weights of a reference that was refreshed: this rank's part. */
 static enum clime_err reference_array(const struct clime_learner *l, const char *dir, array_file *file,
                                       struct clime_error *e) {
@@ -134,11 +128,12 @@ static enum clime_err reference_array(const struct clime_learner *l, const char 
 static enum clime_err each_part(const struct clime_learner *l, const char *dir, array_file *file,
                                 struct clime_error *e) {
     enum clime_err err = each_array(&l->optimizer, l->model, dir, "", file, e);
+    if (!err && l->critic) err = each_array(&l->critic->optimizer, l->critic->model, dir, critic_prefix, file, e);
     return err || l->ref_step == 0 ? err : reference_array(l, dir, file, e);
 }
 
-/* The policy's, by all ranks at the same time: rank 0 makes the files. */
-static enum clime_err write_policy(struct clime_learner *l, const char *dir, struct clime_error *e) {
+/* By all ranks at the same time: rank 0 makes the files. */
+static enum clime_err write_parts(struct clime_learner *l, const char *dir, struct clime_error *e) {
     enum clime_err err = CLIME_OK;
     if (!clime_team_follows(l->team)) err = each_part(l, dir, create, e);
     if (!err && clime_team_leads(l->team)) {
@@ -149,21 +144,20 @@ static enum clime_err write_policy(struct clime_learner *l, const char *dir, str
     return clime_team_done(l->team, err, e);
 }
 
-static enum clime_err write_critic(struct clime_learner *l, const char *dir, struct clime_error *e) {
-    enum clime_err err = write_optimizer(&l->critic->optimizer, l->critic->model, dir, critic_prefix, e);
+static enum clime_err write_critic_head(const struct clime_learner *l, const char *dir, struct clime_error *e) {
     char *path = xasprintf("%s/%s", dir, critic_head_name);
-    if (!err) err = clime_atomic_save(path, (const char *)l->critic->head, critic_head_bytes(l), e);
+    enum clime_err err = clime_atomic_save(path, (const char *)l->critic->head, critic_head_bytes(l), e);
     free(path);
     return err;
 }
 
 enum clime_err clime_learner_save(struct clime_learner *l, const char *dir, struct clime_error *e) {
-    if (clime_team_follows(l->team)) return write_policy(l, dir, e);
+    if (clime_team_follows(l->team)) return write_parts(l, dir, e);
     char *tmp = xasprintf("%s.tmp", dir);
     enum clime_err err = clime_dir_remove(tmp, e);
     if (!err) err = clime_make_dirs(tmp, e);
-    if (!err) err = write_policy(l, tmp, e);
-    if (!err && l->critic) err = write_critic(l, tmp, e);
+    if (!err) err = write_parts(l, tmp, e);
+    if (!err && l->critic) err = write_critic_head(l, tmp, e);
     if (!err) err = write_state(l, tmp, e);
     if (!err) err = clime_dir_publish(tmp, dir, e);
     free(tmp);

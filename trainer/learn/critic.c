@@ -12,6 +12,7 @@
 #include "trainer/algorithm/estimator.h"
 #include "trainer/learn/freeze.h"
 #include "trainer/learn/micro.h"
+#include "trainer/learn/rows.h"
 
 struct clime_train_options clime_critic_train_options(const struct clime_learner_options *o) {
     int rows = o->max_tokens_per_gpu > o->max_seq_len ? o->max_tokens_per_gpu : o->max_seq_len;
@@ -19,11 +20,15 @@ struct clime_train_options clime_critic_train_options(const struct clime_learner
         .max_rows = rows, .max_seqs = rows, .head_chunk = 1, .recompute = o->recompute}; /* no logits are made */
 }
 
-enum clime_err clime_critic_open(const struct clime_learner_options *o, const struct clime_model *like, bool offload,
-                                 struct clime_critic **out, struct clime_error *e) {
+enum clime_err clime_critic_open(const struct clime_learner_options *o, const struct clime_model *like,
+                                 struct clime_team *team, bool offload, struct clime_critic **out,
+                                 struct clime_error *e) {
     struct clime_critic *c = xcalloc(1, sizeof *c);
+    struct clime_links *links = team ? team->links : NULL;
+    c->team = team;
     struct clime_train_options t = clime_critic_train_options(o);
     size_t D = (size_t)like->cfg.D;
+    const int lanes = clime_lanes_left(o->gradient_lanes, o->context_parallel, o->n_ranks);
     c->opts = *o;
     c->opts.lr = o->critic_lr;
     c->max_rows = (size_t)t.max_rows;
@@ -38,9 +43,14 @@ enum clime_err clime_critic_open(const struct clime_learner_options *o, const st
     if (!err && c->model->layout.hash != like->layout.hash)
         err = clime_fail(e, CLIME_ERR_INPUT, "the critic in %s has another architecture or shape than the policy", dir);
     if (!err) err = clime_freeze(&c->model->layout, &o->only_train, &o->freeze, e);
+    if (!err && like->ring) {
+        clime_model_ring(c->model, &like->layout, like->ring->who);
+        clime_model_ring_link(c->model, links);
+    }
     if (!err) err = clime_model_load(c->model, dir, e);
     if (!err) err = clime_train_open(c->model, &t, &c->train, e);
-    if (!err) err = clime_optimizer_open(&c->optimizer, c->model, offload, o->model.dev.n_threads, NULL, e);
+    if (!err) err = clime_optimizer_open(&c->optimizer, c->model, offload, o->model.dev.n_threads, links, e);
+    if (!err) err = clime_lanes_open(&c->lanes, c->model, c->train, lanes, 1, links, e);
     if (err)
         clime_critic_close(c);
     else
@@ -50,6 +60,7 @@ enum clime_err clime_critic_open(const struct clime_learner_options *o, const st
 
 void clime_critic_close(struct clime_critic *c) {
     if (!c) return;
+    clime_lanes_close(&c->lanes);
     if (c->model) clime_optimizer_close(&c->optimizer, c->model);
     clime_train_close(c->train);
     clime_model_close(c->model);
@@ -81,35 +92,106 @@ enum clime_err clime_critic_values(struct clime_critic *c, const struct clime_pa
     enum clime_err err = CLIME_OK;
     clime_micro_alloc(&mb, c->max_rows);
     for (int i = 0; i < p->n_micro && !err; i++) {
+        if (!clime_lanes_mine(&c->lanes, i)) {
+            if (clime_rows_idles(c->team, &c->lanes, p, i)) err = clime_train_idle(c->train, false, e);
+            continue;
+        }
         err = forward(c, p, i, s, false, &mb, mb.logp, e);
         for (int k = 0; k < mb.b.n_loss && !err; k++) out[mb.index[k]] = mb.logp[k];
     }
     clime_micro_free(&mb);
-    return err;
+    return err ? err : clime_rows_gather(c->team, &c->lanes, p, s, out, e);
 }
 
+/* ---- a step ---- */
+
 /* From the derivatives by the values, g, to those of the head and of the hidden rows. */
-static void head_backward(struct clime_critic *c, int n, const float *g) {
+static void head_backward(struct clime_critic *c, int n, const float *g, double *head_grad) {
     size_t D = (size_t)c->model->cfg.D;
     for (size_t k = 0; k < (size_t)n; k++)
         for (size_t d = 0; d < D; d++) {
-            c->head_grad[d] += (double)g[k] * (double)c->y[k * D + d];
+            head_grad[d] += (double)g[k] * (double)c->y[k * D + d];
             c->g_y[k * D + d] = g[k] * c->head[d];
         }
 }
 
-static enum clime_err train_micro(struct clime_critic *c, const struct clime_packing *p, int i,
-                                  const struct clime_stream *s, struct clime_micro *mb, double *loss, double *clipped,
-                                  struct clime_error *e) {
-    float *v = mb->logp, *g = mb->g_logp;
-    enum clime_err err = forward(c, p, i, s, true, mb, v, e);
-    if (err) return err;
-    for (int k = 0; k < mb->b.n_loss; k++) {
-        int64_t at = mb->index[k];
-        clime_value_loss(c->opts.value_clip, 1, v + k, s->value + at, s->ret + at, s->w_pg + at, g + k, loss, clipped);
+struct step { /* what its packs share */
+    struct clime_critic *c;
+    const struct clime_packing *p;
+    const struct clime_stream *s;
+    struct clime_micro mb;
+    float *v; /* [s->n] of this rank's packs; rank 0 gets all */
+    /* [packs][D] the head's gradients, rank after rank; of one lane all packs add to the first */
+    double *head_grad;
+    int *at;                          /* [packs] where in it a pack's are */
+    size_t from[CLIME_GROUP_MAX + 1]; /* bytes: a rank's */
+};
+
+static void begin_step(struct step *st, struct clime_critic *c, const struct clime_packing *p,
+                       const struct clime_stream *s) {
+    const size_t row = (size_t)c->model->cfg.D * sizeof *st->head_grad;
+    const int world = c->team ? c->team->world : 1;
+    int n = 0;
+    *st = (struct step){.c = c, .p = p, .s = s};
+    st->v = xcalloc((size_t)s->n + 1, sizeof *st->v);
+    st->head_grad = xcalloc((size_t)p->n_micro + 1, row);
+    st->at = xcalloc((size_t)p->n_micro + 1, sizeof *st->at);
+    for (int r = 0; r < world; r++) {
+        for (int i = 0; i < p->n_micro && c->lanes.n > 1; i++)
+            if (clime_lanes_rank(&c->lanes, i) == r) st->at[i] = n++;
+        st->from[r + 1] = (size_t)n * row;
     }
-    head_backward(c, mb->b.n_loss, g);
-    return clime_train_hidden_backward(c->train, &mb->b, c->g_y, e);
+    clime_micro_alloc(&st->mb, c->max_rows);
+}
+
+static void free_step(struct step *st) {
+    clime_micro_free(&st->mb);
+    free(st->v);
+    free(st->head_grad);
+    free(st->at);
+}
+
+static enum clime_err train_micro(void *arg, int i, struct clime_error *e) {
+    struct step *st = arg;
+    struct clime_critic *c = st->c;
+    const struct clime_stream *s = st->s;
+    float *v = st->mb.logp, *g = st->mb.g_logp;
+    double loss = 0, clipped = 0; /* known of all packs later */
+    enum clime_err err = forward(c, st->p, i, s, true, &st->mb, v, e);
+    if (err) return err;
+    for (int k = 0; k < st->mb.b.n_loss; k++) {
+        int64_t at = st->mb.index[k];
+        st->v[at] = v[k];
+        clime_value_loss(c->opts.value_clip, 1, v + k, s->value + at, s->ret + at, s->w_pg + at, g + k, &loss,
+                         &clipped);
+    }
+    head_backward(c, st->mb.b.n_loss, g, st->head_grad + (size_t)st->at[i] * (size_t)c->model->cfg.D);
+    return clime_train_hidden_backward(c->train, &st->mb.b, c->g_y, e);
+}
+
+/* The head's gradient over all packs, in their order; alike on all ranks. */
+static enum clime_err sum_head(struct step *st, struct clime_error *e) {
+    struct clime_critic *c = st->c;
+    const size_t D = (size_t)c->model->cfg.D;
+    enum clime_err rc = CLIME_OK;
+    if (c->team) rc = clime_group_share(c->team->group, "the gradient of a critic's head", st->head_grad, st->from, e);
+    memset(c->head_grad, 0, D * sizeof *c->head_grad);
+    for (int i = 0; i < (c->lanes.n > 1 ? st->p->n_micro : 1) && !rc; i++)
+        for (size_t d = 0; d < D; d++) c->head_grad[d] += st->head_grad[(size_t)st->at[i] * D + d];
+    return rc;
+}
+
+/* Over all packs in their order, on rank 0. */
+static void sum_loss(const struct step *st, struct clime_step_stats *out) {
+    const struct clime_stream *s = st->s;
+    const struct clime_packing *p = st->p;
+    double clipped = 0;
+    float unused;
+    for (int32_t k = 0; k < p->first[p->n_micro]; k++)
+        for (int64_t at = s->first[p->sample[k]]; at < s->first[p->sample[k] + 1]; at++)
+            clime_value_loss(st->c->opts.value_clip, 1, st->v + at, s->value + at, s->ret + at, s->w_pg + at, &unused,
+                             &out->value_loss, &clipped);
+    out->value_clipfrac = clipped / (double)(s->n > 0 ? s->n : 1);
 }
 
 /* AdamW of the head, without decay, clipped by its own norm. Follows the body's: step counts this update. */
@@ -135,29 +217,40 @@ static double head_norm(const struct clime_critic *c) {
     return sqrt(sum);
 }
 
-enum clime_err clime_critic_step(struct clime_critic *c, const struct clime_packing *p, const struct clime_stream *s,
-                                 struct clime_step_stats *out, struct clime_error *e) {
-    struct clime_micro mb = {0};
-    double loss = 0, clipped = 0, lr;
-    int64_t t0 = clime_now_us();
+/* Rank 0's head becomes all ranks'. */
+static enum clime_err share_head(const struct clime_critic *c, struct clime_error *e) {
+    size_t from[CLIME_GROUP_MAX + 1] = {0};
+    if (!c->team) return CLIME_OK;
+    for (int r = 1; r <= c->team->world; r++) from[r] = (size_t)c->model->cfg.D * sizeof *c->head;
+    return clime_group_share(c->team->group, "a critic's head", c->head, from, e);
+}
+
+static enum clime_err update(struct clime_critic *c, float *grads, struct clime_step_stats *out,
+                             struct clime_error *e) {
+    double head = head_norm(c), body = 0, lr;
     enum clime_err err = CLIME_OK;
-    memset(c->head_grad, 0, (size_t)c->model->cfg.D * sizeof *c->head_grad);
-    clime_train_zero_grads(c->train);
-    clime_micro_alloc(&mb, c->max_rows);
-    for (int i = 0; i < p->n_micro && !err; i++) err = train_micro(c, p, i, s, &mb, &loss, &clipped, e);
-    clime_micro_free(&mb);
-    if (err) return err;
-    double head = head_norm(c), body = 0;
     out->critic_skipped = !isfinite(head);
     if (isfinite(head))
-        err = clime_optimizer_step(&c->optimizer, c->model, &c->opts, clime_train_grads(c->train), &body, &lr,
-                                   &out->critic_skipped, e);
+        err = clime_optimizer_step(&c->optimizer, c->model, &c->opts, grads, &body, &lr, &out->critic_skipped, e);
     if (err) return err;
     if (!out->critic_skipped) update_head(c, head, lr);
     out->critic_norm = hypot(body, head);
-    err = c->model->ops->sync(c->model->dev, e);
-    out->value_loss = loss;
-    out->value_clipfrac = clipped / (double)(s->n > 0 ? s->n : 1);
+    err = share_head(c, e);
+    return err ? err : c->model->ops->sync(c->model->dev, e);
+}
+
+enum clime_err clime_critic_step(struct clime_critic *c, const struct clime_packing *p, const struct clime_stream *s,
+                                 struct clime_step_stats *out, struct clime_error *e) {
+    struct step st;
+    float *grads;
+    int64_t t0 = clime_now_us();
+    begin_step(&st, c, p, s);
+    enum clime_err err = clime_lanes_add(&c->lanes, p->n_micro, train_micro, &st, &grads, e);
+    if (!err) err = sum_head(&st, e);
+    if (!err) err = clime_rows_gather(c->team, &c->lanes, p, s, st.v, e);
+    if (!err) sum_loss(&st, out);
+    if (!err) err = update(c, grads, out, e);
     out->critic_us = clime_now_us() - t0;
+    free_step(&st);
     return err;
 }

@@ -3,13 +3,18 @@
  * Owned by the learner; main thread. Body, gradients and optimizer are those of any model; the head is a vector [D] on
  * the host with an AdamW of its own, because its arithmetic is nothing beside the body's. The head begins at 0, so that
  * the first values are 0. The body's own language-model head is carried along unused.
+ *
+ * Of a team every rank calls the same alike and runs its own packs, as for the policy: rank 0 gets all numbers, and
+ * what it makes of the head goes to all.
  */
 #ifndef CLIME_TRAINER_LEARN_CRITIC_H
 #define CLIME_TRAINER_LEARN_CRITIC_H
 
 #include "trainer/algorithm/stream.h"
+#include "trainer/learn/lanes.h"
 #include "trainer/learn/learning.h"
 #include "trainer/learn/optimizer.h"
+#include "trainer/learn/team.h"
 #include "trainer/sample/pack.h"
 
 struct clime_critic {
@@ -17,6 +22,8 @@ struct clime_critic {
     struct clime_model *model;
     struct clime_train *train;
     struct clime_optimizer optimizer;
+    struct clime_lanes lanes;
+    struct clime_team *team;       /* borrowed; NULL = alone */
     float *head, *head_m, *head_v; /* [D] each, one allocation */
     double *head_grad;             /* [D] */
     float *y, *g_y;                /* [max_rows, D] hidden rows and their gradient */
@@ -26,12 +33,13 @@ struct clime_critic {
 /* How its training passes are planned; for the memory plan too. */
 struct clime_train_options clime_critic_train_options(const struct clime_learner_options *o);
 
-/* like: the policy, whose shape it must have. */
-enum clime_err clime_critic_open(const struct clime_learner_options *o, const struct clime_model *like, bool offload,
-                                 struct clime_critic **out, struct clime_error *e);
+/* like: the policy, whose shape it must have; where that keeps parts of the weights, so does the critic. */
+enum clime_err clime_critic_open(const struct clime_learner_options *o, const struct clime_model *like,
+                                 struct clime_team *team, bool offload, struct clime_critic **out,
+                                 struct clime_error *e);
 void clime_critic_close(struct clime_critic *c); /* NULL is fine */
 
-/* Values of the stream's tokens into out[s->n]. */
+/* Values of the stream's tokens into out[s->n], on rank 0. */
 enum clime_err clime_critic_values(struct clime_critic *c, const struct clime_packing *p, const struct clime_stream *s,
                                    float *out, struct clime_error *e);
 

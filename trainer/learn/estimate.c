@@ -16,18 +16,21 @@
 #include "trainer/learn/wire.h"
 
 /* By all ranks. */
-static enum clime_err score(struct clime_learner *l, struct clime_train *t, const struct clime_sample *const *samples,
-                            const struct clime_packing *p, struct clime_stream *s, int64_t oldest, float *out,
-                            struct clime_error *e) {
+static enum clime_err score(struct clime_learner *l, enum clime_team_model which,
+                            const struct clime_sample *const *samples, const struct clime_packing *p,
+                            struct clime_stream *s, int64_t oldest, float *out, struct clime_error *e) {
     enum clime_err err = CLIME_OK;
     if (l->team) {
         struct clime_buf *b = clime_team_begin(l->team, CLIME_TEAM_SCORE);
-        clime_wire_put_int(b, t == l->ref_train);
+        clime_wire_put_int(b, which);
         clime_wire_put_int(b, oldest);
         clime_wire_put_batch(b, samples, NULL, s->n_samples, p);
         err = clime_team_say(l->team, e);
     }
-    if (!err) err = clime_learner_score(l, t, samples, p, s, out, e);
+    if (!err && which == CLIME_TEAM_CRITIC)
+        err = clime_critic_values(l->critic, p, s, out, e);
+    else if (!err)
+        err = clime_learner_score(l, which == CLIME_TEAM_REFERENCE ? l->ref_train : l->train, samples, p, s, out, e);
     return clime_team_done(l->team, err, e);
 }
 
@@ -36,10 +39,10 @@ static enum clime_err run_forwards(struct clime_learner *l, const struct clime_s
                                    const struct clime_packing *p, struct clime_stream *s, int64_t oldest, float *kl,
                                    struct clime_error *e) {
     enum clime_err err = CLIME_OK;
-    if (clime_loss_needs_old(&l->opts.objective)) err = score(l, l->train, samples, p, s, oldest, s->old, e);
-    if (!err && l->critic) err = clime_critic_values(l->critic, p, s, s->value, e);
+    if (clime_loss_needs_old(&l->opts.objective)) err = score(l, CLIME_TEAM_POLICY, samples, p, s, oldest, s->old, e);
+    if (!err && l->critic) err = score(l, CLIME_TEAM_CRITIC, samples, p, s, oldest, s->value, e);
     if (err || !kl) return err;
-    err = score(l, l->ref_train, samples, p, s, oldest, s->ref, e);
+    err = score(l, CLIME_TEAM_REFERENCE, samples, p, s, oldest, s->ref, e);
     double unused;
     for (int64_t k = 0; k < s->n && !err; k++)
         kl[k] = (float)clime_kl_value(l->opts.objective.kl_loss_type, (double)s->old[k], (double)s->ref[k], &unused);

@@ -14,13 +14,17 @@
 
 static enum clime_err score(struct clime_learner *l, struct clime_wire *w, struct clime_error *e) {
     struct clime_wire_batch b;
-    bool reference = clime_wire_int(w) != 0;
+    enum clime_team_model which = (enum clime_team_model)clime_wire_int(w);
     int64_t oldest = clime_wire_int(w);
     enum clime_err rc = clime_wire_batch(w, &b, e);
     if (!rc) {
         struct clime_stream s;
         clime_stream_init(&s, (const struct clime_sample *const *)b.samples, NULL, b.n, oldest);
-        rc = clime_learner_score(l, reference ? l->ref_train : l->train, s.samples, &b.packing, &s, s.old, e);
+        if (which == CLIME_TEAM_CRITIC)
+            rc = clime_critic_values(l->critic, &b.packing, &s, s.value, e);
+        else
+            rc = clime_learner_score(l, which == CLIME_TEAM_REFERENCE ? l->ref_train : l->train, s.samples, &b.packing,
+                                     &s, s.old, e);
         rc = clime_team_done(l->team, rc, e);
         clime_stream_free(&s);
     }
@@ -34,6 +38,7 @@ static enum clime_err step(struct clime_learner *l, struct clime_wire *w, struct
     struct clime_step_input in = {.version = clime_wire_int(w)};
     in.rollout_version = clime_wire_int(w);
     in.global_batch = clime_wire_int(w);
+    in.critic_only = clime_wire_int(w) != 0;
     enum clime_err rc = clime_wire_batch(w, &b, e);
     in.samples = (const struct clime_sample *const *)b.samples;
     in.estimate = b.estimate;
@@ -73,7 +78,7 @@ static enum clime_err obey(struct clime_learner *l, struct clime_error *e) {
             rc = clime_learner_refresh_reference(l, e);
             break;
         case CLIME_TEAM_WHOLE:
-            rc = clime_learner_gather(l, clime_wire_int(&w) ? l->ref_model : l->model, e);
+            rc = clime_learner_gather(l, (enum clime_team_model)clime_wire_int(&w), e);
             break;
         case CLIME_TEAM_SAVE:
         case CLIME_TEAM_LOAD:

@@ -129,10 +129,12 @@ static enum clime_err check_ranks(const struct clime_learner *l, struct clime_er
     enum clime_err err = clime_lanes_check(o->gradient_lanes, o->context_parallel, o->n_ranks, e);
     if (!err && o->context_parallel > 1) err = check_cuts(l, e);
     if (err || o->n_ranks == 1) return err;
-    if (needs_critic(o))
-        return clime_fail(e, CLIME_ERR_INPUT,
-                          "--advantage-estimator %s trains a critic, which takes part on one rank only",
-                          o->objective.estimator->name);
+    if (needs_critic(o) && o->context_parallel > 1)
+        return clime_fail(
+            e, CLIME_ERR_INPUT,
+            "--context-parallel-size %d: --advantage-estimator %s trains a critic, whose micro-batches no "
+            "ranks share yet",
+            o->context_parallel, o->objective.estimator->name);
     if (o->shard_weights == CLIME_SHARD_ON && o->read_by_servers)
         return clime_fail(
             e, CLIME_ERR_INPUT,
@@ -207,7 +209,7 @@ enum clime_err clime_learner_start(struct clime_learner *l, struct clime_error *
     if (!err) err = clime_optimizer_open(&l->optimizer, l->model, offload(l), l->opts.model.dev.n_threads, links, e);
     if (!err) err = clime_lanes_open(&l->lanes, l->model, l->train, users.lanes, users.policy.rows.ranks, links, e);
     if (!err && clime_needs_ref(&l->opts.objective)) err = load_reference(l, e);
-    if (!err && needs_critic(&l->opts)) err = clime_critic_open(&l->opts, l->model, offload(l), &l->critic, e);
+    if (!err && needs_critic(&l->opts)) err = clime_critic_open(&l->opts, l->model, l->team, offload(l), &l->critic, e);
     return err;
 }
 
@@ -313,6 +315,10 @@ void clime_learner_describe(struct clime_learner *l, struct clime_buf *out) {
 
 /* ---- weights out ---- */
 
+static struct clime_model *model_of(const struct clime_learner *l, enum clime_team_model which) {
+    return which == CLIME_TEAM_POLICY ? l->model : which == CLIME_TEAM_REFERENCE ? l->ref_model : l->critic->model;
+}
+
 /* From device to device; the policy's work is done (clime_learner_step waits), and must not go on before the copy's. */
 enum clime_err clime_learner_refresh_reference(struct clime_learner *l, struct clime_error *e) {
     CHECK(l->ref_model);
@@ -327,43 +333,45 @@ enum clime_err clime_learner_refresh_reference(struct clime_learner *l, struct c
     return clime_team_done(l->team, err, e);
 }
 
-enum clime_err clime_learner_gather(struct clime_learner *l, struct clime_model *m, struct clime_error *e) {
+enum clime_err clime_learner_gather(struct clime_learner *l, enum clime_team_model which, struct clime_error *e) {
+    struct clime_model *m = model_of(l, which);
     enum clime_err err = CLIME_OK;
     if (!m->ring || !m->ring->is_new) return CLIME_OK;
     if (clime_team_leads(l->team)) {
-        clime_wire_put_int(clime_team_begin(l->team, CLIME_TEAM_WHOLE), m == l->ref_model);
+        clime_wire_put_int(clime_team_begin(l->team, CLIME_TEAM_WHOLE), which);
         if ((err = clime_team_say(l->team, e))) return err;
     }
     return clime_team_done(l->team, clime_ring_whole(m, e), e);
 }
 
 enum clime_err clime_learner_whole(struct clime_learner *l, struct clime_error *e) {
-    return clime_learner_gather(l, l->model, e);
+    return clime_learner_gather(l, CLIME_TEAM_POLICY, e);
 }
 
-/* Of the tensors of a layout, which may be a part of the model's. */
-static enum clime_err sha256_of(struct clime_learner *l, struct clime_model *m, const struct clime_layout *tensors,
-                                char hex[65], struct clime_error *e) {
+/* Of the tensors of a layout, which may be a part of the model's; NULL: of all. */
+static enum clime_err sha256_of(struct clime_learner *l, enum clime_team_model which,
+                                const struct clime_layout *tensors, char hex[65], struct clime_error *e) {
+    struct clime_model *m = model_of(l, which);
     struct clime_model_pieces p;
-    enum clime_err err = clime_learner_gather(l, m, e);
+    enum clime_err err = clime_learner_gather(l, which, e);
     if (err) return err;
     clime_model_pieces_open(&p, m, m->dev);
-    err = clime_weights_sha256(tensors, &p.from, l->opts.model.dev.n_threads, hex, e);
+    err = clime_weights_sha256(tensors ? tensors : &m->layout, &p.from, l->opts.model.dev.n_threads, hex, e);
     clime_model_pieces_close(&p);
     return err;
 }
 
 enum clime_err clime_learner_sha256(struct clime_learner *l, char hex[65], struct clime_error *e) {
-    return sha256_of(l, l->model, &l->model->layout, hex, e);
+    return sha256_of(l, CLIME_TEAM_POLICY, NULL, hex, e);
 }
 
-/* "" when nothing of m is frozen. */
-static enum clime_err frozen_sha256(struct clime_learner *l, struct clime_model *m, char hex[65],
-                                    struct clime_error *e) {
+/* "" when nothing of the critic is frozen. */
+static enum clime_err frozen_sha256(struct clime_learner *l, char hex[65], struct clime_error *e) {
+    const struct clime_model *m = l->critic->model;
     struct clime_layout part = {.slices = xcalloc((size_t)m->layout.n_slices, sizeof *part.slices)};
     for (int i = 0; i < m->layout.n_slices; i++)
         if (m->layout.slices[i].update == CLIME_FROZEN) part.slices[part.n_slices++] = m->layout.slices[i];
-    enum clime_err err = part.n_slices ? sha256_of(l, m, &part, hex, e) : CLIME_OK;
+    enum clime_err err = part.n_slices ? sha256_of(l, CLIME_TEAM_CRITIC, &part, hex, e) : CLIME_OK;
     free(part.slices);
     return err;
 }
@@ -373,10 +381,11 @@ enum clime_err clime_learner_given_sha256(struct clime_learner *l, struct clime_
     struct clime_model *ref = l->ref_model, *critic = l->critic ? l->critic->model : NULL;
     enum clime_err err = CLIME_OK;
     *out = (struct clime_given_sha256){0};
-    if (ref && l->ref_step == 0) err = sha256_of(l, ref, &ref->layout, out->reference, e);
+    if (ref && l->ref_step == 0) err = sha256_of(l, CLIME_TEAM_REFERENCE, NULL, out->reference, e);
     if (ref) clime_ring_drop_whole(ref); /* asked once */
-    if (!err && critic && l->critic->optimizer.step == 0) err = sha256_of(l, critic, &critic->layout, out->critic, e);
-    if (!err && critic) err = frozen_sha256(l, critic, out->critic_frozen, e);
+    if (!err && critic && l->critic->optimizer.step == 0) err = sha256_of(l, CLIME_TEAM_CRITIC, NULL, out->critic, e);
+    if (!err && critic) err = frozen_sha256(l, out->critic_frozen, e);
+    if (critic) clime_ring_drop_whole(critic);
     return err;
 }
 

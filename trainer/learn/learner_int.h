@@ -27,8 +27,8 @@ struct clime_learner {
     struct clime_memory_plan plan;
 };
 
-/* Rank 0's copy of m's weights, the policy's or the reference's, is up to date, where they lie in parts. */
-enum clime_err clime_learner_gather(struct clime_learner *l, struct clime_model *m, struct clime_error *e);
+/* Rank 0's copy of a model's weights is up to date, where they lie in parts. */
+enum clime_err clime_learner_gather(struct clime_learner *l, enum clime_team_model which, struct clime_error *e);
 
 /* Log-probabilities of the stream's tokens under the weights of t, by forward passes packed by p, into out[s->n].
  * Of a team every rank calls it alike and runs its own packs; rank 0 gets all. */

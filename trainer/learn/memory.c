@@ -32,6 +32,7 @@ void clime_memory_plan_make(const struct clime_model *m, const struct clime_memo
                             struct clime_memory_plan *out) {
     struct clime_train_sizes s, r;
     struct clime_optimizer_bytes o;
+    const size_t lanes = clime_lanes_bytes(m, u->lanes, u->part);
     *out = (struct clime_memory_plan){.own_memory = m->ops->own_memory,
                                       .recompute = u->policy.recompute,
                                       .keep_logits = u->policy.keep_logits,
@@ -47,12 +48,12 @@ void clime_memory_plan_make(const struct clime_model *m, const struct clime_memo
     if (u->has_critic) {
         clime_train_sizes(m, &u->critic, &r);
         out->part[CLIME_MEM_CRITIC] =
-            clime_model_memory(m) + o.master + o.moments + r.gradients + r.activations + r.head + r.scratch;
+            clime_model_memory(m) + o.master + o.moments + r.gradients + r.activations + r.head + r.scratch + lanes;
     }
     out->part[CLIME_MEM_WEIGHTS] = clime_model_memory(m);
     out->part[CLIME_MEM_MASTER] = o.master;
     out->part[CLIME_MEM_MOMENTS] = o.moments;
-    out->part[CLIME_MEM_GRADIENTS] = s.gradients + clime_lanes_bytes(m, u->lanes, u->part);
+    out->part[CLIME_MEM_GRADIENTS] = s.gradients + lanes;
     out->part[CLIME_MEM_ACTIVATIONS] = s.activations;
     out->part[CLIME_MEM_HEAD] = s.head;
     out->part[CLIME_MEM_SCRATCH] = s.scratch + (u->part.world > 1 ? m->ops->links_bytes(u->part.world) : 0);

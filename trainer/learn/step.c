@@ -12,6 +12,7 @@
 #include "trainer/learn/learner_int.h"
 #include "trainer/learn/micro.h"
 #include "trainer/learn/routing.h"
+#include "trainer/learn/rows.h"
 #include "trainer/learn/wire.h"
 
 static enum clime_err check_samples(const struct clime_learner *l, const struct clime_sample *const *samples, int n,
@@ -32,64 +33,6 @@ static enum clime_err check_samples(const struct clime_learner *l, const struct 
     return CLIME_OK;
 }
 
-/* Where in the stream the loss rows of pack i are, in order; returns their number. index: [rows of a pack]. */
-static int entries_of(const struct clime_packing *p, int i, const struct clime_stream *s, int64_t *index) {
-    int n = 0;
-    for (int32_t k = p->first[i]; k < p->first[i + 1]; k++)
-        for (int64_t at = s->first[p->sample[k]]; at < s->first[p->sample[k] + 1]; at++) index[n++] = at;
-    return n;
-}
-
-/* Numbers of the loss rows of rank's packs, to or from `flat`, in order; returns how many. */
-static size_t flatten(const struct clime_learner *l, const struct clime_packing *p, const struct clime_stream *s,
-                      int rank, float *of_stream, float *flat, bool to_flat) {
-    int64_t *index = xcalloc((size_t)s->n + 1, sizeof *index);
-    size_t n = 0;
-    for (int i = 0; i < p->n_micro; i++) {
-        if (clime_lanes_rank(&l->lanes, i) != rank) continue;
-        int rows = entries_of(p, i, s, index);
-        for (int k = 0; k < rows && flat; k++) {
-            if (to_flat)
-                flat[n + (size_t)k] = of_stream[index[k]];
-            else
-                of_stream[index[k]] = flat[n + (size_t)k];
-        }
-        n += (size_t)rows;
-    }
-    free(index);
-    return n;
-}
-
-/* Of a team, rank 0 gets what the others have written into x[s->n] for their packs. */
-static enum clime_err gather_rows(struct clime_learner *l, const struct clime_packing *p, const struct clime_stream *s,
-                                  float *x, struct clime_error *e) {
-    struct clime_team *t = l->team;
-    enum clime_err rc = CLIME_OK;
-    if (!t) return CLIME_OK;
-    for (int r = 1; r < t->world && !rc; r++) {
-        size_t n = t->rank == 0 || t->rank == r ? flatten(l, p, s, r, x, NULL, true) : 0;
-        float *flat = xmalloc((n + 1) * sizeof *flat);
-        if (t->rank == r) {
-            flatten(l, p, s, r, x, flat, true);
-            rc = clime_group_send(t->group, 0, flat, n * sizeof *flat, e);
-        } else if (t->rank == 0) {
-            rc = clime_group_receive(t->group, r, "log-probabilities", clime_group_limit_us(t->group), &t->wire, e);
-            if (!rc && t->wire.len != n * sizeof *flat)
-                rc = clime_fail(e, CLIME_ERR_INTERNAL, "%s has sent %zu bytes instead of %zu",
-                                clime_group_name(t->group, r), t->wire.len, n * sizeof *flat);
-            if (!rc && n) memcpy(flat, t->wire.data, t->wire.len);
-            if (!rc) flatten(l, p, s, r, x, flat, false);
-        }
-        free(flat);
-    }
-    return rc;
-}
-
-/* With a ring of weights all ranks pass at the same time: pack i is the last one, and there is none for this rank. */
-static bool idles(const struct clime_learner *l, const struct clime_packing *p, int i) {
-    return i + 1 == p->n_micro && l->team->rank > clime_lanes_rank(&l->lanes, i);
-}
-
 enum clime_err clime_learner_score(struct clime_learner *l, struct clime_train *t,
                                    const struct clime_sample *const *samples, const struct clime_packing *p,
                                    const struct clime_stream *s, float *out, struct clime_error *e) {
@@ -99,8 +42,8 @@ enum clime_err clime_learner_score(struct clime_learner *l, struct clime_train *
     if (err) return err;
     clime_micro_alloc(&mb, l->max_rows);
     for (int i = 0; i < p->n_micro && !err; i++) {
-        if (l->team && !clime_lanes_mine(&l->lanes, i)) {
-            if (idles(l, p, i)) err = clime_train_idle(t, false, e);
+        if (!clime_lanes_mine(&l->lanes, i)) {
+            if (clime_rows_idles(l->team, &l->lanes, p, i)) err = clime_train_idle(t, false, e);
             continue;
         }
         clime_micro_fill(&mb, samples, s, p->sample + p->first[i], p->first[i + 1] - p->first[i]);
@@ -108,7 +51,7 @@ enum clime_err clime_learner_score(struct clime_learner *l, struct clime_train *
         for (int k = 0; !err && k < mb.b.n_loss; k++) out[mb.index[k]] = mb.logp[k];
     }
     clime_micro_free(&mb);
-    return err ? err : gather_rows(l, p, s, out, e);
+    return err ? err : clime_rows_gather(l->team, &l->lanes, p, s, out, e);
 }
 
 static void fill_gap(const struct clime_loss_sums *sums, const struct clime_stream *s, struct clime_step_stats *out) {
@@ -271,9 +214,10 @@ static enum clime_err run_micro(void *arg, int i, struct clime_error *e) {
 static enum clime_err sum_of_all(struct step *st, struct clime_error *e) {
     struct clime_learner *l = st->l;
     const struct clime_packing *p = st->in->packing;
-    enum clime_err err = gather_rows(l, p, st->s, st->logp, e);
-    if (!err && !clime_loss_is_supervised(&l->opts.objective)) err = gather_rows(l, p, st->s, st->entropy, e);
-    if (!err && st->routed) err = gather_rows(l, p, st->s, st->routed, e);
+    enum clime_err err = clime_rows_gather(l->team, &l->lanes, p, st->s, st->logp, e);
+    if (!err && !clime_loss_is_supervised(&l->opts.objective))
+        err = clime_rows_gather(l->team, &l->lanes, p, st->s, st->entropy, e);
+    if (!err && st->routed) err = clime_rows_gather(l->team, &l->lanes, p, st->s, st->routed, e);
     if (err || clime_team_follows(l->team)) return err;
     st->sums = (struct clime_loss_sums){0};
     st->out->tokens = 0;
@@ -359,6 +303,7 @@ static enum clime_err tell_step(struct clime_learner *l, const struct clime_step
     clime_wire_put_int(b, in->version);
     clime_wire_put_int(b, in->rollout_version);
     clime_wire_put_int(b, in->global_batch);
+    clime_wire_put_int(b, in->critic_only);
     clime_wire_put_batch(b, in->samples, in->estimate, in->n, in->packing);
     return clime_team_say(l->team, e);
 }

@@ -15,14 +15,16 @@
 #include "trainer/learn/learning.h"
 
 enum clime_team_word {
-    CLIME_TEAM_SCORE, /* log-probabilities of a batch */
+    CLIME_TEAM_SCORE, /* log-probabilities or values of a batch, by a model */
     CLIME_TEAM_STEP,
     CLIME_TEAM_REFRESH, /* the reference becomes the policy */
-    CLIME_TEAM_WHOLE,   /* rank 0's host memory gets all weights */
+    CLIME_TEAM_WHOLE,   /* rank 0's host memory gets all weights of a model */
     CLIME_TEAM_SAVE,
     CLIME_TEAM_LOAD,
     CLIME_TEAM_END
 };
+
+enum clime_team_model { CLIME_TEAM_POLICY, CLIME_TEAM_REFERENCE, CLIME_TEAM_CRITIC };
 
 struct clime_team {
     struct clime_group *group;
