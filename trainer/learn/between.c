@@ -108,8 +108,10 @@ static void add_piece(struct clime_between *b, int piece) {
     const float *of[CLIME_GROUP_MAX];
     struct clime_range r;
     int64_t done = 0;
-    if (of_rank(b, piece, rank) == 0) return; /* it was given away */
+    /* Also where the whole piece was given away: with a ring what comes next writes over what was sent. That would be
+     * in order without this wait only because a gather of weights, which is waited for, begins after it. */
     clime_links_end(b->links, b->number[piece % CLIME_BETWEEN_PLACES]);
+    if (of_rank(b, piece, rank) == 0) return;
     for (int at = 0; next_range(b, piece, rank, &at, &r); done += r.hi - r.lo) {
         for (int q = 0; q < b->n_ranks; q++) of[q] = q == rank ? given(b, r.lo) : place(b, piece, q) + done;
         b->m->ops->accumulate(b->m->dev, (size_t)(r.hi - r.lo), b->n_ranks, of, b->sum + r.at);
