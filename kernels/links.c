@@ -23,6 +23,7 @@ enum clime_err clime_links_exchange(struct clime_links *l, const char *what, con
 enum clime_err clime_links_begin(struct clime_links *l, const char *what, const struct clime_move *sends, int n_sends,
                                  const struct clime_move *receives, int n_receives, uint32_t *number,
                                  struct clime_error *e) {
+    for (int i = 0; i < n_sends; i++) l->moved.sent_bytes += sends[i].bytes;
     return l->ops->links_begin(l, what, sends, n_sends, receives, n_receives, number, e);
 }
 

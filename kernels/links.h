@@ -19,6 +19,11 @@
 #include "common/group/group.h"
 #include "kernels/kernels.h"
 
+struct clime_links_moved { /* since the owner of the links has zeroed it */
+    uint64_t sent_bytes;
+    int64_t waited_us[CLIME_GROUP_MAX]; /* the host, for whom; where it is the device that waits nobody knows: 0 */
+};
+
 struct clime_links { /* the head of each table's own */
     const struct clime_ops *ops;
     struct clime_dev *dev;
@@ -26,6 +31,7 @@ struct clime_links { /* the head of each table's own */
     const char *way; /* how bytes go, for people */
     int rank, world;
     bool records; /* gathers of few rows may be recorded */
+    struct clime_links_moved moved;
 };
 
 #define CLIME_LINKS_FEW_ROWS 256

@@ -175,6 +175,7 @@ enum clime_err clime_cpu_links_begin(struct clime_links *links, const char *what
             continue;
         }
         nap(bell, seen);
+        l->head.moved.waited_us[awaited(&in, &out)] += clime_now_us() - now;
         if (atomic_load(&bell->rung) != seen) continue;
         rc = clime_group_check(l->head.group, e);
         if (rc && e) clime_error_prefix(e, "%s", what);

@@ -22,6 +22,20 @@ ALL_TERMS = ["--use-kl-loss", "--kl-loss-coef", "0.01", "--ref-update-interval",
              "--use-tis", "--gradient-lanes", "4"]  # fmt: skip
 
 
+def check_ranks(lines, n):
+    """Who sent how much, who waited for whom, and whose packs took longest: of ranks that there are, and of the very times."""
+    for m in lines:
+        of = lambda what: {int(k.rsplit("/", 1)[1]): v for k, v in m.items() if k.startswith(f"perf/{what}/")}
+        packs = [m.get(f"perf/rank/{r}/forward_time", 0) + m.get(f"perf/rank/{r}/backward_time", 0) for r in range(n)]
+        if n == 1:
+            assert not of("rank_sent_bytes") and "perf/straggler_rank" not in m
+            continue
+        assert sorted(of("rank_sent_bytes")) == list(range(n)) and any(v > 0 for v in of("rank_sent_bytes").values()), m
+        assert all(r != whom and whom in range(n) for r, whom in of("rank_waits_for").items()), m
+        slowest = m["perf/straggler_rank"]
+        assert packs[slowest] >= max(packs) - 1e-5 and m["perf/straggler_lag_time"] >= 0, m
+
+
 def of_run(model, n, shard, *more):  # noqa: F811
     """A run's SHA-256, the figures of its steps, and every token's entropy."""
     name = f"ranks-{n}-{shard}" + "".join(more)
@@ -37,6 +51,7 @@ def of_run(model, n, shard, *more):  # noqa: F811
     assert all(set(t) == {f"perf/rank/{r}/{w}_time" for r in range(n if n > 1 else 0) for w in ("forward", "backward", "optimizer", "wait")}
                and all(v >= 0 for v in t.values()) for t in times), times  # fmt: skip
     assert n == 1 or all(t["perf/rank/0/forward_time"] > 0 for t in times), times  # a rank may have no pack
+    check_ranks([m for m in metrics(run_dir) if m["kind"] == "train"], n)
     return sha, [figures(m) for m in metrics(run_dir) if m["kind"] == "train"], entropy
 
 

@@ -182,9 +182,14 @@ def bits(root):
     if ON_GPUS:
         ways["lanes-2-nccl"] = run("lanes-2-nccl", 2, 2, "--rank-transport", "nccl")
         ways["lanes-2-gpu-1"] = run("lanes-2-gpu-1", 1, 2, *other_gpu())
+        ways["lanes-4-elastic"] = run("lanes-4-elastic", 4, 4, "--elastic", 1)  # on two GPUs: ranks 2 and 3 find none
     ways["lanes-2-offload"] = run("lanes-2-offload", 2, 2, "--optimizer-cpu-offload")
     ways |= {f"glm4-{n}": run(f"glm4-{n}", n, 2, model="glm4") for n in (1, 2)}
     shas = at_once(**ways)
+    if ON_GPUS:
+        with contextlib.closing(sqlite3.connect(root / "lanes-4-elastic" / "ledger.db")) as db:
+            said = [detail for (detail,) in db.execute("SELECT detail FROM events WHERE kind = 'rank'")]
+        check("is left out, and the run goes on with 2 of 4 ranks" in said[-1], f"devices that are not there: {said}")
     for what in ("lanes-2", "lanes-4", "glm4"):
         same(what, {k: v for k, v in shas.items() if k.startswith(what)})
 

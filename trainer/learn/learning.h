@@ -48,6 +48,8 @@ struct clime_learner_options { /* names are slime's options */
 
 struct clime_rank_times { /* of a rank's part in a step; what is left of whole_us it waits and exchanges */
     int64_t forward_us, backward_us, optimizer_us, whole_us;
+    int64_t sent_bytes;
+    int waits_for; /* the rank that it has waited for longest in exchanges; -1 = for nobody, or its device waits */
 };
 
 struct clime_step_stats {

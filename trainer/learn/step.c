@@ -115,6 +115,41 @@ static void give_entropy(const struct clime_stream *s, const float *of_stream, f
             of_sample[i][s->row[k] + 1 - s->samples[i]->n_prompt] = of_stream[k];
 }
 
+/* ---- time ---- */
+
+/* A clock that stands while this rank's host waits for others in exchanges. */
+static int64_t own_us(const struct clime_learner *l) {
+    int64_t us = clime_now_us();
+    for (int r = 0; l->team && r < l->team->world; r++) us -= l->team->links->moved.waited_us[r];
+    return us;
+}
+
+static void begin_times(const struct clime_learner *l) {
+    if (l->team) l->team->links->moved = (struct clime_links_moved){0};
+}
+
+_Static_assert(CLIME_GROUP_MAX == CLIME_LANES_MAX, "a rank has a lane at least");
+
+/* Every rank's times to all, which is where rank 0 is. */
+static enum clime_err share_times(const struct clime_learner *l, struct clime_rank_times own, int64_t whole_us,
+                                  struct clime_step_stats *out, struct clime_error *e) {
+    const struct clime_team *t = l->team;
+    size_t from[CLIME_GROUP_MAX + 1];
+    if (!t) return CLIME_OK;
+    const struct clime_links_moved *m = &t->links->moved;
+    own.whole_us = whole_us;
+    own.sent_bytes = (int64_t)m->sent_bytes;
+    own.waits_for = -1;
+    for (int r = 0; r < t->world; r++)
+        if (m->waited_us[r] > (own.waits_for < 0 ? 0 : m->waited_us[own.waits_for])) own.waits_for = r;
+    out->n_ranks = t->world;
+    for (int r = 0; r <= t->world; r++) from[r] = (size_t)r * sizeof out->rank[0];
+    out->rank[t->rank] = own;
+    return clime_group_share(t->group, "the times of a step", out->rank, from, e);
+}
+
+/* ---- a step ---- */
+
 struct step { /* what its packs share */
     struct clime_learner *l;
     const struct clime_step_input *in;
@@ -122,6 +157,7 @@ struct step { /* what its packs share */
     struct clime_micro mb;
     struct clime_loss_sums sums;
     struct clime_step_stats *out;
+    struct clime_rank_times own;
     /* [s->n] what this rank's packs gave; of a team rank 0 gets all. NULL where nobody asks. */
     float *logp, *entropy, *routed;
 };
@@ -192,10 +228,10 @@ static enum clime_err run_micro(void *arg, int i, struct clime_error *e) {
     float *entropy = clime_loss_is_supervised(&l->opts.objective) ? NULL : mb->entropy;
     clime_micro_fill(mb, st->in->samples, st->s, which, n);
     st->out->tokens += mb->b.T;
-    int64_t t0 = clime_now_us();
+    int64_t t0 = clime_now_us(), own0 = own_us(l);
     enum clime_err err = clime_train_forward(l->train, &mb->b, true, mb->logp, entropy, e);
     if (err) return err;
-    int64_t t1 = clime_now_us();
+    int64_t t1 = clime_now_us(), own1 = own_us(l);
     for (int k = 0; k < mb->b.n_loss; k++) {
         if (st->logp) st->logp[mb->index[k]] = mb->logp[k];
         if (st->entropy && entropy) st->entropy[mb->index[k]] = entropy[k];
@@ -206,6 +242,8 @@ static enum clime_err run_micro(void *arg, int i, struct clime_error *e) {
     if (!err) err = clime_train_backward(l->train, &mb->b, mb->g_logp, g_entropy, e);
     st->out->forward_us += t1 - t0;
     st->out->backward_us += clime_now_us() - t1;
+    st->own.forward_us += own1 - own0;
+    st->own.backward_us += own_us(l) - own1;
     return err;
 }
 
@@ -235,20 +273,6 @@ static enum clime_err sum_of_all(struct step *st, struct clime_error *e) {
     return err;
 }
 
-_Static_assert(CLIME_GROUP_MAX == CLIME_LANES_MAX, "a rank has a lane at least");
-
-/* Every rank's times to all, which is where rank 0 is. */
-static enum clime_err share_times(const struct clime_learner *l, int64_t whole_us, struct clime_step_stats *out,
-                                  struct clime_error *e) {
-    const struct clime_team *t = l->team;
-    size_t from[CLIME_GROUP_MAX + 1];
-    if (!t) return CLIME_OK;
-    out->n_ranks = t->world;
-    for (int r = 0; r <= t->world; r++) from[r] = (size_t)r * sizeof out->rank[0];
-    out->rank[t->rank] = (struct clime_rank_times){out->forward_us, out->backward_us, out->optimizer_us, whole_us};
-    return clime_group_share(t->group, "the times of a step", out->rank, from, e);
-}
-
 static bool has_routing(const struct clime_learner *l, const struct clime_step_input *in) {
     bool any = false;
     for (int i = 0; i < in->n; i++) any = any || in->samples[i]->routing;
@@ -275,16 +299,18 @@ static enum clime_err step_policy(struct clime_learner *l, const struct clime_st
     out->ref_us = clime_now_us() - t0;
     t0 = clime_now_us();
 
+    begin_times(l);
     err = clime_lanes_add(&l->lanes, in->packing->n_micro, run_micro, &st, &grads, e);
     if (!err && l->team) err = sum_of_all(&st, e);
     if (err) goto done;
 
-    int64_t t1 = clime_now_us();
+    int64_t t1 = clime_now_us(), own1 = own_us(l);
     err = clime_optimizer_step(&l->optimizer, l->model, &l->opts, grads, &out->grad_norm, &out->lr, &out->skipped, e);
     if (!err) err = l->model->ops->sync(l->model->dev, e);
     if (err) goto done;
     out->optimizer_us = clime_now_us() - t1;
-    if ((err = share_times(l, clime_now_us() - t0, out, e))) goto done;
+    st.own.optimizer_us = own_us(l) - own1;
+    if ((err = share_times(l, st.own, clime_now_us() - t0, out, e))) goto done;
     fill_stats(&st.sums, &corrected, in->n, out);
     fill_gap(&st.sums, s, out);
     fill_routing(st.routed, s, in->version, out);

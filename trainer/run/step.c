@@ -175,6 +175,41 @@ static void add_rank_time(struct clime_metrics_line *m, int rank, const char *wh
     clime_metrics_line_add(m, name, (double)us / 1e6);
 }
 
+static void add_rank_number(struct clime_metrics_line *m, const char *what, int rank, int64_t x) {
+    char name[64];
+    snprintf(name, sizeof name, "perf/%s/%d", what, rank);
+    clime_metrics_line_int(m, name, x);
+}
+
+/* The rank whose packs took longest, and by how much longer than the others' on the average. */
+static void add_straggler(struct clime_metrics_line *m, const struct clime_step_stats *s) {
+    int64_t most = -1, all = 0;
+    int rank = 0;
+    for (int r = 0; r < s->n_ranks; r++) {
+        int64_t us = s->rank[r].forward_us + s->rank[r].backward_us;
+        all += us;
+        if (us <= most) continue;
+        most = us;
+        rank = r;
+    }
+    clime_metrics_line_int(m, "perf/straggler_rank", rank);
+    clime_metrics_line_add(m, "perf/straggler_lag_time",
+                           ((double)most - (double)(all - most) / (s->n_ranks - 1)) / 1e6);
+}
+
+static void add_ranks(struct clime_metrics_line *m, const struct clime_step_stats *s) {
+    for (int r = 0; r < s->n_ranks; r++) {
+        const struct clime_rank_times *t = &s->rank[r];
+        add_rank_time(m, r, "forward", t->forward_us);
+        add_rank_time(m, r, "backward", t->backward_us);
+        add_rank_time(m, r, "optimizer", t->optimizer_us);
+        add_rank_time(m, r, "wait", t->whole_us - t->forward_us - t->backward_us - t->optimizer_us);
+        add_rank_number(m, "rank_sent_bytes", r, t->sent_bytes);
+        if (t->waits_for >= 0) add_rank_number(m, "rank_waits_for", r, t->waits_for);
+    }
+    if (s->n_ranks) add_straggler(m, s);
+}
+
 static void add_train_times(struct clime_metrics_line *m, const struct clime_step_stats *s) {
     int64_t us = s->forward_us + s->backward_us + s->ref_us + s->optimizer_us;
     clime_metrics_line_add(m, "perf/actor_train_time", (double)us / 1e6);
@@ -184,13 +219,7 @@ static void add_train_times(struct clime_metrics_line *m, const struct clime_ste
     if (s->critic_us) clime_metrics_line_add(m, "perf/critic_train_time", (double)s->critic_us / 1e6);
     clime_metrics_line_add(m, "perf/optimizer_time", (double)s->optimizer_us / 1e6);
     clime_metrics_line_add(m, "perf/actor_train_tok_per_s", us > 0 ? (double)s->tokens * 1e6 / (double)us : 0);
-    for (int r = 0; r < s->n_ranks; r++) {
-        const struct clime_rank_times *t = &s->rank[r];
-        add_rank_time(m, r, "forward", t->forward_us);
-        add_rank_time(m, r, "backward", t->backward_us);
-        add_rank_time(m, r, "optimizer", t->optimizer_us);
-        add_rank_time(m, r, "wait", t->whole_us - t->forward_us - t->backward_us - t->optimizer_us);
-    }
+    add_ranks(m, s);
 }
 
 static enum clime_err record_step(struct clime_rl *rl, const struct clime_step_plan *p,
@@ -331,10 +360,15 @@ enum clime_err clime_rl_record_version(struct clime_rl *rl, struct clime_error *
 }
 
 /* What goes to servers by HTTP is read by a thread for each of them at once, and a device's context belongs to one
- * thread: so this, and nothing else, is a copy of all weights in host memory. */
+ * thread: so this, and nothing else, is a copy of all weights in host memory. Where ranks keep parts of them rank 0 has
+ * such a copy already, and it stays until the next publish; with --async the next version is gathered before that. */
 static const void *copy_weights(void *arg) {
     struct clime_rl *rl = arg;
     const struct clime_model *m = clime_learner_model(rl->learner);
+    if (m->ring && !rl->o.async) {
+        CHECK(!m->ring->is_new);
+        return m->ring->whole;
+    }
     if (!rl->h_weights) rl->h_weights = xaligned(64, clime_model_bytes(m));
     clime_model_get(m, rl->h_weights);
     return rl->h_weights;
@@ -359,6 +393,7 @@ enum clime_err clime_rl_publish(struct clime_rl *rl, struct clime_error *e) {
                               .host = copy_weights,
                               .arg = rl};
     int64_t t0 = clime_now_us();
+    if (push.model->ring) clime_fleet_hold(rl->fleet); /* who pushes the last version reads what this one is put into */
     enum clime_err rc = clime_learner_whole(rl->learner, e);
     if (rc) return rc;
     if (rl->o.async) { /* a server that restarts while the next step runs gets these */

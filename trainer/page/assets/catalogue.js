@@ -55,6 +55,8 @@ export const sections = [
     ["perf/actor_train_tok_per_s", "Tokens per second, training", ""],
     ["rollout/prefix_cache_hit_rate", "Prefix cache", "share of prompt tokens found there"],
     ["perf/rank/*", "Ranks", "seconds of a step"],
+    ["perf/straggler_lag_time", "Slowest rank", "seconds that its packs took longer than the others'"],
+    ["perf/rank_sent_bytes/*", "Ranks, sent", "bytes of a step"],
     ["perf/memory_used_bytes", "Memory in use", "of the trainer's device, since its plan was made; the Time view has the plan"],
     ["perf/memory_host_used_bytes", "Host memory in use", "by the trainer"],
     ["perf/request_tries", "Requests", "with those that were repeated"],

@@ -147,8 +147,9 @@ export function mount(root, app) {
       const m = byStep.get(s.step) || {}, part = (r, what) => (m[`perf/rank/${r}/${what}_time`] || 0) * 1e6;
       for (let r = 0; `perf/rank/${r}/wait_time` in m; r++) {
         const packs = part(r, "forward") + part(r, "backward"), update = part(r, "optimizer"), from = Math.max(s.chosen_us, s.done_us - packs - update - part(r, "wait"));
+        const whom = m[`perf/rank_waits_for/${r}`], slowest = m["perf/straggler_rank"] === r ? ", the slowest" : "";
         ranks[r] = ranks[r] || [`rank ${r}`, "--run1", []];
-        ranks[r][2].push([from, from + packs, s.rollout, `step ${s.step}, its packs; ${seconds(part(r, "wait") / 1e6)} waiting`], [s.done_us - update, s.done_us, s.rollout, `step ${s.step}, its update`]);
+        ranks[r][2].push([from, from + packs, s.rollout, `step ${s.step}, its packs${slowest}; ${seconds(part(r, "wait") / 1e6)} waiting${whom === undefined ? "" : `, longest for rank ${whom}`}`], [s.done_us - update, s.done_us, s.rollout, `step ${s.step}, its update`]);
       }
     }
     const rows = [
