@@ -312,6 +312,30 @@ def test_another_build(d):
         assert f"rank 1 (pid {one.pid} on" in (d / log).read_text() and "is another build" in (d / log).read_text()
 
 
+def ends_with_a_word(d, name, zero, one, *said):
+    """Two launched ranks, of which rank 1 cannot go on: both end, and rank 0 says who and why."""
+    port = free_port()
+    ranks = [popen(w, d / f"{name}-{r}.log", **launched(r, 2, port)) for r, w in ((1, one), (0, zero))]
+    assert [p.wait(timeout=2 * LIMIT) for p in ranks] == [1, 1]
+    text = (d / f"{name}-0.log").read_text()
+    assert all(s in text for s in (f"rank 1 of 2 (pid {ranks[0].pid})", *said)), text[-2000:]
+
+
+def test_a_full_device(d):
+    """One rank's memory does not hold the plan, which it notices in the middle of its start."""
+    run = words(d, "full", None, max_tokens_per_gpu=100_000)
+    ends_with_a_word(d, "full", run, ["sh", "-c", 'ulimit -v 1500000; exec "$@"', "sh", *run], "training context", "bytes")
+
+
+def test_weights_that_one_rank_does_not_have(d):
+    """It says so when rank 0 is far ahead already."""
+    (d / "elsewhere" / "init").mkdir(parents=True)
+    shutil.copy(d / "init" / "config.json", d / "elsewhere" / "init")
+    run = words(d, "no-weights", None, hf_checkpoint="init", prompt_data=d / "data.jsonl")
+    there = lambda folder: ["env", "-C", folder, *run]
+    ends_with_a_word(d, "no-weights", there(d), there(d / "elsewhere"), "init: ")
+
+
 def test_a_missing_rank(d):
     zero = popen(words(d, "missing", None, distributed_timeout_minutes=0.02), d / "missing.log", **launched(0, 4, free_port()))
     assert zero.wait(timeout=LIMIT) == 1
