@@ -57,6 +57,8 @@ enum clime_err clime_group_lose(struct clime_group *g, int rank, struct clime_er
     return g->lost.code;
 }
 
+static enum clime_err look(struct clime_group *g, int rank, bool ended, struct clime_error *e);
+
 enum clime_err clime_group_move(struct clime_group *g, int rank, int fd, void *at, size_t n, bool out, const char *what,
                                 int64_t until_us, struct clime_error *e) {
     char *p = at;
@@ -69,6 +71,8 @@ enum clime_err clime_group_move(struct clime_group *g, int rank, int fd, void *a
             struct pollfd w = {.fd = fd, .events = out ? POLLOUT : POLLIN};
             if (clime_now_us() >= until_us) return clime_group_late(g, rank, what, e);
             poll(&w, 1, LOOK_MS);
+        } else if (out && g->sock[rank] == fd) {
+            return look(g, rank, true, e); /* it may have said why before it went */
         } else {
             return clime_group_lose(g, rank, e, "%s: %s is gone: its connection has ended", what,
                                     clime_group_name(g, rank));

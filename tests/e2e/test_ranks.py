@@ -321,10 +321,11 @@ def ends_with_a_word(d, name, zero, one, *said):
     assert all(s in text for s in (f"rank 1 of 2 (pid {ranks[0].pid})", *said)), text[-2000:]
 
 
+@pytest.mark.skipif(SLOW > 1, reason="a sanitizer maps more than any limit")
 def test_a_full_device(d):
     """One rank's memory does not hold the plan, which it notices in the middle of its start."""
     run = words(d, "full", None, max_tokens_per_gpu=100_000)
-    ends_with_a_word(d, "full", run, ["sh", "-c", 'ulimit -v 1500000; exec "$@"', "sh", *run], "training context", "bytes")
+    ends_with_a_word(d, "full", run, ["sh", "-c", 'ulimit -v 1500000; exec "$@"', "sh", *run], "training needs", "bytes")
 
 
 def test_weights_that_one_rank_does_not_have(d):
@@ -333,7 +334,7 @@ def test_weights_that_one_rank_does_not_have(d):
     shutil.copy(d / "init" / "config.json", d / "elsewhere" / "init")
     run = words(d, "no-weights", None, hf_checkpoint="init", prompt_data=d / "data.jsonl")
     there = lambda folder: ["env", "-C", folder, *run]
-    ends_with_a_word(d, "no-weights", there(d), there(d / "elsewhere"), "init: ")
+    ends_with_a_word(d, "no-weights", there(d), there(d / "elsewhere"), "init holds neither")
 
 
 def test_a_missing_rank(d):

@@ -117,6 +117,7 @@ int clime_follower_run(const struct clime_place *p) {
     }
     if (rc) LOG_ERROR("rank %d: %s", p->rank, e.msg);
     if (rc && team) clime_group_fail(team->group, &e);
+    if (rc && team) clime_group_give_up(team->group, &e); /* so that it stays until rank 0 has read that */
     if (!l) clime_team_close(team);
     clime_learner_close(l);
     return rc ? 1 : 0;
