@@ -276,13 +276,30 @@ static void what_cannot_be_shared_is_refused(void **state) {
     }
 }
 
+/* Of four devices 0 and 2 are lost: two ranks have 1 and 3, each its own. The rank that rank 0 has started got rank 0's
+ * options, and its device with its place. */
+static void ranks_have_the_devices_that_are_left(void **state) {
+    static const struct clime_place places[] = {{0}, {.rank = 1, .world = 2, .local_rank = 3}};
+    (void)state;
+    for (int r = 0; r < 2; r++) {
+        struct clime_learner_options o = ranks_of("qwen3", "f32", 2, 4);
+        o.left_out = 1 << 0 | 1 << 2;
+        o.base_gpu = 10;
+        o.place = places[r];
+        struct clime_learner *l = prepare_with(&o);
+        assert_int_equal(clime_learner_device(l)->gpu, r == 0 ? 11 : 13);
+        clime_learner_close(l);
+    }
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(same_weights_on_any_number_of_ranks),
                                        cmocka_unit_test(same_weights_on_any_number_of_ranks_that_share_a_pack),
                                        cmocka_unit_test(checkpoints_do_not_know_the_ranks),
                                        cmocka_unit_test(the_plan_says_what_is_taken),
                                        cmocka_unit_test(parts_where_whole_weights_do_not_fit),
-                                       cmocka_unit_test(what_cannot_be_shared_is_refused)};
+                                       cmocka_unit_test(what_cannot_be_shared_is_refused),
+                                       cmocka_unit_test(ranks_have_the_devices_that_are_left)};
     if (argc == 2 && !strcmp(argv[1], "rank")) return clime_follower_main();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
