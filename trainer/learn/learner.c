@@ -106,7 +106,8 @@ static void derive_ranks(struct clime_learner_options *o) {
     if (!o->gradient_lanes) o->gradient_lanes = o->n_ranks;
     if (!o->context_parallel) o->context_parallel = 1;
     if (!o->rank_limit_us) o->rank_limit_us = RANK_LIMIT_US;
-    if (o->left_out) o->place.local_rank = clime_place_device(o->left_out, 0);
+    if (o->left_out && o->place.world < 2) /* rank 0, before it starts the others: their places say theirs */
+        o->place.local_rank = clime_place_device(o->left_out, 0);
     o->model.dev.gpu = o->base_gpu + o->place.local_rank;
     o->model.dev.links = o->rank_transport;
     /* CPU ranks of one host share its cores */
