@@ -36,6 +36,7 @@ static void recall(const char *text) {
 
 void clime_again_keep(int argc, char **argv) {
     if (getenv(variable)) recall(getenv(variable));
+    unsetenv(variable); /* what this process starts is somebody else: a trainer among it has all devices */
     words = xcalloc((size_t)argc + 2, sizeof *words);
     words[0] = xstrdup("clime-train");
     for (int i = 0; i < argc; i++) words[i + 1] = xstrdup(argv[i]);
