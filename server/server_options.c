@@ -542,7 +542,7 @@ enum clime_err clime_server_options_parse(int argc, char **argv, struct clime_se
     if (o->http_threads == 0) o->http_threads = clime_http_threads((int)o->max_concurrent_requests);
     if (o->http_threads < 2) return clime_fail(e, CLIME_ERR_INPUT, "--http-threads must be at least 2");
     if ((err = check_parsers(o, e))) return err;
-    if (o->expert_parallel) o->ep_size = o->tp_size;
+    if (o->expert_parallel && o->ep_size == 1) o->ep_size = o->tp_size;
     if (o->ep_size > 1 && o->ep_size != o->tp_size)
         return clime_fail(e, CLIME_ERR_INPUT,
                           "--ep-size %d of --tp-size %d: experts lie whole on one device each (as many as --tp-size "

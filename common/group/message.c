@@ -102,21 +102,30 @@ int clime_group_lost(const struct clime_group *g, enum clime_err *code) {
     return g->lost_rank;
 }
 
+static bool has_last_words(const struct clime_group *g, int rank) {
+    struct frame f;
+    return g->sock[rank] >= 0 && recv(g->sock[rank], &f, sizeof f, MSG_PEEK | MSG_DONTWAIT) == (ssize_t)sizeof f &&
+           f.kind == FRAME_FAILED && f.n == sizeof(struct last_words);
+}
+
 /* What the socket to `rank`, of which poll has said something, means. */
 static enum clime_err look(struct clime_group *g, int rank, bool ended, struct clime_error *e) {
     struct frame f;
     struct last_words last = {0};
-    ssize_t k = recv(g->sock[rank], &f, sizeof f, MSG_PEEK | MSG_DONTWAIT);
-    bool words = k == (ssize_t)sizeof f && f.kind == FRAME_FAILED && f.n == sizeof last;
-    if (words) {
+    if (has_last_words(g, rank)) {
         int64_t until = clime_now_us() + LAST_WORDS_US;
         enum clime_err rc = clime_group_move(g, rank, g->sock[rank], &f, sizeof f, false, "last words", until, e);
         if (!rc) rc = clime_group_move(g, rank, g->sock[rank], &last, sizeof last, false, "last words", until, e);
+        if (rc) return rc;
+        int lost = last.lost >= 0 && last.lost < g->world ? (int)last.lost : rank;
+        /* Who only saw another one end does not know why; that one may have said it. */
+        if (lost != rank && has_last_words(g, lost)) return look(g, lost, false, e);
         last.why.msg[sizeof last.why.msg - 1] = 0;
-        if (!rc && !g->is_lost) g->said = last.why.code;
-        return rc ? rc : clime_group_lose(g, (int)last.lost, e, "%s: %.400s", clime_group_name(g, rank), last.why.msg);
+        if (!g->is_lost) g->said = last.why.code;
+        return clime_group_lose(g, lost, e, "%s: %.400s", clime_group_name(g, rank), last.why.msg);
     }
-    if (!ended && k != 0) return CLIME_OK; /* a message that somebody will receive */
+    if (!ended && recv(g->sock[rank], &f, sizeof f, MSG_PEEK | MSG_DONTWAIT) != 0)
+        return CLIME_OK; /* a message that somebody will receive */
     return clime_group_lose(g, rank, e, "%s is gone: its connection has ended", clime_group_name(g, rank));
 }
 

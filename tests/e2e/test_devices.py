@@ -359,6 +359,8 @@ def test_what_cannot_be_shared(model, tmp_path):
     assert status == 2 and "pp-size" in err, err
     status, _, err = run("clime-server", *words, "--tp", "2", "--ep", "4")
     assert status == 2 and "--ep-size 4 of --tp-size 2: experts lie whole on one device each" in err, err
+    status, _, err = run("clime-server", *words, "--tp", "4", "--ep", "2", "--enable-expert-parallel")
+    assert status == 2 and "--ep-size 2 of --tp-size 4" in err, err
     for more in (["--ep-size", "2"], ["--enable-expert-parallel"]):
         status, _, err = run("clime-server", *words, "--tp", "2", *more)
         assert status == 1 and "has no experts that could lie whole on a device each" in err, err

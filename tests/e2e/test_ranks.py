@@ -350,6 +350,7 @@ def test_a_missing_rank(d):
     (["--tensor-model-parallel-size", "2"], "the trainer has 1 rank"),
     (["--actor-num-gpus-per-node", "2", "--elastic", "2"], "--elastic 2: the trainer has 2 ranks"),
     (["--context-parallel-size", "3"], "--context-parallel-size 3: a power of two"),
+    (["--context-parallel-size", "2", "--max-tokens-per-gpu", "16777216"], "--max-tokens-per-gpu 16777216 of 2 ranks is over 2^24 tokens"),
     (["--actor-num-gpus-per-node", "2", "--rank-transport", "nccl", "--device", "cpu"], "--rank-transport nccl is of GPUs"),
 ])  # fmt: skip
 def test_what_cannot_be_is_said(d, more, why):

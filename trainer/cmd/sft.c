@@ -283,6 +283,9 @@ static enum clime_err parse(int argc, char **argv, struct sft_options *o, struct
     if ((err = set_objective(o, e))) return err;
     l->schedule = (enum clime_schedule)o->schedule;
     l->lr_warmup_iters = o->warmup;
+    if (o->run.max_tokens * l->context_parallel > 1 << 24)
+        return clime_fail(e, CLIME_ERR_LIMIT, "--max-tokens-per-gpu %lld of %d ranks is over 2^24 tokens",
+                          (long long)o->run.max_tokens, l->context_parallel);
     l->max_tokens_per_gpu = (int)o->run.max_tokens * l->context_parallel;
     l->recompute = (enum clime_recompute)o->recompute;
     l->model = (struct clime_model_options){

@@ -11,6 +11,9 @@ enum clime_err clime_lanes_check(int n, int cuts, int world, struct clime_error 
     if (world & (world - 1))
         return clime_fail(e, CLIME_ERR_INPUT,
                           "%d ranks: gradients are added as a balanced tree, for a power of two of ranks", world);
+    if (cuts < 1 || cuts > CLIME_LANES_MAX || cuts & (cuts - 1))
+        return clime_fail(e, CLIME_ERR_INPUT, "--context-parallel-size %d: a power of two is possible, %d at most",
+                          cuts, CLIME_LANES_MAX);
     if (n < 1 || n > CLIME_LANES_MAX || n & (n - 1))
         return clime_fail(e, CLIME_ERR_INPUT, "--gradient-lanes %d: 1, 2, 4, ... %d are possible", n, CLIME_LANES_MAX);
     if (n % world)
@@ -19,10 +22,10 @@ enum clime_err clime_lanes_check(int n, int cuts, int world, struct clime_error 
             "--gradient-lanes %d cannot be shared by %d ranks: give a power of two of ranks, and at least "
             "as many lanes",
             n, world);
-    if (cuts < 1 || cuts & (cuts - 1) || n % cuts)
+    if (n % cuts)
         return clime_fail(e, CLIME_ERR_INPUT,
-                          "--context-parallel-size %d: a power of two is possible that divides the %d lanes of "
-                          "--gradient-lanes, which are as many as there are ranks where it is not given",
+                          "--context-parallel-size %d: it must divide the %d lanes of --gradient-lanes, which are as "
+                          "many as there are ranks where it is not given",
                           cuts, n);
     return CLIME_OK;
 }

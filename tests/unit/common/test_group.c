@@ -154,6 +154,38 @@ static void test_who_is_lost_is_named_by_all(void **state) {
     assert_int_equal(ranks_end(&r, 3), 128 + SIGKILL);
 }
 
+/* Rank 3 cannot write a file, says so and ends; rank 2 sees its end and says that. */
+static int says_or_sees(const struct clime_place *p, void *unused) {
+    struct clime_group *g = meet(p, RANKS_LONG_US);
+    struct clime_error e = {.code = CLIME_ERR_IO, .msg = "the disk is full"};
+    (void)unused;
+    if (!g) return 1;
+    while (p->rank < 3 && !clime_group_check(g, &e)) clime_sleep_us(1000);
+    clime_group_fail(g, &e);
+    clime_group_close(g);
+    return 0;
+}
+
+/* Who looks when both have spoken hears the reason of the one that had it. */
+static void test_the_reason_is_of_who_had_it(void **state) {
+    struct ranks r;
+    struct clime_error e;
+    enum clime_err code;
+    (void)state;
+    ranks_fork(&r, 4, says_or_sees, NULL);
+    struct clime_group *g = meet(&r.place, RANKS_LONG_US);
+    for (int i = 1; i < 4; i++) { /* rank 0 is slow: all have ended */
+        siginfo_t info;
+        assert_int_equal(waitid(P_PID, (id_t)r.pid[i], &info, WEXITED | WNOWAIT), 0);
+    }
+    assert_int_not_equal(clime_group_check(g, &e), CLIME_OK);
+    assert_int_equal(clime_group_lost(g, &code), 3);
+    assert_int_equal(code, CLIME_ERR_IO);
+    assert_non_null(strstr(e.msg, "the disk is full"));
+    clime_group_close(g);
+    for (int i = 1; i < 4; i++) assert_int_equal(ranks_end(&r, i), 0);
+}
+
 /* Everybody hears of it with its name, also a follower to whom it has no connection. */
 static void test_lost_rank_ends_all_waits(void **state) {
     const char *const ways[] = {"killed", "said"}, *const words[] = {"is gone", "the device has failed"};
@@ -337,6 +369,7 @@ int main(int argc, char **argv) {
                                        cmocka_unit_test(test_disagreement_is_told_to_all),
                                        cmocka_unit_test(test_lost_rank_ends_all_waits),
                                        cmocka_unit_test(test_who_is_lost_is_named_by_all),
+                                       cmocka_unit_test(test_the_reason_is_of_who_had_it),
                                        cmocka_unit_test(test_frozen_rank_is_named_at_the_limit),
                                        cmocka_unit_test(test_who_does_not_fit_in_is_named),
                                        cmocka_unit_test(test_strangers_do_not_hold_it_up),
