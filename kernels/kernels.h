@@ -425,7 +425,8 @@ struct clime_ops {
     void (*permute)(struct clime_dev *d, int T, const struct clime_router *r, const int32_t *ids, int32_t *start,
                     int32_t *from, int32_t *at);
     /* gemm, gemm_dx and gemm_dw of each expert e over its places of R = T*k rows; w has E matrices, and dw[E,N,K].
-     * The counts are the device's alone. CHAIN; dw: ORDER over an expert's places. */
+     * The counts are the device's alone. CHAIN; dw: ORDER over an expert's places. Forward, E may be some neighbouring
+     * experts alone, start where theirs begin: what is written in places of others means nothing. */
     void (*grouped_gemm)(struct clime_dev *d, int R, const int32_t *start, const void *x, const struct clime_matrix *w,
                          void *y);
     /* The first half of experts: in[p] = x[from[p]], gu = grouped_gemm of in and w[2F, K] (gate, then up), h =

@@ -23,8 +23,7 @@ void clime_ranks_gather(struct clime_model *m, int T, int each, size_t row_bytes
 void clime_ranks_product(struct clime_model *m, int T, const void *x, int w, int bias, int N, void *parts, void *y);
 
 /* Of T*k places sorted by expert (start, as ops->permute leaves it), where this rank's own ones begin: of E experts it
- * has E / n. Forward, ops->grouped_gemm and ops->grouped_swiglu take that with the matrices of these alone, and what
- * they write in places of other experts means nothing. */
+ * has E / n. What the grouped operations take beside the matrices of these alone (kernels/kernels.h). */
 const int32_t *clime_ranks_own(const struct clime_model *m, const int32_t *start);
 /* rows: whole rows [D] of its own places, where they belong. y becomes this rank's columns of all places. cuts as
  * CLIME_ACT_CUTS; parts: room for as much as rows. Waits for the device: it alone knows how many rows an expert has. */
