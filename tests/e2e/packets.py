@@ -93,7 +93,7 @@ class Packet:
 
 class Source:
     """Serves packets. fault: "" or "breaks" (the connection ends), "freezes" or "lies" (a wrong bit) after so many bytes of
-    payload. asked: the paths of requests."""
+    payload; "babbles": it fails, and says why without end. asked: the paths of requests."""
 
     def __init__(self, *packets, fault="", after=0):
         self.packets = {p.id: p for p in packets}
@@ -121,6 +121,13 @@ class Source:
         self.asked.append(rq.path)
         if p is None:
             rq.send_error(404)
+            return
+        if self.fault == "babbles":
+            rq.send_response(500)
+            rq.end_headers()
+            with contextlib.suppress(OSError):
+                while not self.go_on.is_set():
+                    rq.wfile.write(bytes(1 << 16))
             return
         at = int(query["at"][0])
         data = p.bytes[at : at + int(query["length"][0])]

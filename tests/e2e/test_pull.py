@@ -217,6 +217,43 @@ def test_from_a_folder(made, packets, tmp_path):
         assert (version(s), checksum(s)) == ("2", made.sums[2])
 
 
+def test_a_source_that_fails_without_end(made, packets):
+    with Source(*packets, fault="babbles") as babbles, Source(*packets) as good, empty(made) as s:
+        said = pull(s, [packets[0].named()], [babbles.url, good.url], 0, timeout=3600)
+        assert said["sources_failed"] == 1 and checksum(s) == made.sums[0]
+        assert "answers 500" in pull(s, [packets[1].named()], [babbles.url], 1, 503, timeout=3600)["message"]
+
+
+def test_a_folder_may_hold_anything(made, packets, tmp_path):
+    names = names_of(packets[:1])
+    pipe = tmp_path / f"{packets[0].id}.packet"
+    with empty(made) as s:
+        os.mkfifo(pipe)  # nobody ever writes into it
+        assert "is no file" in pull(s, names, [str(tmp_path)], 0, 503)["message"]
+        pipe.unlink()
+        pipe.mkdir()
+        assert pipe.name in pull(s, names, [str(tmp_path)], 0, 503)["message"]
+        pipe.rmdir()
+        pipe.write_bytes(packets[0].bytes)
+        assert "time is over" in pull(s, names, [str(tmp_path)], 0, 504, timeout=0.001)["message"]
+        pull(s, names, [str(tmp_path)], 0)
+        assert checksum(s) == made.sums[0]
+
+
+def test_packets_that_do_not_fit_together(made, packets):
+    """The second one leaves a block as it is, which is another one than the first leads to."""
+    other = made.flats[1][:]
+    other[-1] += 1
+    more = other[:]
+    more[7] += 1
+    torn = Packet(made.layout, 2, more, 1, other)
+    with Source(*packets, torn) as source, empty(made) as s:
+        pull(s, [packets[0].named()], [source.url], 0)
+        says = pull(s, [packets[1].named(), torn.named()], [source.url], 2, 400)["message"]
+        assert "version 1 is not what the packet before leads to" in says
+        assert (version(s), checksum(s)) == ("0", made.sums[0])
+
+
 def test_a_server_that_dies_in_the_middle_takes_it_anew(made, packets):
     names = names_of(packets[:2])
     with Source(*packets, fault="freezes", after=100000) as frozen, Source(*packets) as good:
