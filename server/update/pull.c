@@ -50,7 +50,7 @@ struct pull {
     struct clime_packet_shape shape;
     struct clime_fetch fetch;
     uint8_t *staging; /* host memory: what the next packet is applied to */
-    uint64_t *sums;   /* of staging, while it is what is in force; NULL = nothing is */
+    uint64_t *sums;   /* of staging; NULL = nothing is in force, and nothing was applied */
     int64_t label;    /* its version; -1 = another word */
     bool is_here;     /* it is the version that is asked for */
     int n_applied;
@@ -209,6 +209,8 @@ static enum clime_err take_blocks(struct pull *p, struct clime_packet *x, struct
     enum clime_err rc = clime_fetch_blocks(&p->fetch, x, needed, all, p->staging, e);
     free(needed);
     if (!rc) p->n_applied++;
+    if (!p->sums) p->sums = xcalloc((size_t)x->n_blocks, sizeof *p->sums);
+    for (int i = 0; i < x->n_blocks && !rc; i++) p->sums[i] = x->blocks[i].result_sum;
     if (!rc && all)
         p->got[p->n_got++] = x;
     else
@@ -225,8 +227,9 @@ static enum clime_err follow(struct pull *p, const struct step *const *way, int 
         if (x->version != way[i]->version || x->base != way[i]->base)
             rc = clime_fail(e, CLIME_ERR_INPUT, "the packet to version %" PRId64 " leads from %" PRId64 " to %" PRId64,
                             way[i]->version, x->base, x->version);
-        else if (i == 0 && x->base >= 0 && !has_base(p, x))
-            rc = clime_fail(e, CLIME_ERR_NOT_FOUND, "version %" PRId64 " is not here, bit for bit", x->base);
+        else if (x->base >= 0 && !has_base(p, x)) /* blocks that a packet leaves as they are, too */
+            rc = clime_fail(e, i ? CLIME_ERR_INPUT : CLIME_ERR_NOT_FOUND, "version %" PRId64 " is not %s, bit for bit",
+                            x->base, i ? "what the packet before leads to" : "here");
         if (!rc)
             rc = take_blocks(p, x, e);
         else
