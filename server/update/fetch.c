@@ -10,6 +10,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/clock.h"
@@ -51,7 +52,8 @@ static void on_header(void *arg, int status, const char *name, const char *value
 
 static bool on_data(void *arg, const char *data, size_t len) {
     struct range *r = arg;
-    if (r->status != 200) return true;
+    if (r->status != 200) /* what it says beside the status may have no end */
+        return clime_fail(&r->e, CLIME_ERR_UNAVAILABLE, "%s answers %d", r->f->sources[r->f->at], r->status), false;
     if (len > r->length - r->n_taken)
         return clime_fail(&r->e, CLIME_ERR_INTERNAL, "it sends more than was asked for"), false;
     r->n_taken += len;
@@ -91,17 +93,27 @@ static enum clime_err from_url(struct range *r, const char *source, const char *
     return rc;
 }
 
+/* CLIME_ERR_UNAVAILABLE: path is none. A pipe without a writer is not waited for. */
+static enum clime_err open_file(const char *path, int *fd, struct clime_error *e) {
+    struct stat st;
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (*fd < 0) return clime_fail(e, CLIME_ERR_UNAVAILABLE, "%s: %s", path, strerror(errno));
+    if (!fstat(*fd, &st) && S_ISREG(st.st_mode)) return CLIME_OK;
+    return clime_fail(e, CLIME_ERR_UNAVAILABLE, "%s is no file", path);
+}
+
 static enum clime_err from_folder(struct range *r, const char *folder, const char *hex, struct clime_error *e) {
     char *path = xasprintf("%s/%s.packet", folder, hex), *piece = xmalloc(PIECE_BYTES);
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    enum clime_err rc = CLIME_OK;
-    if (fd < 0) rc = clime_fail(e, CLIME_ERR_UNAVAILABLE, "%s: %s", path, strerror(errno));
+    int fd;
+    enum clime_err rc = open_file(path, &fd, e);
     while (!rc && r->n_taken < r->length) {
         uint64_t left = r->length - r->n_taken;
         ssize_t n = pread(fd, piece, left < PIECE_BYTES ? (size_t)left : PIECE_BYTES, (off_t)(r->at + r->n_taken));
         if (n < 0 && errno == EINTR) continue;
         if (cancelled(r)) {
             rc = clime_fail(e, CLIME_ERR_ABORTED, "nobody waits for the pull any more");
+        } else if (clime_now_us() >= r->f->deadline_us) {
+            rc = clime_fail(e, CLIME_ERR_TIMEOUT, "%s: the time is over", path);
         } else if (n <= 0) {
             rc = clime_fail(e, CLIME_ERR_UNAVAILABLE, "%s: %s", path, n < 0 ? strerror(errno) : "it ends too soon");
         } else {
