@@ -5,7 +5,7 @@ import os
 import re
 
 from many_mocks import Many
-from programs import program
+from programs import LIMIT, program
 from test_fleet import Run, d, rl  # noqa: F401
 from test_rl import final_sha
 
@@ -55,12 +55,29 @@ def test_the_same_weights_as_pushed(d, tmp_path):  # noqa: F811
 
     folder = tmp_path / "shared"
     folder.mkdir()
-    (folder / ("0" * 64 + ".packet")).write_text("what a predecessor left")
+    for name in ("0" * 64 + ".packet", "1" * 64 + ".packet.tmp.1234"):
+        (folder / name).write_text("what a predecessor left, the second killed while it wrote")
+    (folder / "note.tmp.1").write_text("of somebody else")
     run = go(d, tmp_path / "folder", *pull, "--update-weight-disk-dir", folder, "--update-delta-chain", "2")
     assert final_sha(run.log_path) == pushed
     assert {source for _, source, _ in pulls(run)} == {str(folder)}
-    kept = sorted(os.listdir(folder))
-    assert 3 <= len(kept) <= 5 and "0" * 64 + ".packet" not in kept, kept  # a whole one, two deltas, and those that just went
+    kept = sorted(set(os.listdir(folder)) - {"note.tmp.1"})
+    assert 3 <= len(kept) <= 5 and all(re.fullmatch("[0-9a-f]{64}.packet", name) for name in kept), kept  # a whole one, two deltas, and those that just went
+    assert not {"0" * 64 + ".packet", "1" * 64 + ".packet.tmp.1234"} & set(kept) and (folder / "note.tmp.1").exists()
+
+
+def test_a_folder_that_cannot_be_written(d, tmp_path):  # noqa: F811
+    """It is the trainer's trouble: the run ends with the reason, and no server is put in question."""
+    folder, script = tmp_path / "shared", tmp_path / "reward.sh"
+    script.write_text(f'rm -rf {folder}\n: > {folder}\nwhile read -r l; do id=${{l#*\\"id\\":}}; echo "{{\\"id\\":${{id%%,*}},\\"reward\\":0.5}}"; done\n')
+    run = Run(rl(d, tmp_path / "run", "--update-weight-transport", "pull", "--update-weight-disk-dir", str(folder), "--rm-type", "command",
+                 "--rm-command", f"sh {script}", rm_type=None, num_servers=1))  # fmt: skip
+    try:
+        assert run.process.wait(LIMIT) != 0
+    finally:
+        run.stop()
+    assert f"cannot create {folder}/" in run.log().splitlines()[-1], run.log()[-2000:]
+    assert "server-0 died" not in run.log() and run.log().count("is up at http") == 2, run.log()[-3000:]
 
 
 def test_a_server_that_dies_takes_the_chain_or_a_whole_version(d, tmp_path, monkeypatch):  # noqa: F811
