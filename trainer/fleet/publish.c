@@ -42,6 +42,10 @@ static void help(struct clime_fleet *f, struct clime_fleet_server *s) {
     pthread_mutex_lock(f->lock);
     f->push = push;
     s->with_owner = false;
+    if (rc && way == CLIME_BY_PULL) { /* no server's fault, and none can have the version */
+        f->fatal = e;
+        return;
+    }
     if (s->lost || s->unlisted) return; /* it died meanwhile */
     s->last = e;
     if (rc)
