@@ -23,6 +23,7 @@
 
 #define THREADS 64 /* of the listener: what one fan-out of servers asks for at a time, and more */
 #define SUFFIX ".packet"
+#define HALF ".tmp." /* behind it while it is written (common/os/atomic_file.h) */
 
 struct name { /* a packet's, in hex */
     char hex[65];
@@ -53,6 +54,15 @@ static void serve(struct clime_http_request *rq, void *context) {
 static const struct clime_http_route routes[] = {
     {.methods = "GET", .path = CLIME_PACKETS_PATH "{id}", .auth = CLIME_HTTP_ADMIN, .handler = serve}, {0}};
 
+/* A packet's, or that of one that was being written when its trainer was killed. */
+static bool is_ours(const char *name) {
+    uint8_t id[CLIME_PACKET_ID];
+    const size_t hex = sizeof id * 2, end = strlen(SUFFIX);
+    if (strlen(name) < hex + end || !clime_packet_unhex((struct clime_str){name, hex}, id)) return false;
+    const char *rest = name + hex + end;
+    return !memcmp(name + hex, SUFFIX, end) && (!*rest || !strncmp(rest, HALF, strlen(HALF)));
+}
+
 /* What a predecessor has left. */
 static enum clime_err empty_folder(const char *folder, struct clime_error *e) {
     enum clime_err rc = clime_make_dirs(folder, e);
@@ -60,11 +70,7 @@ static enum clime_err empty_folder(const char *folder, struct clime_error *e) {
     if (rc) return rc;
     if (!d) return clime_fail(e, CLIME_ERR_IO, "cannot read the folder %s", folder);
     for (const struct dirent *at; (at = readdir(d));) {
-        uint8_t id[CLIME_PACKET_ID];
-        size_t n = strlen(at->d_name), end = strlen(SUFFIX);
-        if (n < end || strcmp(at->d_name + n - end, SUFFIX)) continue;
-        if (!clime_packet_unhex((struct clime_str){at->d_name, n - end}, id)) continue;
-        unlinkat(dirfd(d), at->d_name, 0);
+        if (is_ours(at->d_name)) unlinkat(dirfd(d), at->d_name, 0);
     }
     closedir(d);
     return CLIME_OK;
