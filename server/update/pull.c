@@ -142,13 +142,9 @@ static enum clime_err read_weights(struct pull *p, struct clime_error *e) {
     struct clime_engine *g = p->s->engine;
     size_t bytes = clime_model_bytes(p->s->model);
     char *end;
-    if (posix_memalign((void **)&p->staging, 64, bytes))
-        return p->staging = NULL, clime_fail(e, CLIME_ERR_LIMIT, "no memory for %zu bytes of staging", bytes);
+    if (!(p->staging = clime_update_staging(p->s, e))) return e->code;
     p->label = -1;
-    if (!clime_engine_has_weights(g)) {
-        memset(p->staging, 0, bytes);
-        return CLIME_OK;
-    }
+    if (!clime_engine_has_weights(g)) return CLIME_OK;
     for (size_t at = 0; at < bytes; at += READ_BYTES) {
         size_t n = bytes - at < READ_BYTES ? bytes - at : READ_BYTES;
         if (clime_engine_read_weights(g, at, n, p->staging + at, e)) return e->code;
@@ -206,12 +202,13 @@ static enum clime_err take_blocks(struct pull *p, struct clime_packet *x, struct
         needed[i] = x->base >= 0 || !p->sums || x->blocks[i].result_sum != p->sums[i];
         all = all && needed[i];
     }
-    enum clime_err rc = clime_fetch_blocks(&p->fetch, x, needed, all, p->staging, e);
+    bool keep = all && clime_packet_bytes(x) <= (uint64_t)p->s->opts.relay_bytes; /* what the shelf would take */
+    enum clime_err rc = clime_fetch_blocks(&p->fetch, x, needed, keep, p->staging, e);
     free(needed);
     if (!rc) p->n_applied++;
     if (!p->sums) p->sums = xcalloc((size_t)x->n_blocks, sizeof *p->sums);
     for (int i = 0; i < x->n_blocks && !rc; i++) p->sums[i] = x->blocks[i].result_sum;
-    if (!rc && all)
+    if (!rc && keep)
         p->got[p->n_got++] = x;
     else
         clime_packet_free(x);
@@ -315,7 +312,7 @@ static enum clime_err pull(struct pull *p, struct clime_arena *a, int *n_infligh
             clime_shelf_put(p->s->update->shelf, p->got[i]);
     }
     free(p->sums);
-    free(p->staging);
+    clime_update_staging_free(p->s, p->staging);
     return rc;
 }
 

@@ -77,7 +77,7 @@ void clime_update_unlock(struct clime_weight_update *u) {
     pthread_mutex_unlock(&u->lock);
 }
 
-static void *new_staging(const struct clime_server *s, struct clime_error *e) {
+void *clime_update_staging(const struct clime_server *s, struct clime_error *e) {
     size_t bytes = clime_model_bytes(s->model);
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p != MAP_FAILED) return p;
@@ -85,8 +85,8 @@ static void *new_staging(const struct clime_server *s, struct clime_error *e) {
     return NULL;
 }
 
-static void free_staging(const struct clime_server *s, void *staging) {
-    munmap(staging, clime_model_bytes(s->model));
+void clime_update_staging_free(const struct clime_server *s, void *staging) {
+    if (staging) munmap(staging, clime_model_bytes(s->model));
 }
 
 enum clime_err clime_update_label(struct clime_str label, struct clime_error *e) {
@@ -171,14 +171,14 @@ static enum clime_err put_weights(struct clime_server *s, struct clime_http_requ
                                   const char *sha, enum clime_inflight inflight, int *n_inflight,
                                   struct clime_error *e) {
     char hex[65];
-    void *staging = new_staging(s, e);
+    void *staging = clime_update_staging(s, e);
     if (!staging) return e->code;
     enum clime_err err = read_body(s, rq, staging, hex, e);
     if (!err && strcmp(hex, sha) != 0)
         err = clime_fail(e, CLIME_ERR_INPUT, "the body's SHA-256 is %s, the header says %s", hex, sha);
     struct clime_weight_source from = {.kind = CLIME_FROM_HOST, .flat = staging};
     if (!err) err = clime_engine_update(s->engine, &from, label, inflight, n_inflight, e);
-    free_staging(s, staging);
+    clime_update_staging_free(s, staging);
     return err;
 }
 
@@ -255,7 +255,7 @@ static enum clime_err update_from_disk(struct clime_server *s, const struct disk
     struct clime_model *m = s->model;
     const char *label = d->label[0] ? d->label : clime_engine_version(s->engine)->name;
     if (clime_roots_check(s->opts.file_roots.items, s->opts.file_roots.n, d->model_path, e)) return e->code;
-    void *staging = new_staging(s, e);
+    void *staging = clime_update_staging(s, e);
     if (!staging) return e->code;
     enum clime_err err =
         clime_weights_import(d->model_path, &m->cfg, &m->layout, clime_dev_info(m->dev)->dt, staging, e);
@@ -267,7 +267,7 @@ static enum clime_err update_from_disk(struct clime_server *s, const struct disk
         s->update->last_sha[0] = '\0';
         clime_incoming_forget(s->update);
     }
-    free_staging(s, staging);
+    clime_update_staging_free(s, staging);
     return err;
 }
 

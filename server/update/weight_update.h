@@ -60,6 +60,10 @@ bool clime_update_client_left(void *request); /* a struct clime_http_request's c
 enum clime_err clime_update_label(struct clime_str label, struct clime_error *e); /* may it be a weight version? */
 void clime_update_reply(struct clime_http_request *rq, const char *message, const char *version, int n_inflight);
 
+/* Host memory for all weights of an update, zero; NULL: there is none. free: NULL is fine. */
+void *clime_update_staging(const struct clime_server *s, struct clime_error *e);
+void clime_update_staging_free(const struct clime_server *s, void *staging);
+
 /* n bytes, or a number, of 2n or 16 hex digits. */
 enum clime_err clime_update_hex(const char *name, struct clime_str text, uint8_t *out, size_t n, struct clime_error *e);
 enum clime_err clime_update_hex64(const char *name, struct clime_str text, uint64_t *out, struct clime_error *e);
