@@ -80,6 +80,17 @@ def test_a_folder_that_cannot_be_written(d, tmp_path):  # noqa: F811
     assert "server-0 died" not in run.log() and run.log().count("is up at http") == 2, run.log()[-3000:]
 
 
+def test_an_address_that_servers_cannot_pull_from(d, tmp_path):  # noqa: F811
+    """It is every address of the trainer's host, and of theirs."""
+    for host in ("0.0.0.0", "::"):
+        run = Run(rl(d, tmp_path / "all", "--update-weight-transport", "pull", "--update-weight-host", host, num_servers=1))
+        try:
+            assert run.process.wait(LIMIT) != 0
+        finally:
+            run.stop()
+        assert f"--update-weight-host {host}" in run.log().splitlines()[-1], run.log()[-2000:]
+
+
 def test_a_server_that_dies_takes_the_chain_or_a_whole_version(d, tmp_path, monkeypatch):  # noqa: F811
     script = tmp_path / "reward.sh"
     script.write_text(KILLER)

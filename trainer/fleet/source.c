@@ -79,6 +79,9 @@ static enum clime_err empty_folder(const char *folder, struct clime_error *e) {
 static enum clime_err listen_at(struct clime_source *s, struct clime_error *e) {
     const struct clime_http_options http = {
         .host = s->o.host, .n_threads = THREADS, .max_body = 4096, .api_key = s->o.key, .routes = routes, .context = s};
+    if (!strcmp(s->o.host, "0.0.0.0") || !strcmp(s->o.host, "::")) /* a server would look for us on its own host */
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "--update-weight-host %s: name the address that servers reach this host at", s->o.host);
     enum clime_err rc = clime_http_server_start(&http, &s->http, e);
     if (rc) return clime_error_prefix(e, "--update-weight-host");
     s->url = xasprintf("http://%s:%d", s->o.host, clime_http_server_port(s->http));
