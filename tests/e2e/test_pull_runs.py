@@ -6,6 +6,7 @@ import re
 
 from many_mocks import Many
 from programs import LIMIT, program
+from programs import run as program_run
 from test_fleet import Run, d, rl  # noqa: F401
 from test_rl import final_sha
 
@@ -78,6 +79,18 @@ def test_a_folder_that_cannot_be_written(d, tmp_path):  # noqa: F811
         run.stop()
     assert f"cannot create {folder}/" in run.log().splitlines()[-1], run.log()[-2000:]
     assert "server-0 died" not in run.log() and run.log().count("is up at http") == 2, run.log()[-3000:]
+
+
+def test_an_evaluation_pulls_nothing(d, tmp_path):  # noqa: F811
+    """It has the words of a training run, whose folder it leaves alone."""
+    packet = tmp_path / ("0" * 64 + ".packet")
+    packet.write_text("the training run's")
+    status, out, err = program_run("clime-train", "eval", "--run", tmp_path / "run", "--hf-checkpoint", d / "init", "--apply-chat-template",
+                                   "--eval-prompt-data", "a", d / "task" / "heldout.jsonl", "--eval-input-key", "prompt", "--eval-label-key", "label",
+                                   "--eval-max-response-len", 2, "--rm-type", "random", "--update-weight-transport", "pull",
+                                   "--update-weight-disk-dir", tmp_path)  # fmt: skip
+    assert status == 0, err
+    assert packet.exists()
 
 
 def test_an_address_that_servers_cannot_pull_from(d, tmp_path):  # noqa: F811

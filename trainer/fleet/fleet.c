@@ -144,7 +144,7 @@ enum clime_err clime_fleet_open(const struct clime_fleet_options *o, struct clim
     clime_http_loop_bearer(f->owner_http, clime_fleet_api_key(f));
     const struct clime_source_options source = {
         .host = o->pull.host, .folder = o->pull.folder, .chain = o->pull.chain, .key = clime_fleet_api_key(f)};
-    if (!rc && o->transport == CLIME_TRANSPORT_PULL) rc = clime_source_open(&source, &f->source, e);
+    if (!rc && o->transport == CLIME_TRANSPORT_PULL && !o->serve_folder) rc = clime_source_open(&source, &f->source, e);
     if (!rc) {
         f->has_thread = !pthread_create(&f->thread, NULL, clime_fleet_main, f);
         if (!f->has_thread) rc = clime_fail(e, CLIME_ERR_INTERNAL, "cannot start the fleet's thread");

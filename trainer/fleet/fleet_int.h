@@ -107,7 +107,7 @@ struct clime_fleet {
     int n_servers;
     struct clime_push push;
     bool has_push;
-    struct clime_source *source;      /* CLIME_TRANSPORT_PULL; else NULL */
+    struct clime_source *source;      /* of versions that are pulled; else NULL */
     int n_pulling;                    /* servers that pull from it */
     bool relays_full;                 /* nobody had room for one more at this look */
     char key[CLIME_SECRET_CHARS + 1]; /* of our own router and servers; "" with an external one */
