@@ -1,0 +1,69 @@
+/* The queue: who waits behind whom. What clients see of it is in tests/e2e/test_router_queue.py.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <pthread.h>
+
+#include "common/clock.h"
+#include "router/queue.h"
+
+static enum clime_err take_room(void *arg, struct clime_error *e) {
+    (void)arg;
+    (void)e;
+    return CLIME_OK;
+}
+
+static bool stays(void *arg) {
+    (void)arg;
+    return false;
+}
+
+static void say_nothing(void *arg) {
+    (void)arg;
+}
+
+struct asker {
+    struct clime_queue *queue;
+    struct clime_queue_call call;
+};
+
+static struct asker asker(struct clime_queue *q) {
+    return (struct asker){q, {.take = take_room, .gone = stays, .waits = say_nothing}};
+}
+
+static void *take(void *arg) {
+    struct asker *a = arg;
+    struct clime_error e = {0};
+    return clime_queue_take(a->queue, &a->call, &e) ? NULL : a;
+}
+
+/* It has lost its worker and asks for another one: those that wait for it to end must not be before it. */
+static void test_what_is_under_way_waits_for_nobody_that_is_not(void **state) {
+    (void)state;
+    const struct clime_queue_options o = {.max_waiting = 4, .max_going = 1, .timeout_us = 30000000};
+    struct clime_queue *q = clime_queue_new(&o);
+    struct asker going = asker(q), waiting = asker(q);
+    pthread_t thread;
+    void *got;
+    assert_ptr_equal(take(&going), &going);
+    assert_int_equal(pthread_create(&thread, NULL, take, &waiting), 0);
+    while (clime_queue_waiting(q) == 0) clime_sleep_us(1000);
+    assert_ptr_equal(take(&going), &going);
+    assert_int_equal(clime_queue_waiting(q), 1);
+    clime_queue_done(q, &going.call);
+    assert_int_equal(pthread_join(thread, &got), 0);
+    assert_ptr_equal(got, &waiting);
+    clime_queue_done(q, &waiting.call);
+    clime_queue_free(q);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_what_is_under_way_waits_for_nobody_that_is_not),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
