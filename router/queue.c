@@ -1,7 +1,10 @@
 /* The queue (see queue.h). Called by the proxy on HTTP threads.
  *
  * Invariant: of those that wait for one label the first, and only it, asks whether there is room; who comes later asks
- * after it has gone. It is woken when something is freed, and looks now and then, since workers come too. */
+ * after it has gone. It is woken when something is freed, and looks now and then, since workers come too.
+ *
+ * A request that is under way and has lost its worker stands in a line of its own: the first of the others may be
+ * waiting for nothing but its end. */
 #include "router/queue.h"
 
 #include <pthread.h>
@@ -15,7 +18,8 @@
 struct waiter { /* on its thread's stack */
     const struct clime_queue_call *call;
     pthread_cond_t called;
-    bool first; /* of its label */
+    bool going; /* was under way when it came */
+    bool first; /* of its label, and of those that are as far */
     struct waiter *next, *previous;
 };
 
@@ -48,8 +52,9 @@ int clime_queue_waiting(struct clime_queue *q) {
     return n;
 }
 
-static struct waiter *next_of_label(struct waiter *from, struct clime_str label) {
-    while (from && !clime_str_eq(from->call->label, label)) from = from->next;
+/* The first in the line of `me`, of those from `from` on. */
+static struct waiter *next_in_line(struct waiter *from, const struct waiter *me) {
+    while (from && (from->going != me->going || !clime_str_eq(from->call->label, me->call->label))) from = from->next;
     return from;
 }
 
@@ -78,7 +83,7 @@ static void leave(struct clime_queue *q, struct waiter *me) {
     *(me->previous ? &me->previous->next : &q->head) = me->next;
     *(me->next ? &me->next->previous : &q->tail) = me->previous;
     q->n_waiting--;
-    struct waiter *heir = me->first ? next_of_label(me->next, me->call->label) : NULL;
+    struct waiter *heir = me->first ? next_in_line(me->next, me) : NULL;
     if (!heir) return;
     heir->first = true;
     pthread_cond_signal(&heir->called);
@@ -106,10 +111,10 @@ static enum clime_err wait_for_turn(struct clime_queue *q, struct waiter *me, st
 }
 
 enum clime_err clime_queue_take(struct clime_queue *q, struct clime_queue_call *call, struct clime_error *e) {
-    struct waiter me = {.call = call};
+    struct waiter me = {.call = call, .going = call->going};
     enum clime_err err = CLIME_ERR_BUSY;
     pthread_mutex_lock(&q->lock);
-    me.first = !next_of_label(q->head, call->label);
+    me.first = !next_in_line(q->head, &me);
     if (me.first) err = try_to_take(q, call, e);
     if (err == CLIME_ERR_BUSY && q->n_waiting >= q->o.max_waiting) {
         clime_fail(e, CLIME_ERR_BUSY, "%d requests wait already, as many as may (--queue-size)", q->n_waiting);

@@ -1,8 +1,9 @@
 /* Where generation requests wait when --max-concurrent-requests are under way, or all workers have as much as they may.
  *
  * A waiting request keeps its thread (CivetWeb has one for each connection) and sleeps: some KiB of memory, one look a
- * second. First come, first served among those that ask for the same label, so that a full pool holds up no other.
- * Any thread; one mutex, under which the workers' table is asked.
+ * second. First come, first served among those that ask for the same label, so that a full pool holds up no other; a
+ * request that is under way, and asks for another worker, waits behind no new one. Any thread; one mutex, under which
+ * the workers' table is asked.
  */
 #ifndef CLIME_ROUTER_QUEUE_H
 #define CLIME_ROUTER_QUEUE_H
