@@ -170,15 +170,21 @@ def test_a_control_call_does_not_wait_for_a_worker_that_freezes_under_it():
 
 
 def test_a_control_call_has_the_time_that_it_asks_for():
+    given_up = threading.Event()
+
     def answer(handler, body):
         if handler.path.startswith("/pause"):
-            time.sleep(1.5)
+            if "timeout" in handler.path:
+                time.sleep(1.5)
+            else:
+                given_up.wait(LONG)
             handler.reply(200, {"status": "paused"})
         return handler.path.startswith("/pause")
 
     with workers(1, answer) as made, program("clime-router", *QUICK, *urls(made), "--control-timeout", "1") as router:
         wait_for(lambda: states(router) == ["ready"])
         assert web.post(router.url + "/pause?mode=wait", timeout=LONG).status_code == 502
+        given_up.set()
         assert web.post(router.url + "/pause?mode=wait&timeout=60", timeout=LONG).status_code == 200
 
 

@@ -60,6 +60,7 @@ def test_keys_with_names_and_limits(tmp_path):
     words = ["--api-keys", keys, "--admin-api-key", "boss", "--api-key", "plain"]
     with server(*words) as s:
         ask = lambda key, path="/generate", body=SHORT: web.post(s.url + path, json=body, headers=bearer(key), timeout=LIMIT)
+        held_by = lambda n: f'clime_http_key_held{{key="alice"}} {n}' in web.get(s.url + "/metrics", timeout=LIMIT).text
         assert [ask(k).status_code for k in ("one", "plain", "boss", "three", "on", "one two")] == [200, 200, 200, 401, 401, 401]
         assert web.post(s.url + "/generate", json=SHORT, timeout=LIMIT).status_code == 401
         assert [ask(k, "/flush_cache").status_code for k in ("one", "two", "plain", "boss")] == [403, 403, 403, 200]
@@ -69,11 +70,12 @@ def test_keys_with_names_and_limits(tmp_path):
         assert web.get(s.url + "/v1/models", headers=bearer("two"), timeout=LIMIT).status_code == 200  # makes no work
         assert ask("boss", "/pause_generation").status_code == 200
         (held,) = in_background([lambda: ask("one")])
-        wait_for(lambda: 'clime_http_key_held{key="alice"} 1' in web.get(s.url + "/metrics", timeout=LIMIT).text)
+        wait_for(lambda: held_by(1))
         second = ask("one")
         assert second.status_code == 429 and "alice" in second.json()["message"]
         assert ask("boss", "/continue_generation").status_code == 200
         assert held.result(LIMIT).status_code == 200
+        wait_for(lambda: held_by(0))  # it is given back behind its answer
         assert ask("one").status_code == 200
         said = web.get(s.url + "/metrics", timeout=LIMIT).text
         assert 'clime_http_key_refused_total{key="bob"} 1' in said and 'clime_http_key_refused_total{key="alice"} 1' in said
@@ -117,6 +119,7 @@ def test_an_admin_port_has_room_for_all(tmp_path):
                                            "--worker-urls", w.url) as r, \
          concurrent.futures.ThreadPoolExecutor(many) as pool:  # fmt: skip
         ask = lambda at: web.post(f"http://127.0.0.1:{at}/generate", json=SHORT, timeout=LIMIT).status_code
+        wait_for(lambda: r.get("/readiness").status_code == 200)
         begun = [pool.submit(ask, at) for at in [port] * (many - 1)]
         wait_for(lambda: any("slots_held 59" in line for line in r.get("/metrics").text.splitlines()))
         assert [b.result() for b in [*begun, pool.submit(ask, r.port)]] == [200] * many
@@ -128,6 +131,7 @@ def test_a_named_key_stays_at_the_router(tmp_path):
     words = ["--api-keys", tmp_path / "keys", "--admin-api-key", "boss"]
     for more, sent in [((), None), (("--api-key", "plain"), "Bearer plain"), (("--worker-api-key", "inner"), "Bearer inner")]:
         with workers(1) as (w,), program("clime-router", *words, *more, "--worker-urls", w.url) as r:
+            wait_for(lambda: web.get(f"{r.url}/readiness", timeout=LIMIT).status_code == 200)
             for headers in bearer("one"), {"X-Api-Key": "one"}:
                 assert web.post(f"{r.url}/generate", json=SHORT, headers=headers, timeout=LIMIT).status_code == 200
             assert web.get(f"{r.url}/is_paused", headers=bearer("one"), timeout=LIMIT).status_code == 200
