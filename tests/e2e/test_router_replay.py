@@ -357,3 +357,61 @@ def test_what_a_suspected_worker_alone_can_finish_stays_with_it():
         enough.set()
         streamed.result(LONG)
         assert seen == list(range(len(seen)))
+
+
+class Silent:
+    """What workers say that are silent once one probe has found them well, until they are let."""
+
+    def __init__(self):
+        self.let, self.lock, self.probed, self.asked = threading.Event(), threading.Lock(), set(), []
+
+    def __call__(self, handler, body):
+        port = handler.server.server_port
+        if handler.path == "/generate":
+            self.asked.append(port)
+        with self.lock:
+            hears_nothing = handler.path == "/generate" or (handler.path == "/health" and port in self.probed)
+            self.probed |= {port} if handler.path == "/health" else set()
+        if hears_nothing:
+            self.let.wait(LONG)
+        return False
+
+
+def down(router, worker):
+    return fleet(router)[worker.url]["status"] == "down"
+
+
+def known(router, worker):
+    """It is one that requests may be sent to, with the label that the silent ones have."""
+    router.post("/workers", {"url": worker.url, "labels": {"pool": "silent"}})
+
+
+def asked_of_silent(pool, router):
+    headers = {"X-Clime-Worker-Label": "pool=silent"}
+    return pool.submit(router.client.post, "/generate", json={"text": "x"}, headers=headers, timeout=LONG)
+
+
+@pytest.mark.parametrize(("retries", "moves"), [(0, 0), (5, 2)])
+def test_who_makes_workers_silent_is_not_given_to_all(retries, moves):
+    """A request under which one worker after another falls silent may be the cause; and one that may be tried on no other worker
+    stays where it is. Either has its answer when there is one."""
+    silent, again = Silent(), ["--health-check-timeout", "3", "--health-failure-threshold", "1000"]
+    with workers(moves + 2, silent) as made, workers(1) as (well,), concurrent.futures.ThreadPoolExecutor(1) as pool, \
+         program("clime-router", *PATIENT, *again, "--max-retries", retries) as router:  # fmt: skip
+        try:
+            known(router, made[0])
+            wait_for(lambda: states(router) == ["ready"])
+            asked = asked_of_silent(pool, router)
+            wait_for(lambda: silent.asked == [made[0].port])
+            router.post("/workers", {"url": well.url})  # there is somebody now who is not silent
+            for i in range(1, moves + 1):
+                wait_for(lambda: down(router, made[i - 1]))  # noqa: B023
+                known(router, made[i])
+                wait_for(lambda: silent.asked == [w.port for w in made[: i + 1]])  # noqa: B023
+            wait_for(lambda: down(router, made[moves]))
+            known(router, made[-1])
+            wait_for(lambda: down(router, made[-1]))  # it was ready before
+            assert silent.asked == [w.port for w in made[:-1]] and not asked.done()
+        finally:
+            silent.let.set()
+        assert asked.result(LONG).json() == {"text": "ok", "port": made[moves].port}
