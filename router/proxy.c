@@ -4,7 +4,8 @@
  * (replay.h), never one that this request has just failed on. What was BUSY or could not be reached is tried
  * --max-retries times. A request that has gone wrong on MOST_SUSPECT workers that did see it, without a token from
  * them, is taken to be the cause: it must not take the fleet down one by one. A worker that answers 500 to what another
- * one then serves is to blame for that. */
+ * one then serves is to blame for that. What as many workers fell silent under, or may be tried on no other one, stays
+ * with its worker for as long as that is only suspected. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -56,6 +57,7 @@ struct trials {
     uint64_t tried[CLIME_WORKERS_MAX / 64], seen_failing[CLIME_WORKERS_MAX / 64]; /* by slot */
     int64_t until_us;
     int n_suspect;
+    int n_silent;    /* workers that were suspected before a token came from them */
     int64_t suspect; /* the worker that answered 500 */
 };
 
@@ -116,8 +118,10 @@ static void count_trial(struct asking *a) {
     if (y->router->queue) clime_queue_freed(y->router->queue);
     if (y->progressed) /* a stream that was broken off: what happened before it is over */
         *t = (struct trials){.until_us = clime_now_us() + y->router->replay_wait_us};
-    if (y->outcome == CLIME_OUTCOME_SILENT) /* as long as it might have waited with its worker */
+    if (y->outcome == CLIME_OUTCOME_SILENT) { /* as long as it might have waited with its worker */
         t->until_us = clime_now_us() + y->router->replay_wait_us;
+        t->n_silent += !y->progressed;
+    }
     t->tried[lease->slot / 64] |= (uint64_t)1 << (lease->slot % 64);
     if (y->outcome == CLIME_OUTCOME_SERVED && t->suspect) clime_workers_blame(w, t->suspect);
     if (y->outcome == CLIME_OUTCOME_UNKNOWN) t->suspect = lease->id;
@@ -141,6 +145,7 @@ static void serve(struct clime_relay *y, const struct clime_route_request *reque
             if (turn == 0) y->e = none; /* else the last worker's own answer says more than "none is left" */
             break;
         }
+        y->settled = a.t.n_silent >= MOST_SUSPECT || turn >= r->max_retries;
         clime_relay_attempt(y, &a.lease);
         count_trial(&a);
         if (!may_try_again(y, a.t.n_suspect) || (y->stream && !clime_relay_go_on(y))) break;

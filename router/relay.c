@@ -141,8 +141,9 @@ static bool on_data(void *arg, const char *data, size_t len) {
     return whole == 0 || pass(y, whole);
 }
 
-/* What a suspected worker has of it is nothing, or is here too. */
+/* What a suspected worker has of it is nothing, or is here too; and it may go elsewhere. */
 static bool loses_nothing(const struct clime_relay *y, const struct clime_silence *s) {
+    if (y->settled && !y->progressed) return false;
     if (y->stream) return clime_replay_can_go_on(&y->replay) && !y->inside_event;
     return s->heard_us < y->began_us;
 }
@@ -222,6 +223,7 @@ void clime_relay_attempt(struct clime_relay *y, const struct clime_lease *lease)
     fresh.stream = y->stream;
     fresh.replay = y->replay;
     fresh.again = y->again;
+    fresh.settled = y->settled;
     clime_buf_clear(&fresh.body);
     clime_buf_clear(&fresh.held); /* half an event, which another worker will tell whole */
     clime_buf_clear(&fresh.last_words);

@@ -26,6 +26,9 @@ struct clime_relay {
     bool progressed;             /* events of it went to the client */
     struct clime_buf last_words; /* the event by which the worker ended the stream with an error */
 
+    /* Set for the next attempt */
+    bool settled; /* it stays with its worker, though that is suspected, unless it has had events from it */
+
     /* Of all attempts */
     struct clime_http_stream *stream; /* once the client has the head of a stream */
     struct clime_replay replay;       /* what the client has of it */
