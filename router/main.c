@@ -212,10 +212,10 @@ int main(int argc, char **argv) {
     const uint64_t who[] = {(uint64_t)clime_wall_us(), (uint64_t)getpid()};
     snprintf(r.instance, sizeof r.instance, "%016llx", (unsigned long long)clime_hash64(who, 2));
     register_metrics(&r);
-    const struct clime_queue_options qo = {.max_waiting = (int)o.queue_size,
-                                           .max_going = (int)o.max_in_flight,
-                                           .timeout_us = (int64_t)(o.queue_timeout * 1e6)};
-    if (o.queue_size > 0) r.queue = clime_queue_new(&qo);
+    const struct clime_router_queue_options qo = {.max_waiting = (int)o.queue_size,
+                                                  .max_going = (int)o.max_in_flight,
+                                                  .timeout_us = (int64_t)(o.queue_timeout * 1e6)};
+    if (o.queue_size > 0) r.queue = clime_router_queue_new(&qo);
     if (add_known_workers(&r, &o, &e)) goto failed;
     const struct clime_discovery_options discover = {.file = o.worker_file,
                                                      .names = o.worker_names.items,
@@ -258,7 +258,7 @@ int main(int argc, char **argv) {
 failed:
     if (http) clime_http_server_stop(http);
     clime_prober_stop(prober);
-    clime_queue_free(r.queue);
+    clime_router_queue_free(r.queue);
     clime_connections_free(r.connections);
     if (clime_discovery_stop(discovery)) clime_workers_free(r.workers);
     free(o.worker_names.items);

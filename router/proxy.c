@@ -66,7 +66,7 @@ struct asking {
     const struct clime_route_request *request;
     struct trials t;
     struct clime_lease lease;
-    struct clime_queue_call call;
+    struct clime_router_queue_call call;
 };
 
 /* ---- callbacks of the queue, on this thread ---- */
@@ -90,8 +90,8 @@ static void waits(void *arg) {
 
 /* What holds no slot holds a thread that must not wait. */
 static enum clime_err take_in_turn(struct asking *a, struct clime_error *e) {
-    struct clime_queue *q = a->y->router->queue;
-    return q && clime_http_holds_slot(a->y->rq) ? clime_queue_take(q, &a->call, e) : take(a, e);
+    struct clime_router_queue *q = a->y->router->queue;
+    return q && clime_http_holds_slot(a->y->rq) ? clime_router_queue_take(q, &a->call, e) : take(a, e);
 }
 
 /* A stream whose worker is lost may wait for one: its client cannot ask again without losing what it has. So may what
@@ -115,7 +115,7 @@ static void count_trial(struct asking *a) {
     const struct clime_lease *lease = &a->lease;
     struct trials *t = &a->t;
     clime_workers_release(w, lease, y->outcome);
-    if (y->router->queue) clime_queue_freed(y->router->queue);
+    if (y->router->queue) clime_router_queue_freed(y->router->queue);
     if (y->progressed) /* a stream that was broken off: what happened before it is over */
         *t = (struct trials){.until_us = clime_now_us() + y->router->replay_wait_us};
     if (y->outcome == CLIME_OUTCOME_SILENT) { /* as long as it might have waited with its worker */
@@ -137,8 +137,8 @@ static void count_trial(struct asking *a) {
 static void serve(struct clime_relay *y, const struct clime_route_request *request) {
     struct clime_router *r = y->router;
     struct asking a = {.y = y, .request = request};
-    a.call =
-        (struct clime_queue_call){.label = request->label, .take = take, .gone = is_over, .waits = waits, .arg = &a};
+    a.call = (struct clime_router_queue_call){
+        .label = request->label, .take = take, .gone = is_over, .waits = waits, .arg = &a};
     for (int turn = 0; turn <= r->max_retries || y->stream; turn++) {
         struct clime_error none = {0};
         if (!pick(&a, &none)) {
@@ -155,7 +155,7 @@ static void serve(struct clime_relay *y, const struct clime_route_request *reque
                  y->stream ? "going on with its stream on" : "trying");
         clime_metric_add(y->stream ? r->m_replays : r->m_retries, 1);
     }
-    if (r->queue) clime_queue_done(r->queue, &a.call);
+    if (r->queue) clime_router_queue_done(r->queue, &a.call);
 }
 
 static void proxy(struct clime_router *r, struct clime_http_request *rq) {

@@ -16,36 +16,36 @@
 #define LOOK_US ((int64_t)1000000)
 
 struct waiter { /* on its thread's stack */
-    const struct clime_queue_call *call;
+    const struct clime_router_queue_call *call;
     pthread_cond_t called;
     bool going; /* was under way when it came */
     bool first; /* of its label, and of those that are as far */
     struct waiter *next, *previous;
 };
 
-struct clime_queue {
-    struct clime_queue_options o;
+struct clime_router_queue {
+    struct clime_router_queue_options o;
     pthread_mutex_t lock; /* guards the rest */
     int n_waiting, n_going;
     struct waiter *head, *tail; /* in the order in which they came */
 };
 
-struct clime_queue *clime_queue_new(const struct clime_queue_options *o) {
-    struct clime_queue *q = xcalloc(1, sizeof *q);
+struct clime_router_queue *clime_router_queue_new(const struct clime_router_queue_options *o) {
+    struct clime_router_queue *q = xcalloc(1, sizeof *q);
     CHECK(o->max_waiting > 0 && o->max_going > 0);
     q->o = *o;
     pthread_mutex_init(&q->lock, NULL);
     return q;
 }
 
-void clime_queue_free(struct clime_queue *q) {
+void clime_router_queue_free(struct clime_router_queue *q) {
     if (!q) return;
     CHECK(!q->head);
     pthread_mutex_destroy(&q->lock);
     free(q);
 }
 
-int clime_queue_waiting(struct clime_queue *q) {
+int clime_router_queue_waiting(struct clime_router_queue *q) {
     pthread_mutex_lock(&q->lock);
     int n = q->n_waiting;
     pthread_mutex_unlock(&q->lock);
@@ -58,12 +58,13 @@ static struct waiter *next_in_line(struct waiter *from, const struct waiter *me)
     return from;
 }
 
-static void call_first_ones(struct clime_queue *q) {
+static void call_first_ones(struct clime_router_queue *q) {
     for (struct waiter *w = q->head; w; w = w->next)
         if (w->first) pthread_cond_signal(&w->called);
 }
 
-static enum clime_err try_to_take(struct clime_queue *q, struct clime_queue_call *call, struct clime_error *e) {
+static enum clime_err try_to_take(struct clime_router_queue *q, struct clime_router_queue_call *call,
+                                  struct clime_error *e) {
     if (!call->going && q->n_going >= q->o.max_going)
         return clime_fail(e, CLIME_ERR_BUSY, "%d requests are under way, as many as are taken at a time", q->n_going);
     enum clime_err err = call->take(call->arg, e);
@@ -72,14 +73,14 @@ static enum clime_err try_to_take(struct clime_queue *q, struct clime_queue_call
     return err;
 }
 
-static void join(struct clime_queue *q, struct waiter *me) {
+static void join(struct clime_router_queue *q, struct waiter *me) {
     me->previous = q->tail;
     *(q->tail ? &q->tail->next : &q->head) = me;
     q->tail = me;
     q->n_waiting++;
 }
 
-static void leave(struct clime_queue *q, struct waiter *me) {
+static void leave(struct clime_router_queue *q, struct waiter *me) {
     *(me->previous ? &me->previous->next : &q->head) = me->next;
     *(me->next ? &me->next->previous : &q->tail) = me->previous;
     q->n_waiting--;
@@ -90,8 +91,8 @@ static void leave(struct clime_queue *q, struct waiter *me) {
 }
 
 /* With the lock, which it lets go while nothing happens. */
-static enum clime_err wait_for_turn(struct clime_queue *q, struct waiter *me, struct clime_queue_call *call,
-                                    struct clime_error *e) {
+static enum clime_err wait_for_turn(struct clime_router_queue *q, struct waiter *me,
+                                    struct clime_router_queue_call *call, struct clime_error *e) {
     int64_t began = clime_now_us(), until = began + q->o.timeout_us, now = began;
     enum clime_err err = CLIME_ERR_BUSY;
     while (err == CLIME_ERR_BUSY) {
@@ -110,7 +111,8 @@ static enum clime_err wait_for_turn(struct clime_queue *q, struct waiter *me, st
     return err;
 }
 
-enum clime_err clime_queue_take(struct clime_queue *q, struct clime_queue_call *call, struct clime_error *e) {
+enum clime_err clime_router_queue_take(struct clime_router_queue *q, struct clime_router_queue_call *call,
+                                       struct clime_error *e) {
     struct waiter me = {.call = call, .going = call->going};
     enum clime_err err = CLIME_ERR_BUSY;
     pthread_mutex_lock(&q->lock);
@@ -134,13 +136,13 @@ enum clime_err clime_queue_take(struct clime_queue *q, struct clime_queue_call *
     return err;
 }
 
-void clime_queue_freed(struct clime_queue *q) {
+void clime_router_queue_freed(struct clime_router_queue *q) {
     pthread_mutex_lock(&q->lock);
     call_first_ones(q);
     pthread_mutex_unlock(&q->lock);
 }
 
-void clime_queue_done(struct clime_queue *q, struct clime_queue_call *call) {
+void clime_router_queue_done(struct clime_router_queue *q, struct clime_router_queue_call *call) {
     pthread_mutex_lock(&q->lock);
     q->n_going -= call->going;
     call->going = false;

@@ -13,20 +13,20 @@
 #include "common/err.h"
 #include "common/str.h"
 
-struct clime_queue;
+struct clime_router_queue;
 
-struct clime_queue_options {
+struct clime_router_queue_options {
     int max_waiting; /* > 0 */
     int max_going;   /* requests under way at a time */
     int64_t timeout_us;
 };
 
-struct clime_queue *clime_queue_new(const struct clime_queue_options *o);
-void clime_queue_free(struct clime_queue *q); /* nobody may be waiting; NULL is fine */
-int clime_queue_waiting(struct clime_queue *q);
+struct clime_router_queue *clime_router_queue_new(const struct clime_router_queue_options *o);
+void clime_router_queue_free(struct clime_router_queue *q); /* nobody may be waiting; NULL is fine */
+int clime_router_queue_waiting(struct clime_router_queue *q);
 
 /* What one request wants of the queue. */
-struct clime_queue_call {
+struct clime_router_queue_call {
     struct clime_str label;
     bool going;                                               /* it is under way: set by the first wait that succeeds */
     enum clime_err (*take)(void *arg, struct clime_error *e); /* CLIME_ERR_BUSY: not now */
@@ -37,9 +37,10 @@ struct clime_queue_call {
 
 /* Takes, at once or when it is the call's turn. CLIME_ERR_BUSY: so many wait already, or it waited for timeout_us, or
  * is gone; or take's own answer. */
-enum clime_err clime_queue_take(struct clime_queue *q, struct clime_queue_call *call, struct clime_error *e);
+enum clime_err clime_router_queue_take(struct clime_router_queue *q, struct clime_router_queue_call *call,
+                                       struct clime_error *e);
 /* Something that was taken is free again; the call's request is over. */
-void clime_queue_freed(struct clime_queue *q);
-void clime_queue_done(struct clime_queue *q, struct clime_queue_call *call);
+void clime_router_queue_freed(struct clime_router_queue *q);
+void clime_router_queue_done(struct clime_router_queue *q, struct clime_router_queue_call *call);
 
 #endif

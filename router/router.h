@@ -20,11 +20,11 @@ enum clime_router_phase {
 };
 
 struct clime_connections;
-struct clime_queue;
+struct clime_router_queue;
 
 struct clime_router {
     struct clime_workers *workers;
-    struct clime_queue *queue; /* NULL: nobody waits, 429 at once */
+    struct clime_router_queue *queue; /* NULL: nobody waits, 429 at once */
     struct clime_connections *connections;
     const char *worker_key;     /* bearer for workers, NULL = pass the client's header on */
     const char *api_key;        /* that clients may have in common with workers; NULL = none */

@@ -9,7 +9,6 @@ import contextlib
 import os
 import pathlib
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -19,6 +18,9 @@ from proxy import Proxy
 from reward import Reward
 
 HERE = pathlib.Path(__file__).parent
+sys.path.append(str(HERE.parent / "e2e"))
+from programs import free_port  # noqa: E402
+
 PROBES = ["--health-check-interval", "0.2", "--health-check-timeout", "2", "--health-failure-threshold", "2",
           "--health-success-threshold", "1"]  # fmt: skip
 MAY_SAY = ("disk is full", "No space left", "database or disk is full", "waiting for", "--router-url: GET")  # with what a trainer may end but by a kill
@@ -30,11 +32,6 @@ def processes():
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             state, parent = pathlib.Path(f"/proc/{entry}/stat").read_text().rsplit(")", 1)[1].split()[:2]
             yield int(entry), int(parent), state, pathlib.Path(f"/proc/{entry}/cmdline").read_text(errors="replace")
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as s:
-        return s.getsockname()[1]
 
 
 class Machine:

@@ -7,7 +7,9 @@ import contextlib
 import functools
 import os
 import pathlib
+import random
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -27,6 +29,14 @@ LIMIT = 60 * SLOW  # seconds that a short command may take on a busy machine
 # httpx without what it prepares for TLS each time, which takes 25 ms
 web = types.SimpleNamespace(**{name: functools.partial(getattr(httpx, name), verify=False)
                                for name in ("get", "post", "put", "stream", "Client", "AsyncClient")})  # fmt: skip
+
+
+def free_port():
+    """One for a program that is told its port, below those that the system gives to who asks for any: nobody else comes by it."""
+    while True:
+        port = random.randrange(15000, 32000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def need_stories():

@@ -7,14 +7,13 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import time
 
 import httpx
 import pytest
 import yaml
-from programs import BUILD, LIMIT, ROOT, program, run, tiny_model, web
+from programs import BUILD, LIMIT, ROOT, free_port, program, run, tiny_model, web
 
 LAUNCH = ROOT / "scripts" / "launch"
 
@@ -32,11 +31,6 @@ def pod(document):
 
 def container(name, kind):
     return pod(next(d for d in documents(f"kubernetes/{name}.yaml") if d["kind"] == kind))["containers"][0]
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as s:
-        return s.getsockname()[1]
 
 
 @pytest.fixture(scope="module")

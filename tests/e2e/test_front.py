@@ -19,7 +19,7 @@ import time
 
 import httpx
 import pytest
-from programs import BUILD, SLOW, STORIES, need_stories, program, server, tiny_model, web
+from programs import BUILD, SLOW, STORIES, free_port, need_stories, program, server, tiny_model, web
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -41,11 +41,6 @@ def wait_for(condition, seconds=LIMIT):
 def waiting(s):
     entry = s.get("/v1/loads?include=core", timeout=LIMIT).json()["loads"][0]
     return entry["num_running_reqs"] + entry["num_waiting_reqs"]
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return free.getsockname()[1]
 
 
 def in_background(calls):

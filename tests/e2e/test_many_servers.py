@@ -11,7 +11,7 @@ import urllib.request
 
 import pytest
 from many_mocks import Many
-from programs import LIMIT, program
+from programs import LIMIT, program, web
 from test_fleet import Run, d, rl  # noqa: F401
 
 ROUTER = ("--health-check-interval", "0.2")
@@ -45,8 +45,13 @@ def wait_until(holds, run):
 
 
 def test_servers_die_and_join_during_a_rollout(d, tmp_path):  # noqa: F811
-    """Of 32 servers four die in the middle of their answers, and four others come: 500 samples, each recorded once."""
-    state, new = {}, []
+    """Of 32 servers four die in the middle of their answers, and four others come: 500 samples, each recorded once. The last
+    rollout begins, and waits until those that came are ready for it."""
+    state, new, there = {}, [], asyncio.Event()
+
+    def all_there():
+        workers = {w["url"]: w for w in web.get(state["router"].url + "/workers", timeout=LIMIT).json()["workers"]}
+        return len(new) == 4 and all(m.version == many.newest and workers.get(m.url, {}).get("is_healthy") for m in new)
 
     async def disturb(n):
         if n == 100:
@@ -56,6 +61,12 @@ def test_servers_die_and_join_during_a_rollout(d, tmp_path):  # noqa: F811
             new.extend([await many.start() for _ in range(4)])
             for mock in new:
                 await asyncio.to_thread(join, state["router"], mock)
+        if n == 1100:  # those that were killed answer in vain: a few more than 500 a rollout
+            while not await asyncio.to_thread(all_there):
+                await asyncio.sleep(0.02)
+            there.set()
+        if n > 1100:
+            await there.wait()
 
     many = Many(32, on_answer=disturb)
     try:

@@ -137,7 +137,7 @@ def test_a_source_that_fails_gives_way_to_the_next(made, packets):
         bad = [Source_of_nothing.url, knows_nothing.url, breaks.url, lies.url, freezes.url]
         assert "lies" not in pull(s, names, bad[:4], 0, 503)["message"]
         assert s.get("/health_generate").status_code == 503, "half a version is in force"
-        said = pull(s, names, [*bad, good.url], 0, stall_timeout=1)
+        said = pull(s, names, [*bad, good.url], 0, stall_timeout=3)
         assert checksum(s) == made.sums[0] and said["sources_failed"] == 5
         assert freezes.frozen.is_set()
         blocks = [path for path in good.asked if "at=0" not in path]

@@ -8,13 +8,12 @@ import os
 import random
 import shutil
 import signal
-import socket
 import sqlite3
 import subprocess
 import time
 
 import pytest
-from programs import SLOW
+from programs import SLOW, free_port
 from test_hostile_machine import hostile  # noqa: F401  the fixture
 from test_rl import LIMIT, TRAIN, children, command, metrics, model, run_whole  # noqa: F401  the fixture
 
@@ -271,12 +270,6 @@ def test_a_device_that_comes_back(d, hostile):  # noqa: F811
 
 def launched(rank, world, port):
     return dict(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def test_launched_ranks(d):

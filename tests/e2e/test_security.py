@@ -13,9 +13,9 @@ import time
 import httpx
 import pytest
 from mocks import workers
-from programs import LIMIT, ROOT, SLOW, STORIES, need_stories, program, run, server, tiny_model, web
+from programs import LIMIT, ROOT, SLOW, STORIES, free_port, need_stories, program, run, server, tiny_model, web
 from test_fleet import rl
-from test_front import dial, free_port, in_background, waiting
+from test_front import dial, in_background, waiting
 from test_tls import certificate  # noqa: F401  the fixture
 
 SHORT = {"input_ids": [1], "sampling_params": {"temperature": 0, "max_new_tokens": 4}}

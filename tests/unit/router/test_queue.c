@@ -27,38 +27,38 @@ static void say_nothing(void *arg) {
 }
 
 struct asker {
-    struct clime_queue *queue;
-    struct clime_queue_call call;
+    struct clime_router_queue *queue;
+    struct clime_router_queue_call call;
 };
 
-static struct asker asker(struct clime_queue *q) {
+static struct asker asker(struct clime_router_queue *q) {
     return (struct asker){q, {.take = take_room, .gone = stays, .waits = say_nothing}};
 }
 
 static void *take(void *arg) {
     struct asker *a = arg;
     struct clime_error e = {0};
-    return clime_queue_take(a->queue, &a->call, &e) ? NULL : a;
+    return clime_router_queue_take(a->queue, &a->call, &e) ? NULL : a;
 }
 
 /* It has lost its worker and asks for another one: those that wait for it to end must not be before it. */
 static void test_what_is_under_way_waits_for_nobody_that_is_not(void **state) {
     (void)state;
-    const struct clime_queue_options o = {.max_waiting = 4, .max_going = 1, .timeout_us = 30000000};
-    struct clime_queue *q = clime_queue_new(&o);
+    const struct clime_router_queue_options o = {.max_waiting = 4, .max_going = 1, .timeout_us = 30000000};
+    struct clime_router_queue *q = clime_router_queue_new(&o);
     struct asker going = asker(q), waiting = asker(q);
     pthread_t thread;
     void *got;
     assert_ptr_equal(take(&going), &going);
     assert_int_equal(pthread_create(&thread, NULL, take, &waiting), 0);
-    while (clime_queue_waiting(q) == 0) clime_sleep_us(1000);
+    while (clime_router_queue_waiting(q) == 0) clime_sleep_us(1000);
     assert_ptr_equal(take(&going), &going);
-    assert_int_equal(clime_queue_waiting(q), 1);
-    clime_queue_done(q, &going.call);
+    assert_int_equal(clime_router_queue_waiting(q), 1);
+    clime_router_queue_done(q, &going.call);
     assert_int_equal(pthread_join(thread, &got), 0);
     assert_ptr_equal(got, &waiting);
-    clime_queue_done(q, &waiting.call);
-    clime_queue_free(q);
+    clime_router_queue_done(q, &waiting.call);
+    clime_router_queue_free(q);
 }
 
 int main(void) {

@@ -252,16 +252,15 @@ static void what_cannot_be_shared_is_refused(void **state) {
         const char *why;
         int cuts;
         const char *name;
-    } cases[] = {
-        {2, 3, false, false, "--gradient-lanes 3: 1, 2, 4"},
-        {4, 2, false, false, "--gradient-lanes 2 cannot be shared by 4 ranks"},
-        {3, 0, false, false, "3 ranks"},
-        {1, 128, false, false, "--gradient-lanes 128"},
-        {2, 4, true, true, "--shard-weights on: with --colocate"},
-        {4, 4, false, false, "--context-parallel-size 3: a power of two", 3},
-        {2, 2, false, false, "--context-parallel-size 4: it must divide the 2 lanes", 4},
-        {2, 2, false, false, "Qwen3MoeForCausalLM has experts, which cannot", 2, "qwen3_moe"},
-        {2, 2, false, false, "has latent attention, which cannot", 2, "deepseek_v3"}};
+    } cases[] = {{2, 3, false, false, "--gradient-lanes 3: 1, 2, 4"},
+                 {4, 2, false, false, "--gradient-lanes 2 cannot be shared by 4 ranks"},
+                 {3, 0, false, false, "3 ranks"},
+                 {1, 128, false, false, "--gradient-lanes 128"},
+                 {2, 4, true, true, "--shard-weights on: with --colocate"},
+                 {4, 4, false, false, "--context-parallel-size 3: a power of two", 3},
+                 {2, 2, false, false, "--context-parallel-size 4: it must divide the 2 lanes", 4},
+                 {2, 2, false, false, "Qwen3MoeForCausalLM has experts, which cannot", 2, "qwen3_moe"},
+                 {2, 2, false, false, "has latent attention, which cannot", 2, "deepseek_v3"}};
     struct clime_learner *l;
     struct clime_error e;
     (void)state;
