@@ -11,11 +11,13 @@
  */
 #include "model/model.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/hash.h"
 #include "common/log.h"
+#include "common/os/host.h"
 #include "model/rope.h"
 #include "model/weights_map.h"
 
@@ -178,6 +180,14 @@ enum clime_err clime_model_map(struct clime_model *m, const uint8_t handle[CLIME
     }
     clime_model_repack(m);
     return CLIME_OK;
+}
+
+enum clime_err clime_model_show(const struct clime_model *m, int gpu, struct clime_model_card *out,
+                                struct clime_error *e) {
+    *out = (struct clime_model_card){.gpu = gpu};
+    snprintf(out->unit, sizeof out->unit, "%s", clime_dev_info(m->dev)->unit);
+    clime_host_id(out->host, sizeof out->host);
+    return m->ops->share_export(m->dev, m->flat, out->handle, e);
 }
 
 void clime_model_get(const struct clime_model *m, void *h_flat) {

@@ -127,6 +127,14 @@ void clime_model_copy_slices(struct clime_model *m, const void *d_flat, const bo
  * owner may rewrite them while this model does not compute; then map is called again. CLIME_ERR_INPUT as
  * ops->share_open or when they lie on another device; nothing has changed then. */
 enum clime_err clime_model_map(struct clime_model *m, const uint8_t handle[CLIME_SHARE_BYTES], struct clime_error *e);
+/* Where others find the weights of this one (options.shared), while it has them. */
+struct clime_model_card {
+    uint8_t handle[CLIME_SHARE_BYTES];
+    char unit[64], host[64]; /* the device (clime_dev_head); whose processes can map it: "" = not known */
+    int gpu;                 /* as the device was opened */
+};
+enum clime_err clime_model_show(const struct clime_model *m, int gpu, struct clime_model_card *out,
+                                struct clime_error *e);
 
 /* Gives the bytes of the model's own weights back to the device (releasable); the next set or copy takes some again, or
  * clime_model_take_back does now: CLIME_ERR_LIMIT when there are none. release returns the number of bytes: 0 when

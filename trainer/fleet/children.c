@@ -47,11 +47,20 @@ static enum clime_err init_program(struct clime_fleet *f, struct clime_program *
     return clime_program_init(p, &o, e);
 }
 
+/* Whose weights server i computes with: the servers take the ranks in turn, each as many as it has devices; one that
+ * has more devices than there are ranks hands rank 0's out. */
+static const struct clime_model_card *owner_of(const struct clime_fleet_options *o, int i) {
+    if (!o->owners) return NULL;
+    return &o->owners[o->n_owners % o->tp_size ? 0 : i * o->tp_size % o->n_owners];
+}
+
 static enum clime_err make_server(struct clime_fleet *f, int i, const char *program, struct clime_error *e) {
     const struct clime_opt_list *more = f->o.server_args;
     const char *dtype = !strcmp(f->o.dtype, "bf16") ? "bfloat16" : !strcmp(f->o.dtype, "f32") ? "float32" : "auto";
-    char room[24], tp[24];
+    const struct clime_model_card *owner = owner_of(&f->o, i);
+    char room[24], tp[24], gpu[24];
     snprintf(tp, sizeof tp, "%d", f->o.tp_size);
+    snprintf(gpu, sizeof gpu, "%d", owner ? owner->gpu : 0);
     snprintf(room, sizeof room, "%d", f->o.concurrency > PROGRAMS_ROOM ? f->o.concurrency : PROGRAMS_ROOM);
     const char *own[] = {"--max-concurrent-requests",
                          room,
@@ -66,9 +75,11 @@ static enum clime_err make_server(struct clime_fleet *f, int i, const char *prog
                          "--weight-version",
                          f->o.serve_folder ? "0" : "initial",
                          "--load-format",
-                         f->o.share ? "none" : "auto",
+                         owner ? "none" : "auto",
+                         "--gpu",
+                         gpu,
                          "--mem-fraction-static",
-                         f->o.share ? "0.85" : "0.5"};
+                         owner ? "0.85" : "0.5"};
     int n_own = (int)CLIME_COUNT(own), n = n_own + more->n;
     const char **args = xcalloc((size_t)n, sizeof *args);
     char name[CLIME_CHILD_NAME];
@@ -78,7 +89,8 @@ static enum clime_err make_server(struct clime_fleet *f, int i, const char *prog
     enum clime_err rc = init_program(f, &f->children[i], name, program, args, n, e);
     struct clime_fleet_server *s = clime_fleet_add(f);
     s->child = &f->children[i];
-    s->way = f->o.share ? CLIME_BY_SHARE : CLIME_BY_HTTP;
+    s->owner = owner;
+    s->way = owner ? CLIME_BY_SHARE : CLIME_BY_HTTP;
     free(args);
     return rc;
 }

@@ -45,7 +45,9 @@ struct clime_fleet_options {
     const char *router_url;           /* NULL = start a router and num_servers servers */
     const char *api_key; /* of an external router and its servers, their admin key where they have one; NULL = none */
     int concurrency;     /* requests in flight for each server, for which router and servers must have room */
-    bool share;          /* the servers compute with the trainer's own weights, on its device (--colocate) */
+    const struct clime_model_card *owners; /* [n_owners] the servers compute with the trainer's own weights, on the
+                                            * devices of these ranks (--colocate). NULL = they have their own */
+    int n_owners;
     enum clime_transport transport;
     struct {
         const char *host;   /* where the trainer hands packets out, as servers reach it */

@@ -24,7 +24,7 @@ static enum clime_err prepare(struct clime_push *p, enum clime_way way, struct c
     if (way == CLIME_BY_HTTP) clime_push_body(p);
     if (way == CLIME_BY_PULL) return clime_push_packets(p, e);
     if (way == CLIME_BY_IPC || way == CLIME_BY_NCCL) clime_push_checksum(p);
-    return way == CLIME_BY_IPC || way == CLIME_BY_SHARE ? clime_push_export(p, e) : CLIME_OK;
+    return way == CLIME_BY_IPC ? clime_push_export(p, e) : CLIME_OK;
 }
 
 /* Makes what a push to s needs; a broadcast is made here altogether. The lock is let go of meanwhile. */

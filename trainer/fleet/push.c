@@ -55,7 +55,7 @@ void clime_push_body(struct clime_push *p) {
 enum clime_err clime_push_export(struct clime_push *p, struct clime_error *e) {
     const struct clime_model *m = p->model;
     CHECK(!m->ring);
-    enum clime_err rc = p->exported ? CLIME_OK : m->ops->share_export(m->dev, m->flat, p->handle, e);
+    enum clime_err rc = p->exported ? CLIME_OK : clime_model_show(m, 0, &p->card, e);
     p->exported = rc == CLIME_OK;
     return rc;
 }
@@ -123,16 +123,17 @@ static void make_body(const struct clime_push *p, const char *url, struct clime_
                                          .arg = out};
 }
 
-static void make_handle(const struct clime_push *p, enum clime_way way, const char *url, struct clime_push_call *out) {
+static void make_handle(const struct clime_push *p, enum clime_way way, const char *url,
+                        const struct clime_model_card *owner, struct clime_push_call *out) {
     struct clime_buf *b = &out->body;
     out->url = xasprintf("%s" CLIME_PUSH_IPC_PATH, url);
     clime_buf_init(b, 4096);
     clime_buf_printf(b, "{\"mode\":\"%s\",\"weight_version\":\"%" PRId64 "\",\"dtype\":\"%s\",",
                      way == CLIME_BY_SHARE ? "share" : "copy", p->version, dtype_of(p) == CLIME_BF16 ? "bf16" : "f32");
     if (way == CLIME_BY_IPC) clime_buf_printf(b, "\"checksum\":\"%016" PRIx64 "\",", p->checksum);
-    clime_buf_printf(b, "\"device_unit\":\"%s\",", clime_dev_info(p->model->dev)->unit);
+    clime_buf_printf(b, "\"device_unit\":\"%s\",", owner->unit);
     clime_buf_printf(b, "\"layout\":\"%016" PRIx64 "\",\"handle\":\"", p->model->handover);
-    for (int i = 0; i < CLIME_SHARE_BYTES; i++) clime_buf_printf(b, "%02x", p->handle[i]);
+    for (int i = 0; i < CLIME_SHARE_BYTES; i++) clime_buf_printf(b, "%02x", owner->handle[i]);
     clime_buf_adds(b, "\"}");
     out->call = (struct clime_http_call){.method = "POST", .body = clime_buf_str(b)};
 }
@@ -147,7 +148,7 @@ static void make_request(const struct clime_push *p, const char *url, const char
 }
 
 void clime_push_call_make(const struct clime_push *p, enum clime_way way, const char *url, const char *relay,
-                          const atomic_bool *stop, struct clime_push_call *out) {
+                          const struct clime_model_card *owner, const atomic_bool *stop, struct clime_push_call *out) {
     CHECK(way != CLIME_BY_NCCL);
     *out = (struct clime_push_call){.stop = stop};
     if (way == CLIME_BY_PULL) {
@@ -157,8 +158,8 @@ void clime_push_call_make(const struct clime_push *p, enum clime_way way, const 
         CHECK(p->flat);
         make_body(p, url, out);
     } else {
-        CHECK(p->exported && !p->keep_kv);
-        make_handle(p, way, url, out);
+        CHECK((way == CLIME_BY_SHARE ? owner != NULL : p->exported) && !p->keep_kv);
+        make_handle(p, way, url, way == CLIME_BY_SHARE ? owner : &p->card, out);
     }
     out->call.url = out->url;
     if (!out->call.timeout_us) out->call.timeout_us = p->timeout_us;

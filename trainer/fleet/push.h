@@ -37,9 +37,9 @@ struct clime_push {
     /* HTTP: filled by clime_push_body */
     const void *flat; /* host memory, layout.n elements; NULL = not asked for yet */
     char body_sha256[65];
-    /* IPC, SHARE: filled by clime_push_export */
+    /* IPC: filled by clime_push_export */
     bool exported;
-    uint8_t handle[CLIME_SHARE_BYTES];
+    struct clime_model_card card;
     uint64_t checksum; /* IPC, NCCL: filled by clime_push_checksum; 0 = not asked for yet */
     /* PULL: filled by the fleet, and by clime_push_packets */
     struct clime_source *source;
@@ -54,8 +54,7 @@ bool clime_push_from_device(const struct clime_push *p);
  */
 void clime_push_body(struct clime_push *p);
 
-/* What IPC and SHARE need: the handle of the model's weights (struct clime_model_options.shared). The owner's thread.
- */
+/* What IPC needs: where the model's weights are (struct clime_model_options.shared). The owner's thread. */
 enum clime_err clime_push_export(struct clime_push *p, struct clime_error *e);
 void clime_push_checksum(struct clime_push *p);
 
@@ -79,10 +78,10 @@ struct clime_push_call {
     const char *headers[2];
 };
 
-/* What the way needs is there. relay: PULL: the server that url's server is to ask first, or NULL. *out must stay where
- * it is. */
+/* What the way needs is there. relay: PULL: the server that url's server is to ask first, or NULL. owner: SHARE: where
+ * the weights are that it computes with. *out must stay where it is. */
 void clime_push_call_make(const struct clime_push *p, enum clime_way way, const char *url, const char *relay,
-                          const atomic_bool *stop, struct clime_push_call *out);
+                          const struct clime_model_card *owner, const atomic_bool *stop, struct clime_push_call *out);
 void clime_push_call_free(struct clime_push_call *c); /* zero is fine */
 
 /* What says that the weights which a server shares are about to be rewritten: it answers when no step of it runs any

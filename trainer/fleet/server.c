@@ -141,8 +141,8 @@ static void choose_way(struct clime_fleet *f, struct clime_fleet_server *s, cons
     const struct clime_model *m = f->push.model;
     char host[64];
     if (s->way_known || f->o.serve_folder) return;
-    if (!f->o.share) s->way = asked[f->o.transport];
-    if (!f->o.share && !f->o.moving && f->o.transport == CLIME_TRANSPORT_AUTO && clime_push_from_device(&f->push)) {
+    if (!f->o.owners) s->way = asked[f->o.transport];
+    if (!f->o.owners && !f->o.moving && f->o.transport == CLIME_TRANSPORT_AUTO && clime_push_from_device(&f->push)) {
         clime_host_id(host, sizeof host);
         if (!strncmp(info->device_unit, "GPU-", 4) && host[0] && !strcmp(host, info->host_id))
             s->way = strcmp(info->device_unit, clime_dev_info(m->dev)->unit) ? CLIME_BY_NCCL : CLIME_BY_IPC;
@@ -250,7 +250,7 @@ static bool prepared(const struct clime_fleet *f, enum clime_way way) {
     case CLIME_BY_IPC:
         return f->push.exported && f->push.checksum;
     case CLIME_BY_SHARE:
-        return f->push.exported;
+        return true;
     case CLIME_BY_PULL:
         return f->push.packed;
     default:
@@ -264,7 +264,7 @@ static void push(struct clime_fleet *f, struct clime_fleet_server *s) {
     s->wants_owner = !prepared(f, way);
     if (s->wants_owner || (way == CLIME_BY_PULL && !clime_fleet_take_relay(f, s))) return;
     s->call_way = way;
-    clime_push_call_make(&f->push, way, s->url, s->relay ? s->relay->url : NULL,
+    clime_push_call_make(&f->push, way, s->url, s->relay ? s->relay->url : NULL, s->owner,
                          way == CLIME_BY_HTTP ? &f->holding : NULL, &s->push);
     snprintf(s->call_url, sizeof s->call_url, "%s", s->push.url);
     start(f, s, CLIME_DOING_PUSH, &s->push.call);

@@ -80,6 +80,12 @@ static enum clime_err obey(struct clime_learner *l, struct clime_error *e) {
         case CLIME_TEAM_WHOLE:
             rc = clime_learner_gather(l, (enum clime_team_model)clime_wire_int(&w), e);
             break;
+        case CLIME_TEAM_SHOW: {
+            struct clime_model_card cards[CLIME_GROUP_MAX];
+            int n;
+            rc = clime_learner_show(l, cards, &n, e);
+            break;
+        }
         case CLIME_TEAM_SAVE:
         case CLIME_TEAM_LOAD:
             rc = in_folder(l, &w, word, e);

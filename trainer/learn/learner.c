@@ -349,6 +349,22 @@ enum clime_err clime_learner_whole(struct clime_learner *l, struct clime_error *
     return clime_learner_gather(l, CLIME_TEAM_POLICY, e);
 }
 
+enum clime_err clime_learner_show(struct clime_learner *l, struct clime_model_card cards[CLIME_GROUP_MAX], int *n,
+                                  struct clime_error *e) {
+    const int world = l->team ? l->team->world : 1, rank = l->team ? l->team->rank : 0;
+    size_t from[CLIME_GROUP_MAX + 1];
+    enum clime_err err = CLIME_OK;
+    if (clime_team_leads(l->team)) {
+        clime_team_begin(l->team, CLIME_TEAM_SHOW);
+        if ((err = clime_team_say(l->team, e))) return err;
+    }
+    for (int r = 0; r <= world; r++) from[r] = (size_t)r * sizeof *cards;
+    err = clime_model_show(l->model, l->opts.model.dev.gpu, &cards[rank], e);
+    if (!err && l->team) err = clime_group_share(l->team->group, "where the weights are", cards, from, e);
+    for (*n = 1; !err && *n < world && !strcmp(cards[*n].host, cards[0].host);) ++*n;
+    return clime_team_done(l->team, err, e);
+}
+
 /* Of the tensors of a layout, which may be a part of the model's; NULL: of all. */
 static enum clime_err sha256_of(struct clime_learner *l, enum clime_team_model which,
                                 const struct clime_layout *tensors, char hex[65], struct clime_error *e) {

@@ -78,6 +78,10 @@ const struct clime_model *clime_learner_model(const struct clime_learner *l);
 enum clime_err clime_learner_whole(struct clime_learner *l, struct clime_error *e);
 /* The plan that it was started by, and what is in use (may be NULL). Of a team: rank 0's. */
 const struct clime_memory_plan *clime_learner_memory(const struct clime_learner *l, struct clime_memory_use *now);
+/* Where the weights of each rank are, for servers on its device that compute with them in place. They stay there.
+ * Returns, in the order of ranks, those of this host: rank 0's first. */
+enum clime_err clime_learner_show(struct clime_learner *l, struct clime_model_card cards[CLIME_GROUP_MAX], int *n,
+                                  struct clime_error *e);
 /* As its model's device was opened: for another context on the same. */
 const struct clime_dev_options *clime_learner_device(const struct clime_learner *l);
 /* Which rank has ended or does not answer, 0 being this one whose command failed: nothing more can be asked of this

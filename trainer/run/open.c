@@ -278,7 +278,6 @@ static enum clime_err open_fleet(struct clime_rl *rl, struct clime_error *e) {
                                     .api_key = rl->o.fleet_api_key,
                                     .concurrency = (int)rl->o.server_concurrency,
                                     .quorum = rl->o.update_quorum,
-                                    .share = rl->o.colocate && !rl->o.evaluate,
                                     .transport = (enum clime_transport)rl->o.transport,
                                     .pull = {.host = rl->o.pull_host,
                                              .folder = rl->o.disk_dir,
@@ -290,7 +289,12 @@ static enum clime_err open_fleet(struct clime_rl *rl, struct clime_error *e) {
                                     .router_args = &rl->o.router_args,
                                     .ledger = rl->ledger,
                                     .incarnation = rl->run.incarnation};
-    return clime_fleet_open(&o, &rl->fleet, e);
+    enum clime_err rc = CLIME_OK;
+    if (rl->o.colocate && !rl->o.evaluate) {
+        rc = clime_learner_show(rl->learner, rl->owners, &o.n_owners, e);
+        o.owners = rl->owners;
+    }
+    return rc ? rc : clime_fleet_open(&o, &rl->fleet, e);
 }
 
 /* They would only take the time of external servers: their leases are void. */

@@ -56,7 +56,8 @@ struct clime_rl {
     struct clime_evaluation eval;
     struct clime_hook *hooks[CLIME_HOOKS]; /* by enum clime_hook_kind; NULL = none */
     struct clime_learner *learner;
-    struct clime_fingerprint fingerprint; /* running: of the weights of `step`, which are not recorded yet */
+    struct clime_fingerprint fingerprint;            /* running: of the weights of `step`, which are not recorded yet */
+    struct clime_model_card owners[CLIME_GROUP_MAX]; /* --colocate: where each rank's weights are */
     struct clime_fleet *fleet;
     struct clime_environments *environments; /* NULL = none */
     struct clime_client *client;             /* NULL until the fleet was first published to */
