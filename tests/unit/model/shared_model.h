@@ -136,9 +136,9 @@ static int shared_model(const struct clime_place *place, void *arg) {
     full_device(m, place->rank);
     rc = clime_model_ranks_check(m, &e);
     if (rc) fprintf(stderr, "rank %d: %s\n", place->rank, e.msg);
-    clime_model_close(m);
-    clime_links_close(links);
+    clime_links_close(links); /* before the device that they are of */
     clime_group_close(group);
+    clime_model_close(m);
     free(dir);
     return rc != CLIME_OK;
 }
