@@ -351,6 +351,9 @@ struct clime_ops {
     /* NULL where links do not record (clime_links_gather_rows). mine: this rank's T rows of its columns. */
     void (*links_rows)(struct clime_links *l, const char *what, int root, int T, const size_t *at, const void *mine,
                        void *y);
+    /* As clime_links_home; NULL where links do not record. */
+    void (*links_home)(struct clime_links *l, const char *what, int R, size_t row_bytes, const int32_t *start, int each,
+                       const void *rows, void *y);
     /* What an all-gather of columns leaves becomes rows: y[T] rows of at[n] bytes, of which part r has bytes
      * [at[r], at[r+1]); parts lie one behind the other, each with its T rows. at: [n + 1] host memory. ROW. NULL where
      * there are no links. */

@@ -91,3 +91,9 @@ enum clime_err clime_links_gather_rows(struct clime_links *l, const char *what, 
     if (!rc && y != parts && (root < 0 || root == l->rank)) l->ops->join_columns(l->dev, R, l->world, at, parts, y);
     return rc;
 }
+
+void clime_links_home(struct clime_links *l, const char *what, int R, size_t row_bytes, const int32_t *start, int each,
+                      const void *rows, void *y) {
+    CHECK(l->records);
+    if (R > 0) l->ops->links_home(l, what, R, row_bytes, start, each, rows, y);
+}

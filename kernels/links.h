@@ -75,6 +75,13 @@ enum clime_err clime_links_all_to_all(struct clime_links *l, const char *what, v
 enum clime_err clime_links_gather_rows(struct clime_links *l, const char *what, int root, int T, int each,
                                        const size_t *at, void *parts, void *y, struct clime_error *e);
 
+/* Of R rows of world * row_bytes, rank r has made those from start[r * each] up to start[(r + 1) * each], whole and in
+ * their places. y[R] becomes this rank's row_bytes of each. start is the device's: no host need know it, and as much
+ * may be a rank's as will, all or nothing. Where links record; an operation like others. rows may be written again by
+ * what is queued after it. */
+void clime_links_home(struct clime_links *l, const char *what, int R, size_t row_bytes, const int32_t *start, int each,
+                      const void *rows, void *y);
+
 /* From root's buf to all others'. */
 enum clime_err clime_links_broadcast(struct clime_links *l, const char *what, int root, void *buf, size_t bytes,
                                      struct clime_error *e);

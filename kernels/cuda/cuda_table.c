@@ -53,6 +53,7 @@ const struct clime_ops clime_cuda_ops = {
     .links_end = clime_cuda_links_end,
     .links_close = clime_cuda_links_close,
     .links_rows = clime_cuda_links_rows,
+    .links_home = clime_cuda_links_home,
     .join_columns = clime_cuda_join_columns,
     .pack_bytes = clime_cuda_pack_bytes,
     .pack = clime_cuda_pack,

@@ -5,7 +5,7 @@
  * the one); one more warp looks for the row's expert and fills a ring with tensor copies of its weights. Three blocks
  * of a multiprocessor run beside each other, so that some read while others begin or end. Rows of the same expert each
  * read its weights, which the second finds in the L2. A gated product has half of its columns from up, and does the
- * SwiGLU too. Bytes: R N K 2.
+ * SwiGLU too. Blocks of rows whose experts are not among these (kernels.h) leave. Bytes: R N K 2.
  *
  * Inside a recording the product that follows a gated one starts while that still runs and reads weights before it
  * waits, for which it must know the rows' experts: they were sorted before the gated one's own wait ended, and only
@@ -47,11 +47,13 @@ __global__ void __launch_bounds__(THREADS) rows_kernel(const __grid_constant__ C
     if (warp < WARPS || !a.early) wait_for_last();
     start_next();
 
+    bool others = row < __ldcg(a.start) || row >= __ldcg(a.start + a.E);
     if (warp == WARPS) {
         int expert = 0; /* as many end at this row or before; past the L1, which may hold an older list */
 #pragma unroll 4
         for (int e = lane; e < a.E; e += 32) expert += __ldcg(a.start + e + 1) <= row;
         expert = __reduce_add_sync(0xffffffffu, expert);
+        if (others) return;
         ring_at<STAGES> at = {0, 1}; /* parity: of the phase that empties a stage */
         for (int c = 0; c < n_chunks && lane == 0; c++, at.next()) {
             barrier_wait(&empty[at.stage], at.parity);
@@ -67,6 +69,7 @@ __global__ void __launch_bounds__(THREADS) rows_kernel(const __grid_constant__ C
         return;
     }
     const bf16 *own = a.x + (size_t)(a.from ? a.from[row] : row) * a.K;
+    if (others) return;
     for (int k = threadIdx.x * 8; k < n_chunks * CHUNK; k += WARPS * 32 * 8)
         *(uint4 *)(x + k) = k < a.K ? *(const uint4 *)(own + k) : make_uint4(0, 0, 0, 0);
     named_barrier(1, WARPS * 32);

@@ -72,6 +72,9 @@ enum clime_err clime_link_gather_open(struct clime_dev *d, struct clime_group *g
                                       struct clime_error *e);
 void clime_link_gather_queue(struct clime_link_gather *g, const char *what, int64_t limit_us, int root, int T,
                              const size_t *at, const void *mine, void *y);
+/* links/home.cu; the waits are gather.cu's. */
+void clime_link_home_queue(struct clime_link_gather *g, const char *what, int64_t limit_us, int R, size_t row_bytes,
+                           const int32_t *start, int each, const void *rows, void *y);
 /* While the stream has work: whether it has waited for one rank for the limit. And for which, and for what: NULL = it
  * has not waited long. */
 bool clime_link_gather_late(struct clime_link_gather *g, int64_t now_us, int64_t limit_us);

@@ -70,6 +70,8 @@ void clime_cuda_links_end(struct clime_links *l, uint32_t number);
 void clime_cuda_links_close(struct clime_links *l);
 void clime_cuda_links_rows(struct clime_links *l, const char *what, int root, int T, const size_t *at, const void *mine,
                            void *y);
+void clime_cuda_links_home(struct clime_links *l, const char *what, int R, size_t row_bytes, const int32_t *start,
+                           int each, const void *rows, void *y);
 void clime_cuda_join_columns(struct clime_dev *d, int T, int n, const size_t *at, const void *parts, void *y);
 size_t clime_cuda_pack_bytes(struct clime_dev *d, int N, int K);
 void clime_cuda_pack(struct clime_dev *d, const struct clime_matrix *w);

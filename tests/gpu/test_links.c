@@ -6,50 +6,10 @@
  * CUDA does not live through fork, so this process never opens a GPU: every case is a family of its own. */
 #include <math.h>
 
-#include "kernels/links.h"
-#include "tests/unit/ranks.h"
+#include "tests/gpu/link_ranks.h"
 
-enum { PIECE = 32 << 20, MOST = 2 * PIECE + 12345, TURNS = 8, SHORT_US = 1000000 };
+enum { PIECE = 32 << 20, MOST = 2 * PIECE + 12345, TURNS = 8 };
 #define BIG ((size_t)1 << 30)
-
-struct work {
-    enum clime_links_way way;
-    int n_gpus;
-    int (*body)(const struct clime_place *p, void *work);
-    bool frozen;
-};
-
-struct rank {
-    const struct clime_ops *ops;
-    struct clime_dev *dev;
-    struct clime_group *group;
-    struct clime_links *links;
-};
-
-#define CHECK_RC(call)                                                                                                 \
-    do {                                                                                                               \
-        if (call) {                                                                                                    \
-            printf("FAILED: rank %d: %s: %s\n", p->rank, #call, e.msg);                                                \
-            return 1;                                                                                                  \
-        }                                                                                                              \
-    } while (0)
-
-static int open_rank(const struct clime_place *p, const struct work *w, struct rank *r) {
-    const struct clime_group_options o = ranks_options(p, RANKS_LONG_US);
-    const struct clime_dev_options dev = {.dt = CLIME_BF16, .gpu = p->local_rank % w->n_gpus, .links = w->way};
-    struct clime_error e;
-    CHECK_RC(clime_ops_choose("cuda", &r->ops, &e));
-    CHECK_RC(r->ops->open(&dev, &r->dev, &e));
-    CHECK_RC(clime_group_meet(&o, &r->group, &e));
-    CHECK_RC(clime_links_open(r->ops, r->dev, r->group, &r->links, &e));
-    return 0;
-}
-
-static void close_rank(struct rank *r) {
-    clime_links_close(r->links);
-    clime_group_close(r->group);
-    r->ops->close(r->dev);
-}
 
 static void fill(uint8_t *at, size_t n, int from, int to, int round) {
     for (size_t i = 0; i < n; i++) at[i] = (uint8_t)(i * 31 + i / 251 * 7 + (size_t)(from * 67 + to * 13 + round * 5));
@@ -367,60 +327,19 @@ static int without(const struct clime_place *p, void *work) {
     return strstr(e.msg, "gathering") && (p->rank || strstr(e.msg, name)) ? 0 : 3;
 }
 
-static int exists(const struct clime_place *p, void *gpu) {
-    const struct clime_dev_options dev = {.dt = CLIME_BF16, .gpu = *(int *)gpu};
-    const struct clime_ops *ops;
-    struct clime_dev *d;
-    struct clime_error e;
-    (void)p;
-    if (clime_ops_choose("cuda", &ops, &e) || ops->open(&dev, &d, &e)) return 1;
-    ops->close(d);
-    return 0;
-}
-
-static int wait_for(pid_t pid) {
-    int status;
-    return waitpid(pid, &status, 0) == pid && WIFEXITED(status) ? WEXITSTATUS(status) : 99;
-}
-
-/* Runs the work in a family of its own: 0 when every rank has ended as it should. */
-static int family(const char *name, int world, struct work *w) {
-    printf("%s\n", name);
-    fflush(stdout);
-    pid_t pid = fork();
-    if (pid == 0) {
-        struct ranks r;
-        int last = w->body == without || w->body == rows_without ? world - 1 : world, bad = 0;
-        ranks_fork(&r, world, w->body, w);
-        int own = w->body(&r.place, w);
-        if (own) kill(r.pid[1], SIGKILL); /* the others may wait for this one */
-        for (int i = 1; i < last; i++) bad |= ranks_end(&r, i);
-        if (last < world) kill(r.pid[last], SIGKILL);
-        if (bad || own) printf("FAILED: %s: rank 0 ended with %d, the others with %d\n", name, own, bad);
-        fflush(stdout);
-        _exit(own || bad);
-    }
-    return wait_for(pid);
-}
-
 int main(int argc, char **argv) {
     const char *only = argc > 2 ? argv[2] : "";
     static const char *const ways[] = {"auto", "mapped", "nccl"};
-    int world = argc > 1 ? (int)strtol(argv[1], NULL, 10) : 2, n_gpus = 0, failed = 0;
-    for (; n_gpus < world; n_gpus++) {
-        pid_t pid = fork();
-        if (pid == 0) _exit(exists(NULL, &n_gpus));
-        if (wait_for(pid)) break;
-    }
+    int world = argc > 1 ? (int)strtol(argv[1], NULL, 10) : 2, n_gpus = count_gpus(world), failed = 0;
     if (!n_gpus) return 77;
     printf("%d ranks on %d GPUs\n", world, n_gpus);
     for (enum clime_links_way way = CLIME_LINKS_MAPPED; way <= CLIME_LINKS_NCCL; way++) {
         char name[64];
         if (way == CLIME_LINKS_NCCL && n_gpus < world) continue;
-        struct work all[] = {{way, n_gpus, collectives, false},  {way, n_gpus, rate, false},
-                             {way, n_gpus, without, false},      {way, n_gpus, without, true},
-                             {way, n_gpus, rows, false},         {way, n_gpus, rows_rate, false},
-                             {way, n_gpus, rows_without, false}, {way, n_gpus, rows_without, true}};
+        struct work all[] = {{way, n_gpus, collectives, false, false}, {way, n_gpus, rate, false, false},
+                             {way, n_gpus, without, true, false},      {way, n_gpus, without, true, true},
+                             {way, n_gpus, rows, false, false},        {way, n_gpus, rows_rate, false, false},
+                             {way, n_gpus, rows_without, true, false}, {way, n_gpus, rows_without, true, true}};
         const char *const what[] = {"collectives", "rate",         "a killed rank",       "a frozen rank",
                                     "rows",        "rate of rows", "rows, a killed rank", "rows, a frozen rank"};
         for (size_t i = 0; i < CLIME_COUNT(all); i++) {

@@ -16,35 +16,12 @@
  * leave, and nothing that follows means anything. */
 #include <stdlib.h>
 
-#include "kernels/cuda/links.cuh"
+#include "kernels/cuda/links/gather.cuh"
 #include "kernels/cuda/ops.h"
 
-enum { THREADS = 512, EACH = 4 /* words that a thread has under way at once */, RANKS = 16, NAMES = 8 };
-enum { TRIES = 256, BEAT_NS = 1000000, STILL_US = 1000000 };
+enum { THREADS = 512, EACH = 4 /* words that a thread has under way at once */, STILL_US = 1000000 };
 #define SPARE_NS 10000000000ull /* beyond the group's limit, at which the host is the first to act */
 #define PLACE ((size_t)4 << 20) /* bytes of words from one rank, in a turn */
-
-/* What a kernel waits for, in one word: its number, what and whom, and a clock, so that a wait that goes on changes it.
- */
-union gather_wait {
-    struct {
-        uint16_t beat;
-        uint8_t rank, what;
-        uint32_t number;
-    };
-    unsigned long long word; /* 0: nothing */
-};
-
-struct gather_host { /* pinned */
-    volatile unsigned long long waits, late;
-    volatile unsigned long long limit_ns;
-    volatile unsigned gone;
-};
-
-struct gather_state { /* the device's */
-    unsigned long long launched;
-    unsigned gone;
-};
 
 struct gather_args {
     int n, rank, root; /* root: who gets the rows, -1 = all */
@@ -53,30 +30,10 @@ struct gather_args {
     const void *mine;
     void *y;
     char *to[RANKS], *from[RANKS]; /* places */
-    struct gather_state *state;
-    struct gather_host *host;
-    int what;
-};
-
-struct clime_link_gather {
-    struct clime_dev *d;
-    int rank, world;
-    char *own, *peers[RANKS];
-    struct gather_state *state;
-    struct gather_host *host;
-    const char *names[NAMES]; /* of what was gathered */
-    int n_names;
-    union gather_wait seen; /* the last wait; since when it has been that, and when it changed last */
-    int64_t since_us, changed_us;
+    struct gather_waits waits;
 };
 
 /* ---- words ---- */
-
-static __device__ __forceinline__ uint64_t globaltimer() {
-    uint64_t ns;
-    asm volatile("mov.u64 %0, %%globaltimer;\n" : "=l"(ns));
-    return ns;
-}
 
 static __device__ __forceinline__ uint64_t word_of(uint32_t x, uint32_t number) {
     return (uint64_t)number << 32 | x;
@@ -111,31 +68,6 @@ static __device__ __forceinline__ bool take(const char *place, uint32_t i, uint1
 }
 
 /* ---- the kernel ---- */
-
-struct gather_patience {
-    uint64_t began, next;
-};
-
-/* Asked now and then while nothing comes: whether it is not to come any more. */
-static __device__ __noinline__ bool given_up(const gather_args &a, int rank, uint32_t number, gather_patience &p) {
-    uint64_t now = globaltimer();
-    if (!p.began) p.began = now, p.next = now + BEAT_NS;
-    if (now < p.next) return false;
-    p.next = now + BEAT_NS;
-    union gather_wait w = {};
-    w.beat = (uint16_t)(now / BEAT_NS);
-    w.rank = (uint8_t)rank;
-    w.what = (uint8_t)a.what;
-    w.number = number;
-    a.host->waits = w.word;
-    if (now - p.began > a.host->limit_ns) {
-        a.host->late = w.word;
-        a.host->gone = 1;
-    }
-    if (!a.host->gone) return false;
-    *(volatile unsigned *)&a.state->gone = 1;
-    return true;
-}
 
 /* Values of rank r that this launch moves. */
 static __device__ __forceinline__ uint32_t moved(const gather_args &a, int r) {
@@ -186,7 +118,7 @@ template <class V> static __device__ bool receive(const gather_args &a, uint32_t
         for (int k = 0; k < EACH; k++)
             for (int tries = 1; !there[k]; tries++) {
                 there[k] = take(place, i + k * stride, x[k], number);
-                if (!there[k] && tries % TRIES == 0 && given_up(a, q, number, patience)) return false;
+                if (!there[k] && tries % TRIES == 0 && given_up(a.waits, q, number, patience)) return false;
             }
 #pragma unroll
         for (int k = 0; k < EACH; k++)
@@ -199,24 +131,25 @@ template <class V>
 static __global__ void __launch_bounds__(THREADS) gather_kernel(const __grid_constant__ gather_args a) {
     start_next();
     wait_for_last();
-    uint32_t launch = launch_number(&a.state->launched);
+    uint32_t launch = launch_number(&a.waits.state->launched);
     uint32_t number = 2 * launch + 1; /* never that of a word which was never written */
     size_t turn = launch % 2 * PLACE;
-    bool go_on = !*(volatile unsigned *)&a.state->gone;
+    bool go_on = !*(volatile unsigned *)&a.waits.state->gone;
     if (go_on) send<V>(a, number, turn);
     for (int k = 1; k < a.n && go_on; k++) go_on = receive<V>(a, number, turn, (a.rank + a.n - k) % a.n);
     __syncthreads();
-    if (threadIdx.x == 0) count_launch(&a.state->launched);
+    if (threadIdx.x == 0) count_launch(&a.waits.state->launched);
 }
 
 /* ---- launching ---- */
 
-static int name_of(struct clime_link_gather *g, const char *what) {
+struct gather_waits clime_link_gather_waits(struct clime_link_gather *g, const char *what, int64_t limit_us) {
     int i = 0;
     while (i < g->n_names && g->names[i] != what) i++;
-    if (i == NAMES) return 0;
+    if (i == NAMES) i = 0;
     if (i == g->n_names) g->names[g->n_names++] = what;
-    return i;
+    g->host->limit_ns = (unsigned long long)limit_us * 1000 + SPARE_NS;
+    return {g->state, g->host, i};
 }
 
 static char *place(char *places, int to, int from) {
@@ -237,12 +170,9 @@ void clime_link_gather_queue(struct clime_link_gather *g, const char *what, int6
                              const size_t *at, const void *mine, void *y) {
     gather_args a = {g->world, g->rank, root, (uint32_t)T};
     bool wide = (uintptr_t)mine % sizeof(uint2) == 0 && (uintptr_t)y % sizeof(uint2) == 0;
-    g->host->limit_ns = (unsigned long long)limit_us * 1000 + SPARE_NS;
     a.mine = mine;
     a.y = y;
-    a.state = g->state;
-    a.host = g->host;
-    a.what = name_of(g, what);
+    a.waits = clime_link_gather_waits(g, what, limit_us);
     for (int r = 0; r <= g->world; r++) wide = wide && at[r] % sizeof(uint2) == 0;
     for (int r = 0; r < g->world; r++) {
         if (r == g->rank) continue;
@@ -292,7 +222,7 @@ struct card { /* what a rank tells the others */
 };
 
 static size_t room(int world) {
-    return (size_t)(world - 1) * 2 * PLACE;
+    return (size_t)(world - 1) * 2 * PLACE + clime_link_home_bytes(world);
 }
 
 size_t clime_link_gather_bytes(int world) {
@@ -323,6 +253,7 @@ static enum clime_err open_peers(struct clime_link_gather *g, const struct card 
     for (int r = 0; r < g->world && !rc; r++)
         if (r != g->rank)
             rc = clime_cuda_share_open(g->d, cards[r].handle, room(g->world), &same_unit, (void **)&g->peers[r], e);
+    g->home_at = (size_t)(g->world - 1) * 2 * PLACE;
     return rc;
 }
 

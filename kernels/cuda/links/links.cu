@@ -305,6 +305,13 @@ void clime_cuda_links_rows(struct clime_links *links, const char *what, int root
     clime_link_gather_queue(l->gather, what, clime_group_limit_us(l->head.group), root, T, at, mine, y);
 }
 
+void clime_cuda_links_home(struct clime_links *links, const char *what, int R, size_t row_bytes, const int32_t *start,
+                           int each, const void *rows, void *y) {
+    struct clime_cuda_links *l = (struct clime_cuda_links *)links;
+    CHECK(l->gather);
+    clime_link_home_queue(l->gather, what, clime_group_limit_us(l->head.group), R, row_bytes, start, each, rows, y);
+}
+
 void clime_cuda_links_end(struct clime_links *links, uint32_t number) {
     struct clime_cuda_links *l = (struct clime_cuda_links *)links;
     if (l->n_queued == 0) return;

@@ -1,0 +1,90 @@
+/* What the kernels of links share (links/gather.cu, links/home.cu): the memory that peers map, and waits that end.
+ *
+ * A kernel that waits for another rank says so to the host, and leaves when the host has given that rank up; some time
+ * after the group's limit it gives up by itself. */
+#ifndef CLIME_KERNELS_CUDA_LINKS_GATHER_CUH
+#define CLIME_KERNELS_CUDA_LINKS_GATHER_CUH
+
+#include "kernels/cuda/links.cuh"
+
+enum { RANKS = 16, NAMES = 8, TRIES = 256, BEAT_NS = 1000000, HOME_BLOCKS = 96 };
+
+/* What a kernel waits for, in one word: its number, what and whom, and a clock, so that a wait that goes on changes it.
+ */
+union gather_wait {
+    struct {
+        uint16_t beat;
+        uint8_t rank, what;
+        uint32_t number;
+    };
+    unsigned long long word; /* 0: nothing */
+};
+
+struct gather_host { /* pinned */
+    volatile unsigned long long waits, late;
+    volatile unsigned long long limit_ns;
+    volatile unsigned gone;
+};
+
+struct gather_state {             /* the device's */
+    unsigned long long launched;  /* gathers */
+    unsigned long long went_home; /* launches of home.cu; and slices that each of its blocks has sent to every rank, */
+    uint32_t sent[HOME_BLOCKS], taken[RANKS][HOME_BLOCKS]; /* and taken from each */
+    unsigned gone;
+};
+
+/* A launch's part in all that. */
+struct gather_waits {
+    struct gather_state *state;
+    struct gather_host *host;
+    int what;
+};
+
+struct clime_link_gather {
+    struct clime_dev *d;
+    int rank, world;
+    char *own, *peers[RANKS]; /* places, and from home_at on those of home.cu */
+    size_t home_at;
+    struct gather_state *state;
+    struct gather_host *host;
+    const char *names[NAMES]; /* of what was gathered */
+    int n_names;
+    union gather_wait seen; /* the last wait; since when it has been that, and when it changed last */
+    int64_t since_us, changed_us;
+};
+
+struct gather_waits clime_link_gather_waits(struct clime_link_gather *g, const char *what, int64_t limit_us);
+size_t clime_link_home_bytes(int world); /* of the places, home.cu's part */
+
+struct gather_patience {
+    uint64_t began, next;
+};
+
+static __device__ __forceinline__ uint64_t globaltimer() {
+    uint64_t ns;
+    asm volatile("mov.u64 %0, %%globaltimer;\n" : "=l"(ns));
+    return ns;
+}
+
+/* Asked now and then while nothing comes: whether it is not to come any more. */
+static __device__ __noinline__ bool given_up(const gather_waits &a, int rank, uint32_t number, gather_patience &p) {
+    uint64_t now = globaltimer();
+    if (!p.began) p.began = now, p.next = now + BEAT_NS;
+    if (now < p.next) return false;
+    p.next = now + BEAT_NS;
+    union gather_wait w = {};
+    w.beat = (uint16_t)(now / BEAT_NS);
+    w.rank = (uint8_t)rank;
+    w.what = (uint8_t)a.what;
+    w.number = number;
+    a.host->waits = w.word;
+    if (now - p.began > a.host->limit_ns) {
+        a.host->late = w.word;
+        a.host->gone = 1;
+    }
+    if (!a.host->gone) return false;
+    *(volatile unsigned *)&a.state->gone = 1;
+    return true;
+}
+
+#endif
