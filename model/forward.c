@@ -104,7 +104,7 @@ static void whole_experts(struct clime_model *m, int T, const int *w, void *cons
     ops->grouped_swiglu(m->dev, R, own, a[CLIME_ACT_FROM], a[CLIME_ACT_LN2], &m->matrix[w[CLIME_W_EXPERTS_GU]],
                         a[CLIME_ACT_EXPERT_IN], a[CLIME_ACT_GU], a[CLIME_ACT_H]);
     ops->grouped_gemm(m->dev, R, own, a[CLIME_ACT_H], &m->matrix[w[CLIME_W_EXPERTS_DOWN]], a[CLIME_ACT_EXPERT_ROWS]);
-    clime_ranks_home(m, a[CLIME_ACT_START], a[CLIME_ACT_CUTS], a[CLIME_ACT_EXPERT_ROWS],
+    clime_ranks_home(m, R, a[CLIME_ACT_START], a[CLIME_ACT_CUTS], a[CLIME_ACT_EXPERT_ROWS],
                      a[CLIME_ACT_EXPERT_IN] /* nobody reads it any more */, a[CLIME_ACT_EXPERT_OUT]);
 }
 

@@ -17,6 +17,7 @@
 
 #define PIECE ((int64_t)4 << 20) /* elements of one exchange of weights, */
 enum { SPANS = 64 };             /* and parts of tensors, at most */
+#define HOMEWARD "bringing rows of experts home"
 
 size_t clime_model_piece_bytes(const struct clime_model *m) {
     bool bounces = m->ranks.n > 1 && m->ranks.rank == 0 && m->ops->own_memory;
@@ -115,8 +116,7 @@ void clime_model_link(struct clime_model *m, struct clime_links *links) {
 }
 
 bool clime_model_records(const struct clime_model *m) {
-    bool waits = m->ranks.whole_experts;                                                  /* clime_ranks_home */
-    return m->ops->graph_begin && !waits && (!m->ranks.links || m->ranks.links->records); /* no links: alone */
+    return m->ops->graph_begin && (!m->ranks.links || m->ranks.links->records); /* no links: alone */
 }
 
 enum clime_err clime_model_ranks_check(const struct clime_model *m, struct clime_error *e) {
@@ -182,8 +182,9 @@ const int32_t *clime_ranks_own(const struct clime_model *m, const int32_t *start
     return start + m->ranks.rank * (m->cfg.router.E / m->ranks.n);
 }
 
-void clime_ranks_home(struct clime_model *m, const int32_t *start, const int32_t *cuts, const void *rows, void *parts,
-                      void *y) {
+/* By exchanges of what there is, for which the host must know it. */
+static void home_by_exchange(struct clime_model *m, const int32_t *start, const int32_t *cuts, const void *rows,
+                             void *parts, void *y) {
     struct clime_move sends[CLIME_GROUP_MAX], receives[CLIME_GROUP_MAX];
     int32_t h_start[CLIME_MAX_EXPERTS + 1] = {0};
     int n = m->ranks.n, rank = m->ranks.rank, E = m->cfg.router.E, each = E / n, N = m->cfg.D / n;
@@ -201,9 +202,17 @@ void clime_ranks_home(struct clime_model *m, const int32_t *start, const int32_t
         receives[k - 1] = (struct clime_move){q, (char *)y + from * row, theirs * row};
     }
     struct clime_error e;
-    if (!m->ranks.err &&
-        clime_links_exchange(m->ranks.links, "bringing rows of experts home", sends, n - 1, receives, n - 1, &e))
+    if (!m->ranks.err && clime_links_exchange(m->ranks.links, HOMEWARD, sends, n - 1, receives, n - 1, &e))
         clime_model_ranks_fail(m, &e);
+}
+
+void clime_ranks_home(struct clime_model *m, int R, const int32_t *start, const int32_t *cuts, const void *rows,
+                      void *parts, void *y) {
+    size_t row = (size_t)(m->cfg.D / m->ranks.n) * clime_dtype_bytes(clime_model_dt(m));
+    if (!m->ranks.links->records)
+        home_by_exchange(m, start, cuts, rows, parts, y);
+    else if (!m->ranks.err)
+        clime_links_home(m->ranks.links, HOMEWARD, R, row, start, m->cfg.router.E / m->ranks.n, rows, y);
 }
 
 float *clime_ranks_my_logits(const struct clime_model *m, int R, float *parts, float *logits) {

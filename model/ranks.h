@@ -25,10 +25,11 @@ void clime_ranks_product(struct clime_model *m, int T, const void *x, int w, int
 /* Of T*k places sorted by expert (start, as ops->permute leaves it), where this rank's own ones begin: of E experts it
  * has E / n. What the grouped operations take beside the matrices of these alone (kernels/kernels.h). */
 const int32_t *clime_ranks_own(const struct clime_model *m, const int32_t *start);
-/* rows: whole rows [D] of its own places, where they belong. y becomes this rank's columns of all places. cuts as
- * CLIME_ACT_CUTS; parts: room for as much as rows. Waits for the device: it alone knows how many rows an expert has. */
-void clime_ranks_home(struct clime_model *m, const int32_t *start, const int32_t *cuts, const void *rows, void *parts,
-                      void *y);
+/* rows: whole rows [D] of its own places of R, where they belong. y becomes this rank's columns of all places. Where
+ * links do not record, it waits for the device, which alone knows how many rows an expert has; then cuts are as
+ * CLIME_ACT_CUTS, and parts has room for as much as rows. */
+void clime_ranks_home(struct clime_model *m, int R, const int32_t *start, const int32_t *cuts, const void *rows,
+                      void *parts, void *y);
 
 /* The same of logits[R, V]; rank 0 alone gets them, for it alone draws. */
 float *clime_ranks_my_logits(const struct clime_model *m, int R, float *parts, float *logits);

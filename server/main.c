@@ -136,11 +136,6 @@ static enum clime_err prepare(struct clime_server *s, struct graph_sizes *graphs
     clime_sampling_defaults(&s->openai_defaults);
     if (!err) err = clime_sampling_model_defaults(o->model_path, &s->openai_defaults, e);
     if (!err) err = clime_model_prepare(o->model_path, &m, &s->model, e);
-    if (!err && m.whole_experts && s->model->ops->queues)
-        err = clime_fail(e, CLIME_ERR_UNAVAILABLE,
-                         "--ep-size %d: not on device %s yet, where every layer would wait until the host knows how "
-                         "many rows each expert has; --ep-size 1 gives the same bits",
-                         (int)o->ep_size, s->model->ops->name);
     if (!err) fit_options(s);
     if (!err) err = choose_graph_sizes(o, graphs, e);
     return err ? err : plan_memory(s, e);

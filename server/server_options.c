@@ -147,7 +147,7 @@ static int make_table(struct clime_server_options *o, struct clime_opt *t) {
          .min = 1,
          .max = CLIME_GROUP_MAX,
          .help = "as --tp-size: every expert lies whole on one of the devices; 1: of every expert each has rows. The "
-                 "same bits; on CPUs alone (docs/devices.md)"},
+                 "same bits (docs/devices.md)"},
         {.name = "ep",
          .type = CLIME_OPT_INT,
          .value = &o->ep_size,

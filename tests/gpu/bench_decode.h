@@ -10,8 +10,8 @@
 
 #include "tests/gpu/bench.h"
 
-/* Of random weights; with several ranks, rank's share of it. */
-static struct clime_model *make_model(const struct clime_config *c, int rank, int n_ranks) {
+/* Of random weights; with several ranks, rank's share of it, which may have whole experts. */
+static struct clime_model *make_model(const struct clime_config *c, int rank, int n_ranks, bool whole_experts) {
     struct clime_model *m = xcalloc(1, sizeof *m);
     m->cfg = *c;
     m->ops = ops;
@@ -19,6 +19,8 @@ static struct clime_model *make_model(const struct clime_config *c, int rank, in
     clime_layout_make(&m->cfg, &m->layout);
     m->ranks.rank = rank;
     m->ranks.n = n_ranks;
+    m->ranks.whole_experts = whole_experts;
+    if (whole_experts) clime_layout_whole_experts(&m->layout);
     CHECK(!clime_model_lay(m, NULL));
     clime_planes_make(m);
     m->flat = room((size_t)m->shard.n * 2);
@@ -51,11 +53,12 @@ static inline double weights_active(const struct clime_model *m) {
 }
 
 enum { MAX_BATCH = 256, CONTEXT = 1024, SEQ_PAGES = CONTEXT / CLIME_PAGE, N_PAGES = MAX_BATCH * SEQ_PAGES };
+enum { PREFILLED = 8 }; /* prompts of a step */
 static const int DECODED[] = {1, 16, 64, MAX_BATCH};
 
 /* Every rank of a server opens the same. */
 static struct clime_runner *open_runner(struct clime_model *m, bool graphs) {
-    struct clime_sched_options so = {.max_running = MAX_BATCH, .chunk = CONTEXT, .n_pages = N_PAGES};
+    struct clime_sched_options so = {.max_running = MAX_BATCH, .chunk = PREFILLED * CONTEXT, .n_pages = N_PAGES};
     struct clime_runner *r;
     struct clime_error e;
     if (clime_runner_open(m, &so, 4 * CONTEXT, DECODED, graphs ? (int)CLIME_COUNT(DECODED) : 0, &r, &e)) {
@@ -122,11 +125,16 @@ static void bench_decode(struct clime_model *m, struct clime_followers *follower
         }
     }
     struct clime_step_plan plan = {.items = items, .n_items = 1, .copies = copies};
-    seqs[0].n_kv = 0;
-    items[0] = (struct clime_step_item){.seq = &seqs[0], .n_rows = CONTEXT, .sample = true};
-    plan.T = CONTEXT;
+    for (int i = 0; i < PREFILLED; i++) {
+        seqs[i].n_kv = 0;
+        items[i] = (struct clime_step_item){.seq = &seqs[i], .n_rows = CONTEXT, .sample = true};
+    }
+    plan.n_items = PREFILLED;
+    plan.T = PREFILLED * CONTEXT;
     run_steps(r, &plan, false, 1, &results);
-    seqs[0].n_kv = CONTEXT - 1;
+    double prefill = run_steps(r, &plan, false, 4, &results);
+    printf("prefill, %s, %d rows: %.2f ms, %.0f tok/s\n", name, plan.T, prefill * 1e3, plan.T / prefill);
+    for (int i = 0; i < PREFILLED; i++) seqs[i].n_kv = CONTEXT - 1;
     double per_key = (double)clime_kv_page_bytes(m) / CLIME_PAGE;
     for (size_t k = 0; k < CLIME_COUNT(DECODED); k++) {
         plan.T = plan.n_items = DECODED[k];

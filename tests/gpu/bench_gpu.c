@@ -334,24 +334,24 @@ static void bench_optimizer(void) {
 
 /* The shape of Qwen3-30B-A3B whole; what training it takes, with as many layers as one device has room for. */
 static void bench_experts(void) {
-    struct clime_model *m = make_model(&QWEN3_30B_A3B, 0, 1);
+    struct clime_model *m = make_model(&QWEN3_30B_A3B, 0, 1, false);
     struct clime_config cut = QWEN3_30B_A3B;
     bench_decode(m, NULL, true, true, "overlapped");
     bench_serving(m);
     ops->free(dev, m->flat);
     cut.L = 8;
-    bench_training_loads(make_model(&cut, 0, 1), 8192);
+    bench_training_loads(make_model(&cut, 0, 1, false), 8192);
 }
 
 /* The shape of Moonlight. */
 static void bench_latent(void) {
-    struct clime_model *m = make_model(&MOONLIGHT, 0, 1);
+    struct clime_model *m = make_model(&MOONLIGHT, 0, 1, false);
     struct clime_config cut = MOONLIGHT;
     bench_decode(m, NULL, true, true, "overlapped");
     bench_serving(m);
     ops->free(dev, m->flat);
     cut.L = 6;
-    bench_training_loads(make_model(&cut, 0, 1), 8192);
+    bench_training_loads(make_model(&cut, 0, 1, false), 8192);
 }
 
 /* No argument: everything of a dense model. "attention", "training", "decode": only that. "experts": Qwen3-30B-A3B.
@@ -377,7 +377,7 @@ int main(int argc, char **argv) {
         bench_latent();
         return 0;
     }
-    struct clime_model *m = make_model(&QWEN3_4B, 0, 1);
+    struct clime_model *m = make_model(&QWEN3_4B, 0, 1, false);
     if (all) bench_optimizer();
     if (decode) {
         bench_products(m);

@@ -1,4 +1,5 @@
-/* Decode over several GPUs as the server runs it, leader and followers, beside one GPU in the same run:
+/* Decode and prefill over several GPUs as the server runs them, leader and followers, beside one GPU in the same run;
+ * of a model with experts also with whole ones:
  *
  *     build/gpu/bench_ranks [RANKS [LAYERS [qwen3-32b|qwen3-30b-a3b|moonlight]]]
  *
@@ -28,20 +29,18 @@ static int lead(struct clime_model *m, struct clime_group *g, struct clime_links
     *f = (struct clime_followers){.group = g, .links = links, .model = m, .world = m->ranks.n, .limit_us = limit_us};
     clime_buf_init(&f->wire, CLIME_FOLLOW_BYTES);
     bench_decode(m, f, true, true, "overlapped");
-    bench_decode(m, f, true, false, "recorded");
     clime_followers_close(f);
     return 0;
 }
 
-static int one_of_them(const struct clime_place *p, void *unused) {
+static int one_of_them(const struct clime_place *p, void *whole_experts) {
     const struct clime_group_options o = ranks_options(p, RANKS_LONG_US);
     struct clime_error e;
     struct clime_group *g;
     struct clime_links *links;
-    (void)unused;
     open_dev(p->rank);
     if (p->rank == 0) bench_ceilings();
-    struct clime_model *m = make_model(&shape, p->rank, p->world);
+    struct clime_model *m = make_model(&shape, p->rank, p->world, *(bool *)whole_experts);
     if (clime_group_meet(&o, &g, &e) || clime_links_open(ops, dev, g, &links, &e)) {
         printf("%s\n", e.msg);
         return 1;
@@ -57,21 +56,20 @@ static int one_of_them(const struct clime_place *p, void *unused) {
 static int alone(void) {
     open_dev(0);
     bench_ceilings();
-    struct clime_model *m = make_model(&shape, 0, 1);
+    struct clime_model *m = make_model(&shape, 0, 1, false);
     bench_decode(m, NULL, true, true, "overlapped");
-    bench_decode(m, NULL, true, false, "recorded");
     return 0;
 }
 
-static int family(int world) {
+static int family(int world, bool whole_experts) {
     int status;
     pid_t pid = fork();
     if (pid == 0) {
         struct ranks r;
         int bad = 0;
         if (world == 1) exit(alone());
-        ranks_fork(&r, world, one_of_them, NULL);
-        int own = one_of_them(&r.place, NULL);
+        ranks_fork(&r, world, one_of_them, &whole_experts);
+        int own = one_of_them(&r.place, &whole_experts);
         for (int i = 1; i < world; i++) bad |= ranks_end(&r, i);
         exit(own || bad);
     }
@@ -83,10 +81,12 @@ int main(int argc, char **argv) {
     const char *name = argc > 3 ? argv[3] : "qwen3-32b";
     shape = !strcmp(name, "moonlight") ? MOONLIGHT : !strcmp(name, "qwen3-30b-a3b") ? QWEN3_30B_A3B : QWEN3_32B;
     shape.L = argc > 2 ? (int)strtol(argv[2], NULL, 10) : 16;
-    for (int world = 1; world <= most; world *= 2) {
-        printf("%s, %d GPU%s, %d layers\n", name, world, world > 1 ? "s" : "", shape.L);
-        fflush(stdout);
-        failed += family(world) != 0;
-    }
+    for (int world = 1; world <= most; world *= 2)
+        for (int whole = 0; whole <= (world > 1 && shape.router.E > 0); whole++) {
+            printf("%s, %d GPU%s%s, %d layers\n", name, world, world > 1 ? "s" : "", whole ? ", whole experts" : "",
+                   shape.L);
+            fflush(stdout);
+            failed += family(world, whole) != 0;
+        }
     return failed ? 1 : 0;
 }

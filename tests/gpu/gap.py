@@ -3,7 +3,7 @@ prompts of mixed lengths, shared and cached prefixes, prompts in chunks, decode 
 requests wait. The gap must be 0 on every token, and the weights after two steps the same whatever the way.
 
     python3 tests/gpu/gap.py [BUILD] [qwen3-0.6b|qwen3-4b|glm4-9b|qwen3-30b-a3b|moonlight|tiny|tiny-experts|tiny-latent]
-    LAYERS=N cuts the model; DEVICE=cpu with the tiny ones; TP=N: a server over N devices
+    LAYERS=N cuts the model; DEVICE=cpu with the tiny ones; TP=N: a server over N devices, EP=N: with whole experts
 
 Exit status 1 when something is wrong.
 """
@@ -54,6 +54,8 @@ def main():
     what = sys.argv[2] if len(sys.argv) > 2 else "qwen3-0.6b"
     device = os.environ.get("DEVICE", "cuda")
     over = ["--rollout-num-gpus-per-engine", os.environ["TP"]] if "TP" in os.environ else []
+    if "EP" in os.environ:
+        over = ["--rollout-num-gpus-per-engine", os.environ["EP"], "--sglang-ep-size", os.environ["EP"]]
     with tempfile.TemporaryDirectory(prefix="gap-") as root:
         root = pathlib.Path(root)
         words = ["init", root / "init", *SHAPES[what], "--max-position-embeddings", 2048]

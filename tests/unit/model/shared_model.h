@@ -14,7 +14,8 @@ struct run { /* what a model computes, and how it is opened */
     const char *dir, *device, *dtype;
     int n_gpus;
     bool whole_experts;
-    float *logits; /* [MAX_LOGITS] rank 0's */
+    enum clime_links_way links; /* on GPUs */
+    float *logits;              /* [MAX_LOGITS] rank 0's */
     int *n;
 };
 
@@ -112,7 +113,7 @@ static int shared_model(const struct clime_place *place, void *arg) {
     const struct clime_model_options o = {
         .device = r->device,
         .dtype = r->dtype,
-        .dev = {.n_threads = 1, .gpu = place->local_rank % r->n_gpus, .deterministic = true},
+        .dev = {.n_threads = 1, .gpu = place->local_rank % r->n_gpus, .deterministic = true, .links = r->links},
         .max_pos = MAX_LEN,
         .rank = place->rank,
         .n_ranks = place->world,

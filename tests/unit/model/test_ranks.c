@@ -18,7 +18,7 @@ struct shared { /* what rank 0 has said */
 
 static struct shared *run_ranks(const char *dir, const char *dtype, int world, bool whole_experts) {
     struct shared *said = xcalloc(1, sizeof *said);
-    struct run r = {dir, "cpu", dtype, 1, whole_experts, said->logits, &said->n};
+    struct run r = {dir, "cpu", dtype, 1, whole_experts, CLIME_LINKS_AUTO, said->logits, &said->n};
     struct ranks all;
     ranks_fork(&all, world, shared_model, &r);
     assert_int_equal(shared_model(&all.place, &r), 0);
