@@ -97,7 +97,7 @@ static enum clime_generate_outcome read_events(struct clime_str reply, bool alon
     clime_generate_stream_feed(s, reply.ptr, reply.len / 2);
     clime_generate_stream_feed(s, reply.ptr + reply.len / 2, reply.len - reply.len / 2);
     clime_generate_stream_feed(s, "\n\n", 2);
-    enum clime_generate_outcome out = clime_generate_stream_end(s, &e);
+    enum clime_generate_outcome out = clime_generate_stream_end(s, true, &e);
     CHECK(out == CLIME_GENERATE_DONE || (e.code && e.msg[0]));
     clime_generate_stream_free(s);
     clime_sample_free(r.sample);
