@@ -9,6 +9,7 @@
 #include "common/http/port.h"
 #include "common/log.h"
 #include "common/options.h"
+#include "common/os/malloc_limits.h"
 #include "common/os/process.h"
 #include "router/connections.h"
 #include "router/discovery.h"
@@ -173,6 +174,7 @@ int main(int argc, char **argv) {
     struct clime_discovery *discovery = NULL;
     struct clime_router r = {0};
 
+    clime_malloc_limits(argv);
     clime_log_open("router", CLIME_LOG_INFO);
     if (parse(argc, argv, &o, &e)) goto failed;
     if (o.print_routes) {

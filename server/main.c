@@ -11,6 +11,7 @@
 #include "common/http/client.h"
 #include "common/http/port.h"
 #include "common/log.h"
+#include "common/os/malloc_limits.h"
 #include "common/os/process.h"
 #include "model/folder.h"
 #include "server/api/fields.h"
@@ -322,6 +323,7 @@ int main(int argc, char **argv) {
     struct clime_weight_update update;
     struct clime_error e = {0};
     int64_t start_us = clime_now_us();
+    clime_malloc_limits(argv);
     /* glibc moves its threshold up to 32 MB at the first such block and then keeps one in the arena of every thread
      * that served an update or a long reply. */
     mallopt(M_MMAP_THRESHOLD, GIVE_BACK_BYTES);

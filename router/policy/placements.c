@@ -1,9 +1,11 @@
 /* The map: open addressing over a fixed table of hashes, 8 ways a bucket, the least recently used one of a full bucket
- * is replaced. At 524,288 entries (12 MiB, touched as they fill) a false match is a 1 in 10^12 event, and it would only
- * cost affinity. Guarded by the workers' mutex. */
+ * is replaced. At 524,288 entries (12 MiB, all of it in memory from the first on) a false match is a 1 in 10^12 event,
+ * and it would only cost affinity. Guarded by the workers' mutex. */
 #include "router/policy/placements.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/err.h"
 
@@ -16,6 +18,7 @@ struct entry {
 
 struct clime_placements {
     int64_t ttl_us;
+    bool in_memory;
     struct entry entries[BUCKETS][WAYS];
 };
 
@@ -42,6 +45,10 @@ int64_t clime_placements_get(const struct clime_placements *p, uint64_t hash, in
 
 void clime_placements_set(struct clime_placements *p, uint64_t hash, int64_t worker, int64_t now_us) {
     struct entry *b = p->entries[not_zero(hash) % BUCKETS], *e = &b[0];
+    if (!p->in_memory) { /* or it came page by page, for days, and looked like a leak */
+        memset(p->entries, 0, sizeof p->entries);
+        p->in_memory = true;
+    }
     for (int i = 0; i < WAYS; i++) {
         if (b[i].hash == not_zero(hash)) {
             e = &b[i];

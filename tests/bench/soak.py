@@ -6,7 +6,8 @@
 Requests come when two recorded traces (Mooncake, Azure) say, faster by --speed; their lengths are scaled to the model's 512
 positions, and what began alike there begins alike here. They are chats, completions and /generate, whole and as streams, some in
 sessions, some aborted by name, some left by their client; every 20 s both servers take weights of a new version while they run.
-At the end of the warm-up (a tenth of the time), in the middle and at the end the load rests until nothing is in flight. Prints each
+First each thread of each program serves once: they take turns, and each has a stack that it then keeps. At the end of the warm-up (a
+tenth of the time), in the middle and at the end the load rests until nothing is in flight. Prints each
 process's figures there and the median of those taken every 10 s under the load around; the status says whether they are flat and
 whether every request was answered. CLIME_BUILD names the programs, CLIME_DATA the folder with the model and the traces.
 """
@@ -207,7 +208,19 @@ def verdict(rests):
     return c.mb <= a.mb * (1 + MORE_PART) + MORE_MB and c.threads <= a.threads and c.descriptors <= a.descriptors + MORE_DESCRIPTORS
 
 
+async def all_threads_serve(load, programs):
+    """A connection for each thread, and some more: who has waited longest takes the next one."""
+    once = httpx.Limits(max_connections=32, max_keepalive_connections=0)
+    body = {"input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 2}, "return_logprob": True, "stream": True}
+    for p in programs.values():
+        async with httpx.AsyncClient(base_url=p.url, timeout=300, verify=False, limits=once) as client:
+            for reply in await asyncio.gather(*(client.post("/generate", json=body) for _ in range(figures(p).threads * 6 // 5))):
+                if reply.status_code != 200:
+                    load.fail(f"at the start: {reply.status_code} {reply.text[:300]}")
+
+
 async def soak(load, programs, speed, minutes):
+    await all_threads_serve(load, programs)
     trace, points, flat = forever(), [], True
     for part in (0.1, 0.45, 0.45):
         samples = await play(load, programs, trace, speed, part * minutes * 60)
