@@ -329,6 +329,27 @@ def test_streams_of_a_silent_worker_do_not_wait_for_its_probe_to_end(well):
         wait_for(lambda: states(router) == ["ready", "ready"])
 
 
+def test_a_stream_that_is_silent_has_its_worker_probed_at_once(well):
+    """No probe is due within the hour."""
+    seldom = ("--health-check-interval", "3600", "--health-check-timeout", LONG, "--health-suspect-after", "1", "--replay-wait", LONG)
+    body = {"input_ids": [1], "sampling_params": {"max_new_tokens": 300, "ignore_eos": True, "sampling_seed": 3}, "stream": True,
+            "incremental_streaming_output": True}  # fmt: skip
+    short = {"text": "x", "sampling_params": {"max_new_tokens": 1}}
+    with gated(1) as (freezing,), program("clime-router", *seldom) as router, \
+         concurrent.futures.ThreadPoolExecutor(1) as pool:  # fmt: skip
+        router.post("/workers", {"url": freezing.url})
+        asked = pool.submit(stream, router, body)
+        wait_for(lambda: freezing.held == 1)
+        freezing.server.process.send_signal(signal.SIGSTOP)
+        router.post("/workers", {"url": well.url, "labels": {"pool": "well"}})
+        while not asked.done():  # another one is heard: where all are silent none is suspected
+            router.client.post("/generate", json=short, headers={"X-Clime-Worker-Label": "pool=well"}).raise_for_status()
+            threading.Event().wait(0.1)
+        freezing.server.process.kill()  # or the router would wait for its probe to end
+        (out,) = asked.result(LONG)
+        assert lasting(out) == lasting(next(undisturbed(well, body, [out])))
+
+
 def test_what_a_suspected_worker_alone_can_finish_stays_with_it():
     """A stream that cannot go on elsewhere; what came since it fell silent loses nothing and is asked elsewhere."""
     with processes(2) as (a, b), program("clime-router", *PATIENT, "--policy", "round_robin") as router, \
