@@ -3,8 +3,9 @@
  * reports to clime_workers_probed and touches no counter (a prober that reset loads would make hot spots).
  *
  * One thread keeps the time (monotonic) and starts a short-lived thread for each probe that is due; a worker has one
- * probe at a time, and the next is due an interval after the start of the last. A probe's connection is not kept: an
- * idle one would hold a thread of the worker.
+ * probe at a time, and the next is due an interval after the start of the last, or at once when a stream of its is
+ * silent. A probe's connection is not kept: an idle one would hold a thread of the worker. A probe's end wakes nobody
+ * but who waits for ends: hundreds of workers would have the thread look at all of them as often.
  *
  * How long a probe has been open is counted in ticks of that thread, not by the clock: where the router itself gets no
  * time, or was stopped, its workers have not been silent for longer than it has looked. */
@@ -116,7 +117,8 @@ struct clime_prober {
     struct clime_router *r;
     pthread_t thread;
     pthread_mutex_t lock; /* guards the rest */
-    pthread_cond_t changed;
+    pthread_cond_t due;   /* something is, before its time */
+    pthread_cond_t ended; /* a probe has */
     bool stopping;
     int n_running;
     int64_t ticked_us;
@@ -140,7 +142,7 @@ static void *run_probe(void *arg) {
     p->turns[job->view.slot].running = false;
     p->turns[job->view.slot].done = true;
     p->n_running--;
-    pthread_cond_broadcast(&p->changed);
+    pthread_cond_broadcast(&p->ended);
     pthread_mutex_unlock(&p->lock);
     free(job);
     return NULL;
@@ -162,12 +164,8 @@ static int64_t start_due(struct clime_prober *p, const struct clime_worker_view 
     int64_t now = clime_now_us(), next = now + LONGEST_NAP_US;
     for (int i = 0; i < n && !p->stopping; i++) {
         struct turn *t = &p->turns[views[i].slot];
-        if (t->running) { /* its end wakes us */
-            if (now + TICK_US < next) next = now + TICK_US;
-            continue;
-        }
-        if (t->id != views[i].id) *t = (struct turn){.id = views[i].id};
-        if (t->due_us <= now) {
+        if (!t->running && t->id != views[i].id) *t = (struct turn){.id = views[i].id};
+        if (!t->running && t->due_us <= now) {
             struct job *job = xmalloc(sizeof *job);
             *job = (struct job){p, views[i]};
             t->due_us = now + p->r->probe_interval_us;
@@ -180,9 +178,9 @@ static int64_t start_due(struct clime_prober *p, const struct clime_worker_view 
                 run_probe(job);
                 pthread_mutex_lock(&p->lock);
             }
-        } else if (t->due_us < next) {
-            next = t->due_us;
         }
+        if (t->running && now + TICK_US < next) next = now + TICK_US;
+        if (t->due_us > now && t->due_us < next) next = t->due_us;
     }
     return next;
 }
@@ -196,7 +194,7 @@ static void tick(struct clime_prober *p) {
         struct turn *t = &p->turns[i];
         if (!t->running) continue;
         t->ticks_us += passed;
-        if (t->ticks_us >= p->r->suspect_after_us) clime_workers_unanswered(p->r->workers, t->id, t->began_us);
+        if (t->ticks_us >= p->r->suspect_after_us) clime_workers_unanswered(p->r->workers, i, t->id, t->began_us);
     }
 }
 
@@ -212,7 +210,7 @@ static void *keep_time(void *arg) {
         tick(p);
         int64_t next = start_due(p, views, n);
         struct timespec until = {next / 1000000, next % 1000000 * 1000};
-        if (!p->stopping) pthread_cond_timedwait(&p->changed, &p->lock, &until);
+        if (!p->stopping) pthread_cond_timedwait(&p->due, &p->lock, &until);
     }
     pthread_mutex_unlock(&p->lock);
     free(views);
@@ -231,7 +229,7 @@ static void wait_for_first_round(struct clime_prober *p) {
     int64_t limit = clime_now_us() + FIRST_ROUND_US;
     struct timespec until = {limit / 1000000, limit % 1000000 * 1000};
     pthread_mutex_lock(&p->lock);
-    while (!all_asked(p, views, n) && clime_now_us() < limit) pthread_cond_timedwait(&p->changed, &p->lock, &until);
+    while (!all_asked(p, views, n) && clime_now_us() < limit) pthread_cond_timedwait(&p->ended, &p->lock, &until);
     pthread_mutex_unlock(&p->lock);
     free(views);
 }
@@ -243,22 +241,34 @@ struct clime_prober *clime_prober_start(struct clime_router *r) {
     pthread_mutex_init(&p->lock, NULL);
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&p->changed, &attr);
+    pthread_cond_init(&p->due, &attr);
+    pthread_cond_init(&p->ended, &attr);
     pthread_condattr_destroy(&attr);
     CHECK(pthread_create(&p->thread, NULL, keep_time, p) == 0);
     wait_for_first_round(p);
     return p;
 }
 
+void clime_prober_ask(struct clime_prober *p, int slot, int64_t id, int64_t silent_since_us) {
+    pthread_mutex_lock(&p->lock);
+    struct turn *t = &p->turns[slot];
+    if (t->id == id && t->began_us <= silent_since_us && t->due_us > clime_now_us()) {
+        t->due_us = 0;
+        pthread_cond_signal(&p->due);
+    }
+    pthread_mutex_unlock(&p->lock);
+}
+
 void clime_prober_stop(struct clime_prober *p) {
     if (!p) return;
     pthread_mutex_lock(&p->lock);
     p->stopping = true;
-    pthread_cond_broadcast(&p->changed);
-    while (p->n_running > 0) pthread_cond_wait(&p->changed, &p->lock); /* each ends by its own time limit */
+    pthread_cond_signal(&p->due);
+    while (p->n_running > 0) pthread_cond_wait(&p->ended, &p->lock); /* each ends by its own time limit */
     pthread_mutex_unlock(&p->lock);
     pthread_join(p->thread, NULL);
-    pthread_cond_destroy(&p->changed);
+    pthread_cond_destroy(&p->due);
+    pthread_cond_destroy(&p->ended);
     pthread_mutex_destroy(&p->lock);
     free(p);
 }

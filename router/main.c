@@ -170,7 +170,6 @@ int main(int argc, char **argv) {
     struct clime_error e = {0};
     struct options o = {0};
     struct clime_http_server *http = NULL;
-    struct clime_prober *prober = NULL;
     struct clime_discovery *discovery = NULL;
     struct clime_router r = {0};
 
@@ -252,14 +251,14 @@ int main(int argc, char **argv) {
         .context = &r,
     };
     if (clime_http_server_start(&ho, &http, &e)) goto failed;
-    prober = clime_prober_start(&r);
+    r.prober = clime_prober_start(&r);
     if (clime_port_file_write(o.port_file, clime_http_server_port(http), (int)o.parent_fd, &e)) goto failed;
     LOG_INFO("serving on %s:%d, policy %s", o.host, clime_http_server_port(http), wo.policy->name);
 
     drain(&r, clime_process_wait((int)o.parent_fd), o.drain_timeout);
 failed:
     if (http) clime_http_server_stop(http);
-    clime_prober_stop(prober);
+    clime_prober_stop(r.prober);
     clime_router_queue_free(r.queue);
     clime_connections_free(r.connections);
     if (clime_discovery_stop(discovery)) clime_workers_free(r.workers);

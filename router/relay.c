@@ -17,6 +17,7 @@
 #include "router/forward.h"
 
 #define LOOK_US 250000
+#define SILENT_US ((int64_t)1000000) /* a stream: then its worker is probed */
 #define LARGEST_EVENT ((size_t)16 << 20) /* kept until it is whole; a larger one goes through in parts */
 #define PIECE_CAP ((size_t)1 << 20)      /* libcurl's are 16 KiB */
 
@@ -160,6 +161,9 @@ static bool cancelled(void *arg) {
         y->worker_frozen = s.frozen_since_us > y->heard_us;
         y->worker_suspected = s.suspected && loses_nothing(y, &s);
         y->client_gone = clime_http_peer_gone(y->rq);
+        struct clime_prober *prober = y->router->prober;
+        if (prober && y->progressed && now - y->heard_us >= SILENT_US)
+            clime_prober_ask(prober, y->lease->slot, y->lease->id, y->heard_us);
     }
     return y->cut || y->worker_frozen || y->worker_suspected || y->client_gone;
 }

@@ -20,12 +20,14 @@ enum clime_router_phase {
 };
 
 struct clime_connections;
+struct clime_prober;
 struct clime_router_queue;
 
 struct clime_router {
     struct clime_workers *workers;
     struct clime_router_queue *queue; /* NULL: nobody waits, 429 at once */
     struct clime_connections *connections;
+    _Atomic(struct clime_prober *) prober; /* NULL: not yet */
     const char *worker_key;     /* bearer for workers, NULL = pass the client's header on */
     const char *api_key;        /* that clients may have in common with workers; NULL = none */
     int64_t request_timeout_us; /* of a whole generation */
@@ -77,10 +79,11 @@ void clime_router_put_version(struct clime_http_request *rq, void *context);
 void clime_router_update_from_disk(struct clime_http_request *rq, void *context);
 
 /* health.c: one probe of a worker now, reported to the table. And the prober: its start returns when the workers that
- * are known have been asked once, or after a second; stop joins it. */
+ * are known have been asked once, or after a second; stop joins it. ask: the worker that has the slot has sent nothing
+ * since then, and is probed now unless it has been since; any thread. */
 void clime_router_probe(struct clime_router *r, const struct clime_worker_view *v);
-struct clime_prober;
 struct clime_prober *clime_prober_start(struct clime_router *r);
+void clime_prober_ask(struct clime_prober *p, int slot, int64_t id, int64_t silent_since_us);
 void clime_prober_stop(struct clime_prober *p);
 
 /* descriptors.c: where the limit of open files is lower than these numbers need, lowers them and says so in a warning.

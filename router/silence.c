@@ -29,13 +29,13 @@ static void readmit(const struct clime_workers *w, struct worker *k) {
     if (k->v.state == CLIME_WORKER_DOWN) clime_workers_judge_version(w, k);
 }
 
-void clime_workers_unanswered(struct clime_workers *w, int64_t id, int64_t since_us) {
-    struct clime_str none = {0};
+void clime_workers_unanswered(struct clime_workers *w, int slot, int64_t id, int64_t since_us) {
     pthread_mutex_lock(&w->lock);
-    struct worker *k = clime_workers_find(w, id, none);
-    if (k && k->suspect_since_us) {
+    struct worker *k = &w->w[slot];
+    bool is_there = k->v.id == id && k->v.state != CLIME_WORKER_FREE;
+    if (is_there && k->suspect_since_us) {
         if (was_heard_since(k, k->suspect_since_us)) readmit(w, k);
-    } else if (k && k->v.state != CLIME_WORKER_DOWN && !was_heard_since(k, since_us) &&
+    } else if (is_there && k->v.state != CLIME_WORKER_DOWN && !was_heard_since(k, since_us) &&
                another_was_heard_since(w, k, since_us)) {
         k->suspect_since_us = since_us;
         LOG_WARN("worker %s has been silent for %.1f s, others have not: no requests until it says something", k->v.url,

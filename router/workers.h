@@ -92,7 +92,7 @@ void clime_workers_heard(struct clime_workers *w, int slot, int64_t now_us);
 /* A probe has had no answer for long, since since_us; said again while that is so. The worker is suspected, and DOWN,
  * where it has sent nothing else since and another one that is READY has: that not all are silent tells that it is not
  * ourselves, or the network. Its next byte is enough for it to be back. */
-void clime_workers_unanswered(struct clime_workers *w, int64_t id, int64_t since_us);
+void clime_workers_unanswered(struct clime_workers *w, int slot, int64_t id, int64_t since_us);
 
 /* How a worker is silent, all on the clime_now_us scale. Zeros when it is gone. */
 struct clime_silence {

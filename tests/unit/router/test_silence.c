@@ -70,21 +70,21 @@ static void test_the_silent_one_among_others_is_suspected(void **state) {
     (void)state;
     struct clime_workers *w = fleet(3);
     int64_t since = clime_now_us();
-    clime_workers_unanswered(w, 1, since);
+    clime_workers_unanswered(w, 0, 1, since);
     assert_false(suspected(w, 1)); /* nobody has said anything since: it may be ourselves */
     clime_workers_heard(w, 0, since + 1);
     clime_workers_heard(w, 1, since + 1);
-    clime_workers_unanswered(w, 1, since);
+    clime_workers_unanswered(w, 0, 1, since);
     assert_false(suspected(w, 1)); /* it sends, whatever its probe does */
     since += 2;
     clime_workers_heard(w, 1, since + 1);
-    clime_workers_unanswered(w, 1, since);
+    clime_workers_unanswered(w, 0, 1, since);
     assert_true(suspected(w, 1));
     assert_int_equal(state_of(w, 1), CLIME_WORKER_DOWN);
     assert_int_equal(frozen_since(w, 1), 0);
-    clime_workers_unanswered(w, 3, since);
+    clime_workers_unanswered(w, 2, 3, since);
     assert_true(suspected(w, 3));
-    clime_workers_unanswered(w, 2, since + 1);
+    clime_workers_unanswered(w, 1, 2, since + 1);
     assert_false(suspected(w, 2)); /* the last one: there is nobody to compare it with */
     clime_workers_free(w);
 }
@@ -93,7 +93,7 @@ static struct clime_workers *with_suspect(int64_t *since) {
     struct clime_workers *w = fleet(2);
     *since = clime_now_us();
     clime_workers_heard(w, 1, *since + 1);
-    clime_workers_unanswered(w, 1, *since);
+    clime_workers_unanswered(w, 0, 1, *since);
     assert_true(suspected(w, 1));
     return w;
 }
@@ -104,7 +104,7 @@ static void test_a_suspect_is_back_with_its_first_word(void **state) {
     struct clime_workers *w = with_suspect(&since);
     clime_workers_heard(w, 0, since + 2); /* a byte of a stream, while its probe is still open */
     assert_false(suspected(w, 1));
-    clime_workers_unanswered(w, 1, since);
+    clime_workers_unanswered(w, 0, 1, since);
     assert_int_equal(state_of(w, 1), CLIME_WORKER_READY);
     clime_workers_free(w);
 
@@ -142,10 +142,10 @@ static void test_suspicion_and_other_states(void **state) {
     clime_workers_probed(w, 2, true, "");
     int64_t since = clime_now_us();
     clime_workers_heard(w, 1, since + 1);
-    clime_workers_unanswered(w, 1, since);
+    clime_workers_unanswered(w, 0, 1, since);
     assert_false(suspected(w, 1));
     clime_workers_heard(w, 0, since + 2);
-    clime_workers_unanswered(w, 1, since);
+    clime_workers_unanswered(w, 0, 1, since);
     assert_int_equal(state_of(w, 1), CLIME_WORKER_DOWN);
     clime_workers_free(w);
 
@@ -154,11 +154,11 @@ static void test_suspicion_and_other_states(void **state) {
     clime_workers_remove(w, l.id, (struct clime_str){0}, NULL);
     since = clime_now_us();
     clime_workers_heard(w, 1 - l.slot, since + 1);
-    clime_workers_unanswered(w, l.id, since);
+    clime_workers_unanswered(w, l.slot, l.id, since);
     assert_true(suspected(w, l.id));
     assert_int_equal(state_of(w, l.id), CLIME_WORKER_DRAINING);
     clime_workers_heard(w, l.slot, since + 2);
-    clime_workers_unanswered(w, l.id, since);
+    clime_workers_unanswered(w, l.slot, l.id, since);
     assert_int_equal(state_of(w, l.id), CLIME_WORKER_DRAINING);
     clime_workers_release(w, &l, CLIME_OUTCOME_SILENT);
     assert_int_equal(state_of(w, l.id), CLIME_WORKER_FREE);
