@@ -5,6 +5,7 @@ import concurrent.futures
 import contextlib
 import json
 import resource
+import socket
 import subprocess
 import threading
 import time
@@ -12,7 +13,7 @@ import time
 import httpx
 import pytest
 from mocks import Handler, Worker, processes, workers
-from programs import BUILD, SLOW, program, web
+from programs import BUILD, LIMIT, SLOW, program, web
 
 QUICK = ("--health-check-interval", "0.1", "--health-check-timeout", "1")
 LONG = 100  # seconds that nothing here should need, however busy the machine is
@@ -186,6 +187,43 @@ def test_a_control_call_has_the_time_that_it_asks_for():
         assert web.post(router.url + "/pause?mode=wait", timeout=LONG).status_code == 502
         given_up.set()
         assert web.post(router.url + "/pause?mode=wait&timeout=60", timeout=LONG).status_code == 200
+
+
+def test_a_control_call_ends_with_the_client_that_made_it():
+    """Or a worker that works on it for an hour holds the router's thread as long."""
+    asked, ended = threading.Event(), threading.Event()
+
+    def works(handler, _):
+        if handler.path != "/pause":
+            return False
+        asked.set()
+        if handler.connection.recv(1) == b"":
+            ended.set()
+        raise ConnectionError
+
+    with workers(1, works) as made, program("clime-router", *urls(made)) as router:
+        wait_for(lambda: states(router) == ["ready"])
+        with socket.create_connection(("127.0.0.1", router.port)) as client:
+            client.sendall(b"POST /pause HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
+            assert asked.wait(LIMIT)
+        assert ended.wait(LIMIT)
+
+
+def test_long_answers_of_a_control_call_are_whole():
+    """A model of a hundred experts a layer has names for megabytes."""
+    said = {"per_engine_checksum": "ab" * 32, "checksums": {f"model.layers.{i}.mlp.experts.up_proj.weight": "cd" * 32 for i in range(30_000)}}
+
+    def names(handler, _):
+        if handler.path != "/weights_checker":
+            return False
+        handler.reply(200, said)
+        return True
+
+    with workers(2, names) as made, program("clime-router", *urls(made)) as router:
+        reply = router.post("/weights_checker", {"action": "checksum"})
+        assert reply.status_code == 200, reply.text[:300]
+        assert reply.json()["per_engine_checksum"] == "ab" * 32
+        assert [w["body"] for w in reply.json()["workers"]] == [said, said]
 
 
 def test_workers_are_asked_together():

@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "common/clock.h"
 #include "router/queue.h"
@@ -61,9 +62,43 @@ static void test_what_is_under_way_waits_for_nobody_that_is_not(void **state) {
     clime_router_queue_free(q);
 }
 
+static enum clime_err take_when(void *arg, struct clime_error *e) {
+    return atomic_load((atomic_bool *)arg) ? CLIME_OK : clime_fail(e, CLIME_ERR_BUSY, "all are full");
+}
+
+/* As many wait as may: that refuses who comes, not who has lost its worker. */
+static void test_what_is_under_way_takes_nobodys_place(void **state) {
+    (void)state;
+    const struct clime_router_queue_options o = {.max_waiting = 1, .max_going = 1, .timeout_us = 30000000};
+    struct clime_router_queue *q = clime_router_queue_new(&o);
+    struct asker going = asker(q), waiting = asker(q), third = asker(q);
+    pthread_t waits, again;
+    void *got;
+    atomic_bool room = false;
+    assert_ptr_equal(take(&going), &going);
+    assert_int_equal(pthread_create(&waits, NULL, take, &waiting), 0);
+    while (clime_router_queue_waiting(q) == 0) clime_sleep_us(1000);
+    going.call.take = take_when;
+    going.call.arg = &room;
+    assert_int_equal(pthread_create(&again, NULL, take, &going), 0);
+    while (clime_router_queue_waiting(q) == 1 && pthread_tryjoin_np(again, &got)) clime_sleep_us(1000);
+    assert_int_equal(clime_router_queue_waiting(q), 2);
+    assert_null(take(&third));
+    atomic_store(&room, true);
+    clime_router_queue_freed(q);
+    assert_int_equal(pthread_join(again, &got), 0);
+    assert_ptr_equal(got, &going);
+    clime_router_queue_done(q, &going.call);
+    assert_int_equal(pthread_join(waits, &got), 0);
+    assert_ptr_equal(got, &waiting);
+    clime_router_queue_done(q, &waiting.call);
+    clime_router_queue_free(q);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_what_is_under_way_waits_for_nobody_that_is_not),
+        cmocka_unit_test(test_what_is_under_way_takes_nobodys_place),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
