@@ -11,12 +11,12 @@
 #include "common/json/scan.h"
 #include "router/forward.h"
 
-#define LARGEST_REPLY ((size_t)1 << 20)
-#define MOMENT_US 5000000 /* beyond what a call says that it may take, for its answer to say so */
+#define LARGEST_REPLY ((size_t)16 << 20) /* checksums of a hundred thousand tensors */
+#define MOMENT_US 5000000                /* beyond what a call says that it may take, for its answer to say so */
 
 struct one {
     struct clime_router *r;
-    struct clime_http_request *rq; /* read only, while the handler waits in join */
+    struct clime_http_request *rq; /* read alone, while the handler waits in join */
     const char *target;
     int slot;
     int64_t id, began_us; /* of the worker */
@@ -29,7 +29,7 @@ struct one {
 
 static bool given_up(void *arg) {
     const struct one *o = arg;
-    if (atomic_load(&o->r->phase) == CLIME_ROUTER_CUTTING) return true;
+    if (atomic_load(&o->r->phase) == CLIME_ROUTER_CUTTING || clime_http_peer_gone(o->rq)) return true;
     bool had_its_time = clime_now_us() > o->began_us + o->r->probe_timeout_us;
     return had_its_time && clime_workers_silence(o->r->workers, o->slot, o->id).frozen_since_us != 0;
 }
@@ -60,7 +60,9 @@ static void *call_one(void *arg) {
     out->body = res.reply;
     if (err) {
         clime_buf_clear(&out->body);
-        clime_buf_adds(&out->body, err == CLIME_ERR_ABORTED ? "it answers neither this nor its probes" : e.msg);
+        clime_buf_adds(&out->body, err != CLIME_ERR_ABORTED      ? e.msg
+                                   : clime_http_peer_gone(o->rq) ? "who asked for it is gone"
+                                                                 : "it answers neither this nor its probes");
     } else {
         out->status = res.status;
     }

@@ -17,8 +17,8 @@ struct clime_fanout {
 };
 
 /* Sends the request as it is to every worker and waits: at most --control-timeout for one that works, or what the
- * request's ?timeout= allows if that is more; no longer than a probe may take for one that the prober finds silent.
- * False: the request was refused. */
+ * request's ?timeout= allows if that is more; no longer than a probe may take for one that the prober finds silent, or
+ * than the client is there. False: the request was refused. */
 bool clime_fanout_run(struct clime_fanout *f, struct clime_router *r, struct clime_http_request *rq);
 /* The same to another path and query. */
 void clime_fanout_run_to(struct clime_fanout *f, struct clime_router *r, struct clime_http_request *rq,

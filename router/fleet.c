@@ -8,7 +8,7 @@
 #include "common/version.h"
 #include "router/fanout.h"
 
-#define ANSWER_CAP ((size_t)300 << 20) /* 256 workers' answers of 1 MiB */
+#define ANSWER_CAP ((size_t)512 << 20) /* of all workers together */
 
 static void begin(struct clime_jw *w, struct clime_buf *out) {
     clime_buf_init(out, ANSWER_CAP);
@@ -19,7 +19,10 @@ static void begin(struct clime_jw *w, struct clime_buf *out) {
 static void answer(struct clime_http_request *rq, struct clime_fanout *f, struct clime_jw *w) {
     clime_fanout_write(f, w);
     clime_jw_close(w);
-    clime_http_reply_json(rq, clime_fanout_status(f), clime_buf_str(w->out));
+    if (w->out->full)
+        clime_http_reply_error(rq, 502, "the answers of the workers are larger than 512 MiB together; ask one by one");
+    else
+        clime_http_reply_json(rq, clime_fanout_status(f), clime_buf_str(w->out));
     clime_buf_free(w->out);
     clime_fanout_free(f);
 }

@@ -98,6 +98,7 @@ static enum clime_err take_in_turn(struct asking *a, struct clime_error *e) {
  * was taken from a worker that was silent. In the end the lost one may be back. */
 static bool pick(struct asking *a, struct clime_error *e) {
     int64_t again_us = clime_now_us() + TRY_AGAIN_US;
+    a->call.until_us = a->t.until_us;
     while (take_in_turn(a, e)) {
         int64_t now = clime_now_us();
         if (atomic_load(&a->y->router->phase) == CLIME_ROUTER_CUTTING)

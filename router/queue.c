@@ -4,7 +4,7 @@
  * after it has gone. It is woken when something is freed, and looks now and then, since workers come too.
  *
  * A request that is under way and has lost its worker stands in a line of its own: the first of the others may be
- * waiting for nothing but its end. */
+ * waiting for nothing but its end. It takes none of the places that --queue-size has. */
 #include "router/queue.h"
 
 #include <pthread.h>
@@ -25,9 +25,9 @@ struct waiter { /* on its thread's stack */
 
 struct clime_router_queue {
     struct clime_router_queue_options o;
-    pthread_mutex_t lock; /* guards the rest */
-    int n_waiting, n_going;
-    struct waiter *head, *tail; /* in the order in which they came */
+    pthread_mutex_t lock;          /* guards the rest */
+    int n_waiting, n_new, n_going; /* new: of those that wait, not under way */
+    struct waiter *head, *tail;    /* in the order in which they came */
 };
 
 struct clime_router_queue *clime_router_queue_new(const struct clime_router_queue_options *o) {
@@ -78,12 +78,14 @@ static void join(struct clime_router_queue *q, struct waiter *me) {
     *(q->tail ? &q->tail->next : &q->head) = me;
     q->tail = me;
     q->n_waiting++;
+    q->n_new += !me->going;
 }
 
 static void leave(struct clime_router_queue *q, struct waiter *me) {
     *(me->previous ? &me->previous->next : &q->head) = me->next;
     *(me->next ? &me->next->previous : &q->tail) = me->previous;
     q->n_waiting--;
+    q->n_new -= !me->going;
     struct waiter *heir = me->first ? next_in_line(me->next, me) : NULL;
     if (!heir) return;
     heir->first = true;
@@ -93,7 +95,8 @@ static void leave(struct clime_router_queue *q, struct waiter *me) {
 /* With the lock, which it lets go while nothing happens. */
 static enum clime_err wait_for_turn(struct clime_router_queue *q, struct waiter *me,
                                     struct clime_router_queue_call *call, struct clime_error *e) {
-    int64_t began = clime_now_us(), until = began + q->o.timeout_us, now = began;
+    int64_t began = clime_now_us(), now = began;
+    int64_t until = call->until_us ? call->until_us : began + q->o.timeout_us;
     enum clime_err err = CLIME_ERR_BUSY;
     while (err == CLIME_ERR_BUSY) {
         int64_t look = now + (me->first ? FIRST_LOOK_US : LOOK_US);
@@ -104,8 +107,9 @@ static enum clime_err wait_for_turn(struct clime_router_queue *q, struct waiter 
         if (me->first) err = try_to_take(q, call, e);
         if (err != CLIME_ERR_BUSY) break;
         if (now >= until)
-            return clime_fail(e, CLIME_ERR_BUSY, "no turn within %.1f s in the queue of %d requests (--queue-timeout)",
-                              (double)(now - began) / 1e6, q->n_waiting);
+            return clime_fail(e, CLIME_ERR_BUSY, "no turn within %.1f s in the queue of %d requests (%s)",
+                              (double)(now - began) / 1e6, q->n_waiting,
+                              call->until_us ? "--replay-wait" : "--queue-timeout");
         if (call->gone(call->arg)) return clime_fail(e, CLIME_ERR_BUSY, "the request is of no use any more");
     }
     return err;
@@ -118,8 +122,8 @@ enum clime_err clime_router_queue_take(struct clime_router_queue *q, struct clim
     pthread_mutex_lock(&q->lock);
     me.first = !next_in_line(q->head, &me);
     if (me.first) err = try_to_take(q, call, e);
-    if (err == CLIME_ERR_BUSY && q->n_waiting >= q->o.max_waiting) {
-        clime_fail(e, CLIME_ERR_BUSY, "%d requests wait already, as many as may (--queue-size)", q->n_waiting);
+    if (err == CLIME_ERR_BUSY && !me.going && q->n_new >= q->o.max_waiting) {
+        clime_fail(e, CLIME_ERR_BUSY, "%d requests wait already, as many as may (--queue-size)", q->n_new);
     } else if (err == CLIME_ERR_BUSY) {
         pthread_condattr_t attr;
         pthread_condattr_init(&attr);

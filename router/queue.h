@@ -16,7 +16,7 @@
 struct clime_router_queue;
 
 struct clime_router_queue_options {
-    int max_waiting; /* > 0 */
+    int max_waiting; /* of those that are not under way; > 0 */
     int max_going;   /* requests under way at a time */
     int64_t timeout_us;
 };
@@ -28,7 +28,8 @@ int clime_router_queue_waiting(struct clime_router_queue *q);
 /* What one request wants of the queue. */
 struct clime_router_queue_call {
     struct clime_str label;
-    bool going;                                               /* it is under way: set by the first wait that succeeds */
+    bool going;       /* it is under way: set by the first wait that succeeds */
+    int64_t until_us; /* it waits no longer than that (clime_now_us scale), in place of timeout_us; 0 = timeout_us */
     enum clime_err (*take)(void *arg, struct clime_error *e); /* CLIME_ERR_BUSY: not now */
     bool (*gone)(void *arg);                                  /* it is of no use any more */
     void (*waits)(void *arg);                                 /* said once, before it begins to wait */

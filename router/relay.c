@@ -17,7 +17,7 @@
 #include "router/forward.h"
 
 #define LOOK_US 250000
-#define SILENT_US ((int64_t)1000000) /* a stream: then its worker is probed */
+#define SILENT_US ((int64_t)1000000)     /* a stream: then its worker is probed */
 #define LARGEST_EVENT ((size_t)16 << 20) /* kept until it is whole; a larger one goes through in parts */
 #define PIECE_CAP ((size_t)1 << 20)      /* libcurl's are 16 KiB */
 

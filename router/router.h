@@ -28,10 +28,10 @@ struct clime_router {
     struct clime_router_queue *queue; /* NULL: nobody waits, 429 at once */
     struct clime_connections *connections;
     _Atomic(struct clime_prober *) prober; /* NULL: not yet */
-    const char *worker_key;     /* bearer for workers, NULL = pass the client's header on */
-    const char *api_key;        /* that clients may have in common with workers; NULL = none */
-    int64_t request_timeout_us; /* of a whole generation */
-    int64_t control_timeout_us; /* of a control call to one worker */
+    const char *worker_key;                /* bearer for workers, NULL = pass the client's header on */
+    const char *api_key;                   /* that clients may have in common with workers; NULL = none */
+    int64_t request_timeout_us;            /* of a whole generation */
+    int64_t control_timeout_us;            /* of a control call to one worker */
     int64_t probe_interval_us, probe_timeout_us;
     int64_t suspect_after_us; /* that a probe is open; INT64_MAX = never */
     struct clime_replay_memory replay_memory;

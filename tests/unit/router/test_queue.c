@@ -8,6 +8,7 @@
 #include <cmocka.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <string.h>
 
 #include "common/clock.h"
 #include "router/queue.h"
@@ -95,10 +96,29 @@ static void test_what_is_under_way_takes_nobodys_place(void **state) {
     clime_router_queue_free(q);
 }
 
+/* A stream that has lost its worker waits as long as it says, not as long as who comes. */
+static void test_a_call_has_a_limit_of_its_own(void **state) {
+    (void)state;
+    const struct clime_router_queue_options o = {.max_waiting = 1, .max_going = 1, .timeout_us = INT64_MAX / 2};
+    struct clime_router_queue *q = clime_router_queue_new(&o);
+    struct asker going = asker(q);
+    atomic_bool room = false;
+    struct clime_error e;
+    assert_ptr_equal(take(&going), &going);
+    going.call.take = take_when;
+    going.call.arg = &room;
+    going.call.until_us = clime_now_us() + 1000;
+    assert_int_equal(clime_router_queue_take(q, &going.call, &e), CLIME_ERR_BUSY);
+    assert_non_null(strstr(e.msg, "--replay-wait"));
+    clime_router_queue_done(q, &going.call);
+    clime_router_queue_free(q);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_what_is_under_way_waits_for_nobody_that_is_not),
         cmocka_unit_test(test_what_is_under_way_takes_nobodys_place),
+        cmocka_unit_test(test_a_call_has_a_limit_of_its_own),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
