@@ -17,6 +17,8 @@ class Mock:
         self.connections, self.n_generated, self.n_behind = set(), 0, 0
         self.generating = 0
         self.held = None  # an asyncio.Event: no push but the first version's is taken before it is set
+        self.stuck = False  # the next pull but the first version's does not end; and that was ended by who asked for it
+        self.keeps, self.sources = True, []  # whether it hands on what it pulled; the sources that it was told of
         self.packets, self.n_packets, self.n_sent = set(), 0, 0  # names of those it has; pulled; bytes handed on
 
     @property
@@ -103,8 +105,13 @@ class Many:
             mock.connections.discard(writer)
             writer.close()
 
-    async def pull(self, mock, ask):
+    async def pull(self, mock, ask, reader):
         """Fetches the chain from its version, else a whole one and what follows, and checks the names."""
+        mock.sources.append(ask["sources"])
+        if mock.stuck and ask["version"] > 0:
+            await reader.read(1)  # it has sent all: this is its end
+            mock.stuck = False
+            raise ConnectionResetError
         by_base, way = {p.get("base"): p for p in ask["packets"]}, []
         at = int(mock.version) if mock.version.isdigit() else None
         if at not in by_base and at != ask["version"]:
@@ -116,13 +123,15 @@ class Many:
             for source in ask["sources"]:
                 if data := await fetch(source, f"/weight_packets/{p['id']}"):
                     break
+            else:
+                raise ConnectionResetError  # as a server that is killed: the trainer asks again
             block, n = struct.unpack_from("<I", data, 12)[0], struct.unpack_from("<Q", data, 24)[0]
             assert hashlib.sha256(data[: 64 + 64 * -(-n // block)]).hexdigest() == p["id"]
             self.packets.setdefault(p["id"], data)
-            mock.packets.add(p["id"])
+            mock.packets |= {p["id"]} if mock.keeps else set()
             mock.n_packets += 1
         self.newest = mock.version = str(ask["version"])
-        return {"success": True}
+        return {"success": True, "packets": len(way), "relays": mock.keeps}
 
     async def answer(self, mock, path, body, reader):
         if path == "/get_weight_version":
@@ -137,7 +146,7 @@ class Many:
             self.newest = mock.version = version
             return {"success": True}
         if path == "/pull_weights":
-            return await self.pull(mock, json.loads(body))
+            return await self.pull(mock, json.loads(body), reader)
         if path.startswith("/weight_packets/"):
             name = path.rsplit("/", 1)[1]
             mock.n_sent += len(self.packets[name]) if name in mock.packets else 0

@@ -93,7 +93,7 @@ class Packet:
 
 class Source:
     """Serves packets. fault: "" or "breaks" (the connection ends), "freezes" or "lies" (a wrong bit) after so many bytes of
-    payload; "babbles": it fails, and says why without end. asked: the paths of requests."""
+    payload; "trickles": ten bytes a second from there; "babbles": it fails, and says why without end. asked: the paths of requests."""
 
     def __init__(self, *packets, fault="", after=0):
         self.packets = {p.id: p for p in packets}
@@ -144,6 +144,9 @@ class Source:
             if cut < len(data) and self.fault == "freezes":
                 self.frozen.set()
                 self.go_on.wait()
+            while cut < len(data) and self.fault == "trickles" and not self.go_on.wait(0.1):
+                rq.wfile.write(data[cut : cut + 1])
+                cut += 1
 
     def __enter__(self):
         return self

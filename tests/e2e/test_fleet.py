@@ -146,6 +146,19 @@ def test_a_server_that_is_killed_at_every_start(d, tmp_path):
         run.stop()
 
 
+def test_a_server_that_refuses_every_push(d, tmp_path):
+    """It has another model than the trainer: a fresh one is tried a few times, then the run ends with what it answers."""
+    other = tiny_model(tmp_path / "other", **{"hidden-size": 128})
+    train = with_programs(tmp_path / "bin", server=f'exec REAL "$@" --model-path {other}\n')
+    run = Run(rl(d, tmp_path / "run", train=train, num_servers=1))
+    try:
+        log = run.end(1)
+    finally:
+        run.stop()
+    assert re.search(r"server-0 has taken none of 5 pushes in a row: pushing weights: PUT \S+ answers 400: .*shape", log.splitlines()[-1]), log[-2000:]
+    assert log.count("server-0 is up at http") == 5
+
+
 def test_an_environment_that_dies_at_every_start(d, tmp_path):
     run = Run(rl(d, tmp_path / "dies", "--environment-command", "echo no such tool; exit 7", "--num-environments", "2",
                  rollout_max_context_len=64))  # fmt: skip

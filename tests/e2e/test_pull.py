@@ -168,12 +168,12 @@ def names_of(packets):
 def test_servers_pull_from_servers(made, packets):
     names = names_of(packets[:2])
     with Source(*packets) as source, empty(made) as first, empty(made) as second, empty(made, "--weight-relay-memory", "0") as third:
-        for v in (0, 1):
-            pull(first, names, [source.url], v)
+        for v in (0, 1, 1):
+            assert pull(first, names, [source.url], v)["relays"]
         for v in (0, 1):
             said = pull(second, names, [first.url, Source_of_nothing.url], v)
-        assert said["sources_failed"] == 0 and checksum(second) == made.sums[1]
-        pull(third, names, [second.url], 1)
+        assert said["sources_failed"] == 0 and said["relays"] and checksum(second) == made.sums[1]
+        assert not pull(third, names, [second.url], 1)["relays"]
         assert checksum(third) == made.sums[1]
         assert third.get(f"/weight_packets/{names[0]['id']}").status_code == 404  # it keeps nothing for others
         got = second.get(f"/weight_packets/{names[1]['id']}").content
@@ -252,6 +252,13 @@ def test_packets_that_do_not_fit_together(made, packets):
         says = pull(s, [packets[1].named(), torn.named()], [source.url], 2, 400)["message"]
         assert "version 1 is not what the packet before leads to" in says
         assert (version(s), checksum(s)) == ("0", made.sums[0])
+
+
+def test_a_source_that_trickles_gives_way_to_the_next(made, packets):
+    """It is never silent, and would take for ever."""
+    with Source(*packets, fault="trickles", after=20000) as trickles, Source(*packets) as good, empty(made) as s:
+        said = pull(s, [packets[0].named()], [trickles.url, good.url], 0, stall_timeout=3, timeout=86400)
+        assert said["sources_failed"] == 1 and checksum(s) == made.sums[0]
 
 
 def test_a_server_that_dies_in_the_middle_takes_it_anew(made, packets):

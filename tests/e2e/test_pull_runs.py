@@ -1,13 +1,16 @@
 """Runs whose servers pull the weights: the bits of a run that pushes them, whoever hands them on and whoever dies."""
 
+import asyncio
 import json
 import os
 import re
 
 from many_mocks import Many
+from mocks import workers
 from programs import LIMIT, program
 from programs import run as program_run
 from test_fleet import Run, d, rl  # noqa: F401
+from test_many_servers import wait_until
 from test_rl import final_sha
 
 # Kills one of the trainer's servers before it answers for the first time.
@@ -62,7 +65,7 @@ def test_the_same_weights_as_pushed(d, tmp_path):  # noqa: F811
     run = go(d, tmp_path / "folder", *pull, "--update-weight-disk-dir", folder, "--update-delta-chain", "2")
     assert final_sha(run.log_path) == pushed
     assert {source for _, source, _ in pulls(run)} == {str(folder)}
-    kept = sorted(set(os.listdir(folder)) - {"note.tmp.1"})
+    kept = sorted(set(os.listdir(folder)) - {"note.tmp.1", ".lock"})
     assert 3 <= len(kept) <= 5 and all(re.fullmatch("[0-9a-f]{64}.packet", name) for name in kept), kept  # a whole one, two deltas, and those that just went
     assert not {"0" * 64 + ".packet", "1" * 64 + ".packet.tmp.1234"} & set(kept) and (folder / "note.tmp.1").exists()
 
@@ -79,6 +82,25 @@ def test_a_folder_that_cannot_be_written(d, tmp_path):  # noqa: F811
         run.stop()
     assert f"cannot create {folder}/" in run.log().splitlines()[-1], run.log()[-2000:]
     assert "server-0 died" not in run.log() and run.log().count("is up at http") == 2, run.log()[-3000:]
+
+
+def test_two_runs_and_one_folder(d, tmp_path):  # noqa: F811
+    """The second would remove what the first one's servers are about to fetch: it is refused."""
+    asked, go_on = tmp_path / "asked", tmp_path / "go"
+    reward = f': >{asked}; until [ -e {go_on} ]; do sleep 0.05; done; while read -r l; do id=${{l#*\\"id\\":}}; echo "{{\\"id\\":${{id%%,*}},\\"reward\\":0.5}}"; done'
+    words = ["--update-weight-transport", "pull", "--update-weight-disk-dir", str(tmp_path / "shared")]
+    first = Run(rl(d, tmp_path / "first", *words, num_servers=1, rm_type="command", rm_command=reward, rm_timeout=2 * LIMIT))
+    try:
+        wait_until(asked.exists, first)
+        second = Run(rl(d, tmp_path / "second", *words, num_servers=1))
+        try:
+            assert f"another clime-train publishes in {tmp_path / 'shared'}" in second.end(1).splitlines()[-1]
+        finally:
+            second.stop()
+        go_on.touch()
+        first.end()
+    finally:
+        first.stop()
 
 
 def test_an_evaluation_pulls_nothing(d, tmp_path):  # noqa: F811
@@ -102,6 +124,65 @@ def test_an_address_that_servers_cannot_pull_from(d, tmp_path):  # noqa: F811
         finally:
             run.stop()
         assert f"--update-weight-host {host}" in run.log().splitlines()[-1], run.log()[-2000:]
+
+
+def test_an_address_that_other_hosts_cannot_pull_from(d, tmp_path):  # noqa: F811
+    """By default it is this host's alone."""
+
+    def lists(handler, _):
+        if handler.path != "/workers" or handler.command != "GET":
+            return False
+        handler.reply(200, {"workers": [{"url": "http://127.0.0.1:9"}, {"url": "http://[::1]:9"}, {"url": "http://192.0.2.1:30000"}]})
+        return True
+
+    with workers(1, lists) as (router,):
+        run = Run(rl(d, tmp_path / "run", "--router-url", router.url, "--update-weight-transport", "pull", server_threads=None))
+        try:
+            run.wait_for(r"http://192\.0\.2\.1:30000 has no loopback address: .* cannot pull weights from 127\.0\.0\.1 .--update-weight-host")
+        finally:
+            run.stop()
+        assert run.log().count("no loopback address") == 1
+
+
+def test_a_server_that_hands_nothing_on_is_no_source(d, tmp_path):  # noqa: F811
+    many = Many(8)
+    for mock in many.mocks:
+        mock.keeps = False
+    try:
+        with program("clime-router", "--worker-urls", *(m.url for m in many.mocks)) as router:
+            go(d, tmp_path / "run", "--router-url", router.url, "--update-weight-transport", "pull", "--update-weight-fanout", "2",
+               num_servers=None, server_threads=None, server_concurrency=4, update_quorum=1)  # fmt: skip
+    finally:
+        many.close()
+    assert all(len(m.sources) == 6 for m in many.mocks), [len(m.sources) for m in many.mocks]
+    assert all(len(sources) == 1 for m in many.mocks for sources in m.sources), [m.sources for m in many.mocks]
+
+
+def test_a_pull_that_is_outdated_is_given_up(d, tmp_path):  # noqa: F811
+    """It does not end, and the rollouts go on without that server: it is asked for the newest version."""
+    samples, freed = 32, asyncio.Event()
+
+    async def wait_for_it(n):
+        if n > 3 * samples:  # of the fourth rollout
+            await freed.wait()
+
+    many = Many(12, on_answer=wait_for_it)
+    late = many.mocks[5]
+    late.stuck = True
+    try:
+        with program("clime-router", "--health-check-interval", "0.2", "--worker-urls", *(m.url for m in many.mocks)) as router:
+            run = Run(rl(d, tmp_path / "run", "--router-url", router.url, "--update-weight-transport", "pull", num_rollout=6, server_threads=None,
+                         server_concurrency=4, rollout_batch_size=16, n_samples_per_prompt=2))  # fmt: skip
+            try:
+                wait_until(lambda: late.version not in ("initial", "0"), run)
+                many.loop.call_soon_threadsafe(freed.set)
+                run.end()
+            finally:
+                run.stop()
+    finally:
+        many.close()
+    assert re.search(rf"the pull of version 1 by {late.url} is given up: version \d is out", run.log()), run.log()[-3000:]
+    assert late.n_behind == 0
 
 
 def test_a_server_that_dies_takes_the_chain_or_a_whole_version(d, tmp_path, monkeypatch):  # noqa: F811
