@@ -236,7 +236,7 @@ static void set_call(struct transfer *t, const char *bearer) {
     curl_easy_setopt(h, CURLOPT_CONNECTTIMEOUT_MS, (long)((connect_limit(call) + 999) / 1000));
     curl_easy_setopt(h, CURLOPT_TIMEOUT_MS, (long)((call->timeout_us + 999) / 1000));
     if (call->stall_us > 0) {
-        curl_easy_setopt(h, CURLOPT_LOW_SPEED_LIMIT, 1L);
+        curl_easy_setopt(h, CURLOPT_LOW_SPEED_LIMIT, (long)(call->min_rate ? call->min_rate : 1));
         curl_easy_setopt(h, CURLOPT_LOW_SPEED_TIME, (long)((call->stall_us + 999999) / 1000000));
     }
     curl_easy_setopt(h, CURLOPT_ERRORBUFFER, t->why);

@@ -34,7 +34,8 @@ struct clime_http_call {
     const char *bearer;         /* NULL = the client's */
     int64_t connect_timeout_us; /* 0 = 5 s */
     int64_t timeout_us;         /* whole call; 0 = none, then cancel must be given */
-    int64_t stall_us;           /* no byte either way for so long is CLIME_ERR_TIMEOUT; 0 = no such limit */
+    int64_t stall_us;           /* slower than min_rate for so long is CLIME_ERR_TIMEOUT; 0 = no such limit */
+    int64_t min_rate;           /* bytes/s either way; 0 = any byte will do */
     size_t max_reply;           /* bytes; CLIME_ERR_LIMIT past it */
     /* Streaming the body up: returns bytes put into out, 0 at the end, -1 to abort. body_length < 0 = chunked. */
     int64_t (*read_body)(void *arg, void *out, size_t size);

@@ -128,12 +128,25 @@ bool clime_packet_unhex(struct clime_str hex, uint8_t id[CLIME_PACKET_ID]) {
     return true;
 }
 
+/* Under the lock. */
+static struct copy *find(const struct clime_shelf *s, const uint8_t id[CLIME_PACKET_ID]) {
+    struct copy *c = s->first;
+    while (c && memcmp(c->p->id, id, CLIME_PACKET_ID)) c = c->next;
+    return c;
+}
+
+bool clime_shelf_has(struct clime_shelf *s, const uint8_t id[CLIME_PACKET_ID]) {
+    pthread_mutex_lock(&s->lock);
+    bool has = find(s, id) != NULL;
+    pthread_mutex_unlock(&s->lock);
+    return has;
+}
+
 /* ---- serving ---- */
 
 static struct copy *take(struct clime_shelf *s, const uint8_t id[CLIME_PACKET_ID]) {
     pthread_mutex_lock(&s->lock);
-    struct copy *c = s->first;
-    while (c && memcmp(c->p->id, id, CLIME_PACKET_ID)) c = c->next;
+    struct copy *c = find(s, id);
     if (c) c->n_readers++;
     pthread_mutex_unlock(&s->lock);
     return c;

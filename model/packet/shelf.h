@@ -23,6 +23,7 @@ void clime_shelf_put(struct clime_shelf *s, struct clime_packet *p);
 /* Calls fn for each, the oldest first, under the shelf's lock. */
 void clime_shelf_each(struct clime_shelf *s, void (*fn)(void *arg, const struct clime_packet *p), void *arg);
 
+bool clime_shelf_has(struct clime_shelf *s, const uint8_t id[CLIME_PACKET_ID]);
 uint64_t clime_shelf_bytes(struct clime_shelf *s);        /* of what is there */
 uint64_t clime_shelf_handed_bytes(struct clime_shelf *s); /* sent since the start */
 

@@ -20,6 +20,7 @@
 
 #define PIECE_BYTES ((size_t)256 << 10)
 #define CONNECT_US ((int64_t)5000000)
+#define MIN_RATE (16 << 10) /* bytes/s: by less no model of use would come in a day */
 
 /* What comes goes to `take` piece by piece. It fails with CLIME_ERR_INTERNAL when another source may be right, and
  * otherwise for good. */
@@ -74,6 +75,7 @@ static enum clime_err from_url(struct range *r, const char *source, const char *
                                    .connect_timeout_us = r->f->stall_us < CONNECT_US ? r->f->stall_us : CONNECT_US,
                                    .timeout_us = r->f->deadline_us - clime_now_us(),
                                    .stall_us = r->f->stall_us,
+                                   .min_rate = MIN_RATE,
                                    .max_reply = PIECE_BYTES,
                                    .on_data = on_data,
                                    .on_header = on_header,

@@ -14,7 +14,7 @@ struct clime_fetch {
     const char *sources[CLIME_FETCH_SOURCES]; /* "http://..", "https://.." or a folder, the nearest first */
     int n_sources, at;                        /* at: the one that is asked now */
     const char *bearer;                       /* NULL = none */
-    int64_t deadline_us, stall_us;            /* clime_now_us scale; of one source without a byte */
+    int64_t deadline_us, stall_us;            /* clime_now_us scale; of one source that sends nothing, or trickles */
     bool (*cancel)(void *arg);
     void *arg;
     uint64_t n_bytes; /* that came, in all */

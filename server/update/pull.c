@@ -316,6 +316,15 @@ static enum clime_err pull(struct pull *p, struct clime_arena *a, int *n_infligh
     return rc;
 }
 
+/* Others can have a packet to this version from here. */
+static bool relays(const struct pull *p) {
+    bool has = false;
+    for (int i = 0; i < p->r->n_packets; i++)
+        has = has ||
+              (p->r->packets[i].version == p->r->version && clime_shelf_has(p->s->update->shelf, p->r->packets[i].id));
+    return has;
+}
+
 static void reply(struct clime_http_request *rq, const struct pull *p, int n_inflight) {
     struct clime_buf body;
     struct clime_jw w;
@@ -336,6 +345,8 @@ static void reply(struct clime_http_request *rq, const struct pull *p, int n_inf
     clime_jw_int(&w, (int64_t)p->fetch.n_bytes);
     clime_jw_key(&w, "sources_failed");
     clime_jw_int(&w, p->fetch.n_turned);
+    clime_jw_key(&w, "relays");
+    clime_jw_bool(&w, relays(p));
     clime_jw_close(&w);
     clime_reply_buf(rq, 200, &body);
 }

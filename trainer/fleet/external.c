@@ -10,6 +10,21 @@
 #include "common/log.h"
 #include "trainer/fleet/fleet_int.h"
 
+static bool is_loopback(const char *host) {
+    return !strncmp(host, "127.", 4) || !strncmp(host, "::1", 3) || !strncmp(host, "[::1]", 5) ||
+           !strncmp(host, "localhost", 9);
+}
+
+/* Who is to pull from a loopback address finds itself there, when it is on another host; said once. */
+static void look_at_host(struct clime_fleet *f, const struct clime_fleet_server *s) {
+    const char *host = strstr(s->url, "://");
+    bool listens = f->o.transport == CLIME_TRANSPORT_PULL && !f->o.pull.folder && !f->o.serve_folder;
+    if (f->host_said || !listens || !host || is_loopback(host + 3) || !is_loopback(f->o.pull.host)) return;
+    f->host_said = true;
+    LOG_WARN("%s has no loopback address: on another host it cannot pull weights from %s (--update-weight-host)",
+             s->url, f->o.pull.host);
+}
+
 static struct clime_fleet_server *find_server(struct clime_fleet *f, struct clime_str url) {
     for (int i = 0; i < f->n_servers; i++)
         if (clime_str_is(url, f->servers[i]->url)) return f->servers[i];
@@ -18,6 +33,7 @@ static struct clime_fleet_server *find_server(struct clime_fleet *f, struct clim
     snprintf(s->url, sizeof s->url, CLIME_STR_FMT, CLIME_STR_ARG(url));
     clime_fleet_enter(s, CLIME_SERVER_LOADING);
     LOG_INFO("worker %s", s->url);
+    look_at_host(f, s);
     return s;
 }
 

@@ -78,6 +78,7 @@ struct clime_fleet_server {
     bool unlisted;           /* external: its router has it no more; it is forgotten */
     int n_failures;          /* in a row */
     int n_probed;            /* the failure after which it answered again */
+    int n_refused;           /* a child: pushes in a row that failed, whichever process of it they were to */
     int64_t retry_us;        /* nothing is tried before; clime_now_us scale */
     int64_t next_look_us;    /* external, admitted: when it is asked for its version again */
     struct clime_error last; /* why it is not further */
@@ -91,7 +92,10 @@ struct clime_fleet_server {
     int64_t call_us; /* when it began */
     enum clime_way call_way;
     struct clime_fleet_server *relay; /* PULL: that it pulls from; NULL = from the trainer */
+    bool relays;                      /* PULL: others can have what it has pulled, by its own word */
     int n_pulling;                    /* others that pull from it */
+    atomic_bool outdated;             /* PULL: a newer version is out, this call is to end */
+    bool spared;                      /* PULL: the next one is left to end: a slow server must get some version */
     struct clime_push_call push;
     struct clime_http_result result;
     struct clime_error call_error;
@@ -111,6 +115,7 @@ struct clime_fleet {
     struct clime_source *source;      /* of versions that are pulled; else NULL */
     int n_pulling;                    /* servers that pull from it */
     bool relays_full;                 /* nobody had room for one more at this look */
+    bool host_said;                   /* that the source's address may be out of servers' reach */
     char key[CLIME_SECRET_CHARS + 1]; /* of our own router and servers; "" with an external one */
     pthread_t thread;
     bool has_thread;

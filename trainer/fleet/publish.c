@@ -232,6 +232,15 @@ void clime_fleet_hold(struct clime_fleet *f) {
     pthread_mutex_unlock(f->lock);
 }
 
+/* Pulls of older versions hold servers back from this one. Those that were given up for the last one may end. */
+static void give_up_pulls(struct clime_fleet *f) {
+    for (int i = 0; i < f->n_servers; i++) {
+        struct clime_fleet_server *s = f->servers[i];
+        bool pulls = s->doing == CLIME_DOING_PUSH && s->call_way == CLIME_BY_PULL;
+        if (pulls && !s->spared && s->call_version != f->push.version) atomic_store(&s->outdated, true);
+    }
+}
+
 /* Until the router knows the version that is published. */
 static void announce(struct clime_fleet *f) {
     if (!f->o.router_url) return;
@@ -253,6 +262,7 @@ enum clime_err clime_fleet_publish(struct clime_fleet *f, const struct clime_pus
     f->list_now = f->o.router_url != NULL;
     f->list_fresh = false;
     atomic_store(&f->holding, false);
+    give_up_pulls(f);
     clime_http_loop_wake(f->http);
     enum clime_err rc = clime_fleet_wait_ready(f, e);
     f->publishing = false;

@@ -143,8 +143,11 @@ static void make_request(const struct clime_push *p, const char *url, const char
     int64_t limit_us = STALL_US + (int64_t)(clime_source_bytes(p->source) / PULL_BYTES_PER_US);
     out->url = xasprintf("%s/pull_weights", url);
     clime_source_body(p->source, p->version, relay, p->keep_kv, limit_us, &out->body);
-    out->call = (struct clime_http_call){
-        .method = "POST", .body = clime_buf_str(&out->body), .timeout_us = limit_us + STALL_US};
+    out->call = (struct clime_http_call){.method = "POST",
+                                         .body = clime_buf_str(&out->body),
+                                         .timeout_us = limit_us + STALL_US,
+                                         .cancel = stopped,
+                                         .arg = out};
 }
 
 void clime_push_call_make(const struct clime_push *p, enum clime_way way, const char *url, const char *relay,

@@ -73,7 +73,7 @@ struct clime_push_call {
     char *url;
     struct clime_buf body;
     struct clime_weights_writer *writer;
-    const atomic_bool *stop; /* HTTP: set, the call is cancelled. NULL = it is not */
+    const atomic_bool *stop; /* HTTP, PULL: set, the call is cancelled. NULL = it is not */
     char sha[96];
     const char *headers[2];
 };

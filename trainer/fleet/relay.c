@@ -9,21 +9,28 @@
 
 #define ALONE 48 /* that the trainer serves at a time when servers hand nothing on; the listener's threads are more */
 
+static bool has_version(const struct clime_fleet *f, const struct clime_fleet_server *s) {
+    return s->way == CLIME_BY_PULL && s->pushed == f->push.version && !s->lost && !s->unlisted;
+}
+
 static bool has_room(const struct clime_fleet *f, const struct clime_fleet_server *s) {
-    return s->way == CLIME_BY_PULL && s->pushed == f->push.version && !s->lost && !s->unlisted &&
-           s->state != CLIME_SERVER_SUSPECT && s->n_pulling < f->o.pull.fanout;
+    return s->relays && s->state != CLIME_SERVER_SUSPECT && s->n_pulling < f->o.pull.fanout;
 }
 
 bool clime_fleet_take_relay(struct clime_fleet *f, struct clime_fleet_server *s) {
     struct clime_fleet_server *best = NULL;
+    bool anyone_relays = false, anyone_has = false;
     s->relay = NULL;
     if (clime_source_is_folder(f->source)) return true;
     if (f->relays_full) return false;
     for (int i = 0; i < f->n_servers; i++) {
         struct clime_fleet_server *one = f->servers[i];
-        if (one != s && has_room(f, one) && (!best || one->n_pulling < best->n_pulling)) best = one;
+        if (one == s || !has_version(f, one)) continue;
+        anyone_has = true;
+        anyone_relays = anyone_relays || one->relays;
+        if (has_room(f, one) && (!best || one->n_pulling < best->n_pulling)) best = one;
     }
-    int most = f->o.pull.fanout ? f->o.pull.fanout : ALONE;
+    int most = f->o.pull.fanout && (anyone_relays || !anyone_has) ? f->o.pull.fanout : ALONE;
     if (!best && f->n_pulling >= most) {
         f->relays_full = true;
         return false;

@@ -19,6 +19,7 @@
 
 #define FIRST_PAUSE_US 1000000 /* before an external server is tried again; twice as long each time, 32 s at most */
 #define AGAIN_US 100000        /* before the router is told again of a server that it did not take */
+#define MOST_REFUSED 5         /* pushes in a row to a child, each to a fresh process but for the first */
 
 const char *clime_fleet_name(const struct clime_fleet_server *s) {
     return s->child ? s->child->child.name : s->url;
@@ -85,6 +86,10 @@ void clime_fleet_failed(struct clime_fleet *f, struct clime_fleet_server *s) {
 
 void clime_fleet_push_failed(struct clime_fleet *f, struct clime_fleet_server *s) {
     if (f->o.transport != CLIME_TRANSPORT_AUTO || (s->way != CLIME_BY_IPC && s->way != CLIME_BY_NCCL)) {
+        if (s->child && ++s->n_refused == MOST_REFUSED) {
+            clime_error_prefix(&s->last, "%s has taken none of %d pushes in a row", clime_fleet_name(s), MOST_REFUSED);
+            f->fatal = s->last;
+        }
         clime_fleet_failed(f, s);
         return;
     }
@@ -94,6 +99,7 @@ void clime_fleet_push_failed(struct clime_fleet *f, struct clime_fleet_server *s
 
 void clime_fleet_took(struct clime_fleet *f, struct clime_fleet_server *s) {
     s->pushed = f->push.version;
+    s->n_refused = 0;
     s->next_look_us = clime_now_us() + CLIME_FLEET_LOOK_US;
     clime_fleet_enter(s, CLIME_SERVER_PUSHED);
 }
@@ -187,6 +193,30 @@ static bool says_version(struct clime_fleet_server *s, int64_t version, char lab
     return !strcmp(label, want);
 }
 
+/* In the answer of a pull. A server may keep nothing, or have no room for so much (--weight-relay-memory). One that had
+ * the bits and fetched nothing is as good as one that relays: who comes to it is on to the trainer for a manifest. */
+static bool says_it_relays(const struct clime_fleet_server *s) {
+    struct clime_arena a;
+    struct clime_json j;
+    struct clime_error e = {0};
+    struct clime_str key;
+    bool relays = false;
+    int64_t n_packets = 1;
+    clime_arena_init(&a, CLIME_FLEET_MAX_REPLY);
+    clime_json_init(&j, s->result.reply.data, s->result.reply.len, &a, &e);
+    for (clime_json_object(&j); clime_json_key(&j, &key);) {
+        if (clime_str_is(key, "relays"))
+            clime_json_bool(&j, &relays);
+        else if (clime_str_is(key, "packets"))
+            clime_json_int(&j, 0, INT64_MAX, &n_packets);
+        else
+            clime_json_skip(&j, NULL);
+    }
+    bool ok = clime_json_end(&j);
+    clime_arena_free(&a);
+    return ok && (relays || n_packets == 0);
+}
+
 /* ---- calls ---- */
 
 static void ended(void *arg, enum clime_err rc);
@@ -264,8 +294,10 @@ static void push(struct clime_fleet *f, struct clime_fleet_server *s) {
     s->wants_owner = !prepared(f, way);
     if (s->wants_owner || (way == CLIME_BY_PULL && !clime_fleet_take_relay(f, s))) return;
     s->call_way = way;
-    clime_push_call_make(&f->push, way, s->url, s->relay ? s->relay->url : NULL, s->owner,
-                         way == CLIME_BY_HTTP ? &f->holding : NULL, &s->push);
+    s->relays = false;
+    atomic_store(&s->outdated, false);
+    const atomic_bool *stop = way == CLIME_BY_HTTP ? &f->holding : way == CLIME_BY_PULL ? &s->outdated : NULL;
+    clime_push_call_make(&f->push, way, s->url, s->relay ? s->relay->url : NULL, s->owner, stop, &s->push);
     snprintf(s->call_url, sizeof s->call_url, "%s", s->push.url);
     start(f, s, CLIME_DOING_PUSH, &s->push.call);
 }
@@ -302,12 +334,17 @@ static void end_confirm(struct clime_fleet *f, struct clime_fleet_server *s, enu
 
 static void end_push(struct clime_fleet *f, struct clime_fleet_server *s, enum clime_err rc) {
     bool outdated = s->call_way == CLIME_BY_PULL && s->call_version != f->push.version; /* its packets may be gone */
+    s->spared = rc && atomic_load(&s->outdated);
+    if (s->spared)
+        LOG_INFO("the pull of version %" PRId64 " by %s is given up: version %" PRId64 " is out", s->call_version,
+                 clime_fleet_name(s), f->push.version);
     if (!rc) {
         int64_t version = s->call_version;
+        s->relays = s->call_way == CLIME_BY_PULL && says_it_relays(s);
         get(f, s, CLIME_DOING_CONFIRM, "/get_weight_version", CLIME_FLEET_CONTROL_US);
         s->call_version = version;
     } else if (outdated) {
-        LOG_INFO("%s", s->last.msg);
+        if (!s->spared) LOG_INFO("%s", s->last.msg);
     } else if (rc != CLIME_ERR_ABORTED || !atomic_load(&f->holding)) { /* held: another version is coming */
         clime_error_prefix(&s->last, clime_way_reads_device(s->call_way) ? "handing weights over" : "pushing weights");
         clime_fleet_push_failed(f, s);

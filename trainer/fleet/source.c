@@ -2,15 +2,18 @@
  * needs it, the loop's thread writes bodies, the listener's threads hand packets out.
  *
  * Owns a copy of the version that was published last, with which the next is compared, and the packets: in memory, or
- * as files, which go when two newer versions are out.
+ * as files, which go when two newer versions are out, in a folder that it has locked.
  */
 #include "trainer/fleet/source.h"
 
 #include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include "common/clock.h"
@@ -23,6 +26,8 @@
 
 #define THREADS 64 /* of the listener: what one fan-out of servers asks for at a time, and more */
 #define SUFFIX ".packet"
+#define LOCK_US 1000000
+#define LOCK_LOOK_US 10000
 #define HALF ".tmp." /* behind it while it is written (common/os/atomic_file.h) */
 
 struct name { /* a packet's, in hex */
@@ -37,6 +42,7 @@ struct names {
 struct clime_source {
     struct clime_source_options o;
     char *folder, *url; /* owned; one of the two */
+    int lock_fd;        /* of the folder's file, or -1 */
     struct clime_shelf *shelf;
     struct clime_http_server *http;
     struct clime_pool *pool;
@@ -63,11 +69,32 @@ static bool is_ours(const char *name) {
     return !memcmp(name + hex, SUFFIX, end) && (!*rest || !strncmp(rest, HALF, strlen(HALF)));
 }
 
+/* Two runs in one folder would each remove what servers of the other are about to read. The kernel drops the lock with
+ * the process; a child of a trainer that was killed may hold it until its exec. */
+static enum clime_err lock_folder(struct clime_source *s, struct clime_error *e) {
+    int64_t limit_us = clime_now_us() + LOCK_US;
+    enum clime_err rc = clime_make_dirs(s->o.folder, e);
+    if (rc) return rc;
+    char *path = xasprintf("%s/.lock", s->o.folder);
+    s->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (s->lock_fd < 0) rc = clime_fail(e, CLIME_ERR_IO, "cannot create %s: %s", path, strerror(errno));
+    free(path);
+    while (!rc && flock(s->lock_fd, LOCK_EX | LOCK_NB)) {
+        if (errno != EWOULDBLOCK) {
+            LOG_WARN("cannot lock %s (%s): no other run may publish there", s->o.folder, strerror(errno));
+            break;
+        }
+        if (clime_now_us() > limit_us)
+            rc = clime_fail(e, CLIME_ERR_BUSY, "another clime-train publishes in %s (--update-weight-disk-dir)",
+                            s->o.folder);
+        clime_sleep_us(LOCK_LOOK_US);
+    }
+    return rc;
+}
+
 /* What a predecessor has left. */
 static enum clime_err empty_folder(const char *folder, struct clime_error *e) {
-    enum clime_err rc = clime_make_dirs(folder, e);
-    DIR *d = rc ? NULL : opendir(folder);
-    if (rc) return rc;
+    DIR *d = opendir(folder);
     if (!d) return clime_fail(e, CLIME_ERR_IO, "cannot read the folder %s", folder);
     for (const struct dirent *at; (at = readdir(d));) {
         if (is_ours(at->d_name)) unlinkat(dirfd(d), at->d_name, 0);
@@ -93,10 +120,12 @@ enum clime_err clime_source_open(const struct clime_source_options *o, struct cl
                                  struct clime_error *e) {
     struct clime_source *s = *out = xcalloc(1, sizeof *s);
     s->o = *o;
+    s->lock_fd = -1;
     s->shelf = clime_shelf_new(o->chain, UINT64_MAX);
     s->pool = clime_pool_new(0);
     if (!o->folder) return listen_at(s, e);
-    enum clime_err rc = empty_folder(o->folder, e);
+    enum clime_err rc = lock_folder(s, e);
+    if (!rc) rc = empty_folder(o->folder, e);
     s->folder = rc ? NULL : realpath(o->folder, NULL);
     if (!rc && !s->folder) rc = clime_fail(e, CLIME_ERR_IO, "cannot find the folder %s", o->folder);
     return rc;
@@ -108,6 +137,7 @@ void clime_source_close(struct clime_source *s) {
     if (s->http) LOG_INFO("weights: %" PRIu64 " bytes were handed out", clime_shelf_handed_bytes(s->shelf));
     clime_shelf_free(s->shelf);
     clime_pool_free(s->pool);
+    if (s->lock_fd >= 0) close(s->lock_fd);
     free(s->dropped.items);
     free(s->last);
     free(s->folder);
