@@ -1,23 +1,22 @@
 """Rows of micro-batches over ranks (--context-parallel-size), on GPUs of one host through the real programs: the SHA-256 of one
 GPU; and training on sequences that are too long for one.
 
-    python3 tests/gpu/long.py [BUILD [RANKS [TOKENS]]]    (default: build, 2 ranks, and no long sequence)
+    python3 tests/gpu/long.py [BUILD [RANKS]]                     the bits (default: build, 2 ranks)
+    python3 tests/gpu/long.py BUILD RANKS TOKENS [qwen3-4b|...]   long sequences
 
-131,072 tokens on four GPUs, with Qwen3-4B's shape: python3 tests/gpu/long.py build 4 131072
+65,536 tokens on two GPUs, with Qwen3-4B's shape: python3 tests/gpu/long.py build 2 65536; 131,072 on four: build 4 131072
 
 Needs what ranks.py needs; DEVICE=cpu runs what needs no GPU. Exit status 1 when something is wrong.
 """
 
-import json
 import pathlib
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 
-from ranks import BUILD, ON_GPUS, at_once, deepen, ended, finish, rows, same, sft, train
+from ranks import ON_GPUS, at_once, deepen, finish, rows, same, sft, steps_of, train
 from shared import SHAPES, check, failures
 
 RANKS = int(sys.argv[2]) if len(sys.argv) > 2 else 2
@@ -50,33 +49,32 @@ def bits(root):
         same(what, {k: v for k, v in shas.items() if k.startswith(what)})
 
 
-def long(root, tokens, one):
-    check(one.wait(LONG_LIMIT) == 0, "a layer of Qwen3-4B's widths")
-    deepen(root / "one", root / "whole", int(SHAPES["qwen3-4b"][SHAPES["qwen3-4b"].index("--num-hidden-layers") + 1]))
+def long(root):
+    tokens, name = int(sys.argv[3]), sys.argv[4] if len(sys.argv) > 4 else "qwen3-4b"
+    t0 = time.time()
+    words = [str(w) for w in SHAPES[name]]
+    at = words.index("--num-hidden-layers") + 1
+    train("init", root / "one", *words[:at], 1, *words[at + 1 :], "--max-position-embeddings", tokens)
+    deepen(root / "one", root / "whole", int(words[at]))
     shutil.rmtree(root / "one")
-    rows(root / "sequences", 4, tokens - 64)
-    words = sft(root, "whole", "sequences", "long", RANKS, "--global-batch-size", 1, "--num-epoch", 1, "--lr", 1e-5, "--save-interval", 1000,
-                "--max-tokens-per-gpu", tokens // RANKS, "--max-len", tokens, "--context-parallel-size", RANKS,
-                "--recompute-granularity", "full")  # fmt: skip
-    check(finish(root, "long", words, LONG_LIMIT) is not None, f"sequences of {tokens} tokens on {RANKS} GPUs")
-    done = ended(root, "long")
-    n = [json.loads(line)["train/tokens"] for line in open(root / "long" / "metrics.jsonl")]
-    print(f"        tokens of the steps {n}, seconds {[round((b - a) / 1e6, 1) for a, b in zip(done, done[1:])]}")
-    print("        " + "\n        ".join(re.findall(r".*memory:.*", (root / "long.log").read_text())))
+    rows(root / "data", 3, tokens - 64)
+    print(f"        {name}, {words[at]} layers, made in {time.time() - t0:.1f} s", flush=True)
+    run = sft(root, "whole", "data", "run", RANKS, "--global-batch-size", 1, "--num-epoch", 1, "--lr", 1e-5, "--save-interval", 1000,
+              "--max-tokens-per-gpu", tokens // RANKS, "--max-len", tokens, "--context-parallel-size", RANKS,
+              "--recompute-granularity", "full")  # fmt: skip
+    done, n, text = steps_of(root, "run", run, 3, LONG_LIMIT)
+    check(len(done) == 3, f"three sequences of {tokens} tokens on {RANKS} devices {text[-1500:] if len(done) < 3 else ''}")
+    took = [(b - a) / 1e6 for a, b in zip(done, done[1:])]
+    print(f"        trained tokens of the steps {n}, of the later ones {[round(x, 2) for x in took]} s, {[round(tokens / x) for x in took]} tok/s")
+    print("        " + "\n        ".join(re.findall(r".*memory:.*", text)))
 
 
 def main():
     root = pathlib.Path(tempfile.mkdtemp(prefix="long-"))
-    tokens = int(sys.argv[3]) if len(sys.argv) > 3 else 0
+    t0 = time.time()
     try:
-        words = [str(w) for w in SHAPES["qwen3-4b"]]
-        words[words.index("--num-hidden-layers") + 1] = "1"
-        one = tokens and subprocess.Popen([BUILD / "clime-train", "init", root / "one", *words, "--max-position-embeddings", str(tokens)],
-                                          stdout=subprocess.DEVNULL)  # fmt: skip
-        for part in (bits, *((lambda root: long(root, tokens, one),) if tokens else ())):
-            t0 = time.time()
-            part(root)
-            print(f"        in {time.time() - t0:.1f} s", flush=True)
+        (long if len(sys.argv) > 3 else bits)(root)
+        print(f"        in {time.time() - t0:.1f} s", flush=True)
     finally:
         shutil.rmtree(root, ignore_errors=True)
     print(f"{len(failures)} failed")
