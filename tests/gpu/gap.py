@@ -49,6 +49,42 @@ def prompts(path, n, longest):
             out.write(json.dumps({"prompt": text, "label": "1"}) + "\n")
 
 
+def rl(build, root, model, device, n_prompts, members, new, longest, *more):
+    """Two rollouts and their steps with drawn rewards: the words of the command, whose run folder is root/run."""
+    prompts(root / "prompts.jsonl", 2 * n_prompts, longest)
+    return [str(w) for w in (build / "clime-train", "rl", "--run", root / "run", "--hf-checkpoint", model, "--device", device, "--dtype", "bf16",
+            "--prompt-data", root / "prompts.jsonl", "--input-key", "prompt", "--label-key", "label", "--apply-chat-template",
+            "--rm-type", "random", "--num-rollout", 2, "--rollout-batch-size", n_prompts, "--n-samples-per-prompt", members,
+            "--rollout-max-response-len", new, "--lr", "1e-5", "--use-dynamic-batch-size", "--max-tokens-per-gpu", 4096,
+            "--no-save-optim", "--recompute-granularity", "full", *more)]  # fmt: skip
+
+
+def no_gap(root, name, words, experts=False, least=1):
+    """Runs it to its end, over at least so many tokens: the SHA-256 of its weights, or None, and what was logged."""
+    run, t0 = root / "run", time.time()
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
+    text = done.stdout + done.stderr
+    sha = re.search(r"^done .*sha256 (\w{64})$", text, re.M)
+    if done.returncode or not sha or "died" in text:
+        check(False, f"{name}: {text[-2000:]}")
+        for log in run.glob("logs/server*"):
+            print(f"== {log.name}\n{log.read_text()[-2000:]}", flush=True)
+        return None, text
+    lines = [json.loads(line) for line in open(run / "metrics.jsonl")]
+    steps = [m for m in lines if m["kind"] == "train"]
+    gap = [m["train/train_rollout_logprob_abs_diff"] for m in steps]
+    tokens = sum(m["train/logprob_gap_tokens"] for m in steps)
+    speed = [f"{m['perf/tokens_per_gpu_per_sec']:.0f}" for m in lines if m["kind"] == "perf"]
+    mean = [m for m in lines if m["kind"] == "rollout"][-1]["rollout/response_len/mean"]
+    check(tokens >= least and not any(gap), f"{name}: gap {gap} over {tokens} tokens (mean response {mean:.0f}; "
+          f"{' '.join(speed)} tok/s; {time.time() - t0:.1f} s)")  # fmt: skip
+    if experts:
+        routed = [sum(m.get(f"train/routing_{x}", 0) for m in steps) for x in ("tokens", "wrong")]
+        check(routed == [tokens, 0], f"{name}: other experts drew {routed[1]} of {routed[0]} tokens")
+    subprocess.run(["rm", "-rf", run])
+    return sha.group(1), text
+
+
 def main():
     build = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "build").resolve()
     what = sys.argv[2] if len(sys.argv) > 2 else "qwen3-0.6b"
@@ -61,41 +97,14 @@ def main():
         words = ["init", root / "init", *SHAPES[what], "--max-position-embeddings", 2048]
         made = subprocess.run([build / "clime-train", *map(str, words)], check=True, capture_output=True, text=True)
         print(f"{what}, {os.environ.get('LAYERS', 'all')} layers: {made.stdout.strip().split(': ', 1)[-1]}", flush=True)
-        stops = [str(i) for i in range(300, 364)]
+        stops = ["--rollout-stop-token-ids", *range(300, 364)]
         shas = {}
         for name, more in WAYS.items():
-            n_prompts, members, new, longest = FEWER if name == ALONE else SIZES.get(what, (32, 8, 192, 1500))
-            prompts(root / "prompts.jsonl", 2 * n_prompts, longest)
-            run = root / "run"
-            rl = ["rl", "--run", run, "--hf-checkpoint", root / "init", "--device", device, "--dtype", "bf16",
-                  "--prompt-data", root / "prompts.jsonl", "--input-key", "prompt", "--label-key", "label",
-                  "--apply-chat-template", "--rm-type", "random", "--num-rollout", 2, "--rollout-batch-size", n_prompts,
-                  "--n-samples-per-prompt", members, "--rollout-max-response-len", new, "--rollout-stop-token-ids", *stops,
-                  "--lr", "1e-5", "--use-dynamic-batch-size", "--max-tokens-per-gpu", 4096, "--no-save-optim",
-                  "--recompute-granularity", "full", "--colocate", "--server-mem-fraction-static", "0.5", *over, *more]  # fmt: skip
-            t0 = time.time()
-            done = subprocess.run([build / "clime-train", *map(str, rl)], capture_output=True, text=True, timeout=300)
-            text = done.stdout + done.stderr
-            sha = re.search(r"^done .*sha256 (\w{64})$", text, re.M)
-            if done.returncode or not sha or "died" in text:
-                check(False, f"{name}: {text[-2000:]}")
-                for log in run.glob("logs/server*"):
-                    print(f"== {log.name}\n{log.read_text()[-2000:]}", flush=True)
+            sizes = FEWER if name == ALONE else SIZES.get(what, (32, 8, 192, 1500))
+            loop = rl(build, root, root / "init", device, *sizes, *stops, "--colocate", "--server-mem-fraction-static", "0.5", *over, *more)
+            shas[name], _ = no_gap(root, name, loop, "--num-experts" in SHAPES[what])
+            if not shas[name]:
                 break
-            shas[name] = sha.group(1)
-            lines = [json.loads(line) for line in open(run / "metrics.jsonl")]
-            steps = [m for m in lines if m["kind"] == "train"]
-            gap = [m["train/train_rollout_logprob_abs_diff"] for m in steps]
-            tokens = sum(m["train/logprob_gap_tokens"] for m in steps)
-            speed = [f"{m['perf/tokens_per_gpu_per_sec']:.0f}" for m in lines if m["kind"] == "perf"]
-            rollouts = [m for m in lines if m["kind"] == "rollout"]
-            mean = rollouts[-1]["rollout/response_len/mean"]
-            check(tokens > 0 and not any(gap), f"{name}: gap {gap} over {tokens} tokens (mean response {mean:.0f}; "
-                  f"{' '.join(speed)} tok/s; {time.time() - t0:.1f} s)")  # fmt: skip
-            if "--num-experts" in SHAPES[what]:
-                routed = [sum(m.get(f"train/routing_{x}", 0) for m in steps) for x in ("tokens", "wrong")]
-                check(routed == [tokens, 0], f"{name}: other experts drew {routed[1]} of {routed[0]} tokens")
-            subprocess.run(["rm", "-rf", run])
         shas.pop(ALONE, None)
         check(len(set(shas.values())) == 1 and len(shas) == len(WAYS) - 1, f"one SHA-256 of the weights: {set(shas.values())}")
     print(f"{len(failures)} failed")
