@@ -245,14 +245,17 @@ def steps_of(root, name, words, n, limit=None):
     with open(log, "w") as out:
         p = subprocess.Popen(words, stdout=out, stderr=out)
     end = time.time() + (limit or LIMIT)
-    while p.poll() is None and time.time() < end and steps_done(root, name) < n:
+
+    def tokens():  # written after the ledger
+        return [json.loads(x)["train/tokens"] for x in open(root / name / "metrics.jsonl") if x.endswith("\n")] if steps_done(root, name) else []
+
+    while p.poll() is None and time.time() < end and (steps_done(root, name) < n or len(tokens()) < n):
         time.sleep(0.05)
-    done = ended(root, name)[:n]
+    done, trained = ended(root, name)[:n], tokens()[:n]
     p.kill()
     p.wait()
-    tokens = [json.loads(line)["train/tokens"] for line in open(root / name / "metrics.jsonl")] if done else []
     shutil.rmtree(root / name, ignore_errors=True)
-    return done, tokens, log.read_text()
+    return done, trained, log.read_text()
 
 
 def speed_of(root, model, data, name, ranks, packs, *more):

@@ -19,9 +19,7 @@ import time
 
 import ranks
 from ranks import BUILD, DEVICE, LIMIT, ON_GPUS, at_once, deepen, finish, hit, rows, same, sft, speed_of, train
-from shared import SHAPES, check, failures, shape
-
-WIDE = shape("qwen3", 5120, 25600, 1, 64, 8, 128, 151936, "--rope-theta", 1000000, "--untie-embeddings")
+from shared import SHAPES, check, failures
 
 
 def bits(root):
@@ -121,7 +119,7 @@ def main():
                                 stdout=subprocess.DEVNULL)  # fmt: skip
 
     try:
-        one, wide = name and init("one", SHAPES[name]), layers and init("wide", WIDE)
+        one, wide = name and init("one", SHAPES[name]), layers and init("wide", SHAPES["qwen3-32b"])
         for part in (bits, rl, *((lambda root: speed(root, name, one),) if name else ()),
                      *((lambda root: too_large(root, layers, wide),) if layers else ())):  # fmt: skip
             t0 = time.time()

@@ -24,6 +24,7 @@ SHAPES = {
     "qwen3-0.6b": shape("qwen3", 1024, 3072, 28, 16, 8, 128, 151936, "--rope-theta", 1000000),
     "qwen3-4b": shape("qwen3", 2560, 9728, 36, 32, 8, 128, 151936, "--rope-theta", 1000000),
     "qwen3-14b": shape("qwen3", 5120, 17408, 40, 40, 8, 128, 151936, "--rope-theta", 1000000, "--untie-embeddings"),
+    "qwen3-32b": shape("qwen3", 5120, 25600, 64, 64, 8, 128, 151936, "--rope-theta", 1000000, "--untie-embeddings"),
     "glm4-9b": shape("glm4", 4096, 13696, 40, 32, 2, 128, 151552, "--untie-embeddings"),
     "qwen3-30b-a3b": shape("qwen3_moe", 2048, 6144, 48, 32, 4, 128, 151936, "--rope-theta", 1000000, "--num-experts", 128,
                            "--num-experts-per-tok", 8, "--moe-intermediate-size", 768, "--untie-embeddings"),
