@@ -50,7 +50,7 @@ static void begin(struct clime_train *t) {
     const struct clime_layout *l = &t->m->layout;
     t->settled = l->n_slices;
     if (t->made) t->made(t->made_arg, l->n_grads);
-    for (int i = 0; i < l->n_slices; i++) t->fresh[i] = t->anew && l->slices[i].grad >= 0 && !l->slices[i].joined;
+    for (int i = 0; i < l->n_slices; i++) t->fresh[i] = t->anew && t->at[i] >= 0 && !l->slices[i].joined;
     t->anew = false;
 }
 
@@ -240,41 +240,64 @@ static void shared_backward(struct clime_train *t, int T, const int *w, void *co
     ops->add(d, T, D, t->dnorm, dx, t->dnorm);                                                     /* dnorm += */
 }
 
-/* Back through down_norm = sum of weighted experts of ln2: from t->dres to t->dnorm. expert_in and expert_out are not
+/* From t->dres to expert_out, gradients of the rows in their places, and t->dweights. expert_in and expert_out are not
  * kept; here they hold the rows in their places once more, and gradients of them. */
-static void experts_backward(struct clime_train *t, int l, const struct clime_batch *b, void *const *a) {
+static void expert_rows_backward(struct clime_train *t, int T, const int *w, void *const *a) {
     struct clime_model *m = t->m;
     const struct clime_ops *ops = m->ops;
-    const struct clime_router *r = &m->cfg.router;
-    const int *w = m->layout.layer[l].w;
     const struct clime_matrix *gu = &m->matrix[w[CLIME_W_EXPERTS_GU]], *down = &m->matrix[w[CLIME_W_EXPERTS_DOWN]];
-    const int32_t *start = a[CLIME_ACT_START], *from = a[CLIME_ACT_FROM], *at = a[CLIME_ACT_AT];
+    const int32_t *start = a[CLIME_ACT_START], *from = a[CLIME_ACT_FROM];
     struct clime_dev *d = m->dev;
-    int T = b->T, D = m->cfg.D, F = m->cfg.F_expert, R = T * r->k;
+    int D = m->cfg.D, F = m->cfg.F_expert, k = m->cfg.router.k, R = T * k;
     float *dgu = clime_train_grad(t, w[CLIME_W_EXPERTS_GU]), *ddown = clime_train_grad(t, w[CLIME_W_EXPERTS_DOWN]);
     void *dy = a[CLIME_ACT_EXPERT_OUT], *dx = dy, *x = a[CLIME_ACT_EXPERT_IN];
 
     ops->gather(d, R, D, from, t->dres, dy);       /* dy = */
     ops->grouped_dx(d, R, start, dy, down, t->dh); /* dh = */
-    ops->combine_bwd(d, T, F, r->k, at, a[CLIME_ACT_WEIGHTS], t->dh, a[CLIME_ACT_H],
+    ops->combine_bwd(d, T, F, k, a[CLIME_ACT_AT], a[CLIME_ACT_WEIGHTS], t->dh, a[CLIME_ACT_H],
                      t->dweights); /* dweights = , dh and h with the weight */
     if (ddown) ops->grouped_dw(d, R, start, down, dy, a[CLIME_ACT_H], ddown); /* weights += */
     ops->swiglu_bwd(d, R, F, a[CLIME_ACT_GU], t->dh, a[CLIME_ACT_GU]);        /* gu = its gradient */
     ops->gather(d, R, D, from, a[CLIME_ACT_LN2], x);                          /* x = , as in the forward pass */
     if (dgu) ops->grouped_dw(d, R, start, gu, a[CLIME_ACT_GU], x, dgu);       /* weights += */
     ops->grouped_dx(d, R, start, a[CLIME_ACT_GU], gu, dx);                    /* dx = , over dy */
+}
 
+/* Back through down_norm = sum of weighted experts of ln2: from t->dres to t->dnorm. */
+static void experts_backward(struct clime_train *t, int l, const struct clime_batch *b, void *const *a) {
+    struct clime_model *m = t->m;
+    const struct clime_ops *ops = m->ops;
+    const struct clime_router *r = &m->cfg.router;
+    const int *w = m->layout.layer[l].w;
+    struct clime_travel_layer layer;
+    struct clime_dev *d = m->dev;
+    const int T = b->T;
+    if (clime_train_travels(t, l, &layer)) {
+        const struct clime_travel_rows rows = clime_rows_travel(T, a);
+        clime_travel_backward(t->travel, &layer, &rows, t->dres, a[CLIME_ACT_WEIGHTS], t->dh, t->dweights);
+    } else {
+        expert_rows_backward(t, T, w, a);
+    }
     ops->route_bwd(d, T, r, a[CLIME_ACT_SCORES], a[CLIME_ACT_CHOSEN], t->dweights, t->dscores); /* dscores = */
     clime_train_weight_grad(t, T, t->dscores, a[CLIME_ACT_LN2], w[CLIME_W_ROUTER]);             /* weight += */
     ops->gemm_dx(d, T, t->dscores, &m->matrix[w[CLIME_W_ROUTER]], t->dnorm);                    /* dnorm = */
     if (m->cfg.F_shared) shared_backward(t, T, w, a);                                           /* dnorm += */
-    ops->combine(d, T, D, r->k, at, NULL, dx, t->dnorm, NULL, t->dnorm);                        /* dnorm += */
+    ops->combine(d, T, m->cfg.D, r->k, a[CLIME_ACT_AT], NULL, a[CLIME_ACT_EXPERT_OUT], t->dnorm, NULL,
+                 t->dnorm); /* dnorm += */
+}
+
+/* Experts that stay here, of which others' packs need this layer, while this rank has none. */
+static void others_backward(struct clime_train *t, int l) {
+    struct clime_travel_layer layer;
+    const struct clime_layer_act a = clime_train_act(t, l);
+    const struct clime_travel_rows none = clime_rows_travel(0, a.at);
+    if (clime_train_travels(t, l, &layer)) clime_travel_backward(t->travel, &layer, &none, NULL, NULL, t->dh, NULL);
 }
 
 static void experts_again(struct clime_train *t, int l, const struct clime_batch *b, void *const *a) {
     (void)l;
     const struct clime_config *c = &t->m->cfg;
-    t->m->ops->swiglu(t->m->dev, b->T * c->router.k, c->F_expert, a[CLIME_ACT_GU], a[CLIME_ACT_H]);
+    if (!t->travel) t->m->ops->swiglu(t->m->dev, b->T * c->router.k, c->F_expert, a[CLIME_ACT_GU], a[CLIME_ACT_H]);
     if (c->F_shared) t->m->ops->swiglu(t->m->dev, b->T, c->F_shared, a[CLIME_ACT_SHARED_GU], a[CLIME_ACT_SHARED_H]);
 }
 
@@ -414,6 +437,7 @@ static enum clime_err body_backward(struct clime_train *t, const struct clime_pa
     struct clime_batch batch = clime_train_batch(t);
     const bool any = b->n_loss > 0;
     int stage = 0;
+    batch.again = true;
     if (any && body_trained(t)) norm_backward(t, t->T, t->R);
     stage_done(t, stage++);
     for (int l = m->cfg.L - 1; l >= m->layout.first_trained; l--) {
@@ -424,7 +448,10 @@ static enum clime_err body_backward(struct clime_train *t, const struct clime_pa
             struct clime_layer_act a = clime_train_act(t, l);
             clime_layer_forward(m, l, &batch, &a, NULL, NULL); /* from the kept x: the same bits as before */
         }
-        if (any) layer_backward(t, l, &batch);
+        if (any)
+            layer_backward(t, l, &batch);
+        else
+            others_backward(t, l);
         stage_done(t, stage++);
     }
     if (any && t->at[m->layout.embed] >= 0) embedding_backward(t, t->T);
@@ -441,7 +468,10 @@ enum clime_err clime_train_idle(struct clime_train *t, bool backward, struct cli
     }
     t->made(t->made_arg, l->n_grads);
     for (int i = 0; i < clime_train_stages(l); i++) {
-        if (i > 0 && i < clime_train_stages(l) - 1) ask(t, l->n_layers - i);
+        if (i > 0 && i < clime_train_stages(l) - 1) {
+            ask(t, l->n_layers - i);
+            others_backward(t, l->n_layers - i);
+        }
         t->made(t->made_arg, clime_train_stage(l, i));
     }
     return clime_train_wait(t, e);

@@ -22,15 +22,17 @@ struct clime_train {
     int max_rows;                           /* of this rank */
     int n_cuts;                             /* of a batch that are this rank's */
     struct clime_context *context;          /* the ranks that share a batch; NULL: none do */
+    struct clime_travel *travel;            /* to experts that stay with their rank; NULL: all are here */
     struct clime_cut_sum cut_sum, tied_sum; /* with several cuts; the second of a head that is the embedding */
     struct clime_plan plan;
     struct clime_train_sizes sizes;
-    float *grads;    /* [n_grads] */
-    int64_t n_grads; /* layout.n_grads; with a ring of weights two layers' at a time, and what is of no layer */
-    int64_t *at;     /* [layout.n_slices] where in it a row's gradient is; -1 = there is none */
-    bool anew;       /* the next backward pass begins them anew */
-    bool *fresh;     /* [layout.n_slices] of a joined tensor's first row: nothing there counts yet, the first writes */
-    int settled;     /* in a backward pass: the rows from here on are done */
+    float *grads;       /* [n_grads] */
+    int64_t n_grads;    /* layout.n_grads; with a ring of weights two layers' at a time, and what is of no layer */
+    int64_t most_grads; /* of a layer, with a ring */
+    int64_t *at;        /* [layout.n_slices] where in it a row's gradient is; -1 = there is none */
+    bool anew;          /* the next backward pass begins them anew */
+    bool *fresh; /* [layout.n_slices] of a joined tensor's first row: nothing there counts yet, the first writes */
+    int settled; /* in a backward pass: the rows from here on are done */
     clime_train_made *made;
     void *made_arg;
     float *unread; /* [the widest norm] gradients of frozen norms */
@@ -78,7 +80,7 @@ struct clime_layer_act clime_train_act(const struct clime_train *t, int l);
 struct clime_batch clime_train_batch(const struct clime_train *t);
 
 enum clime_err clime_train_wait(struct clime_train *t, struct clime_error *e);
-void clime_train_ask_layers(struct clime_train *t); /* of the ring, all in turn */
+void clime_train_ask_layers(struct clime_train *t); /* of the ring, all in turn, for others' sake: no pack is here */
 
 /* Zeros where nothing counts yet. */
 void clime_train_settle(const struct clime_train *t, int row);
@@ -135,6 +137,9 @@ static inline void *clime_train_rows(const struct clime_train *t, const void *x,
 
 /* weight += of a product with the matrix of a row, unless it is frozen; = where nothing counts yet. */
 void clime_train_weight_grad(const struct clime_train *t, int T, const void *dy, const void *x, int row);
+
+/* Layer l's experts that stay here, with where their gradients go; false where there are none. */
+bool clime_train_travels(const struct clime_train *t, int l, struct clime_travel_layer *out);
 
 /* model/latent.c: back through latent attention as backward.c goes through the others, from t->dres to t->dnorm; and
  * what SELECTIVE did not keep of it. */

@@ -108,6 +108,13 @@ static void whole_experts(struct clime_model *m, int T, const int *w, void *cons
                      a[CLIME_ACT_EXPERT_IN] /* nobody reads it any more */, a[CLIME_ACT_EXPERT_OUT]);
 }
 
+/* The same of a trainer's experts that stay with their rank: rows go there, and come home. */
+static void travelling_rows(struct clime_model *m, int l, const struct clime_batch *b, void *const *a) {
+    const struct clime_travel_layer layer = clime_layer_travel(m, l);
+    const struct clime_travel_rows rows = clime_rows_travel(b->T, a);
+    clime_travel_forward(b->travel, &layer, &rows);
+}
+
 /* down_norm = sum over the chosen experts e of weight_e expert_out_e, plus the shared one's. Every rank chooses alike
  * and adds its columns. */
 static void experts(struct clime_model *m, int l, const struct clime_batch *b, void *const *a) {
@@ -122,7 +129,11 @@ static void experts(struct clime_model *m, int l, const struct clime_batch *b, v
     ops->route(d, T, r, a[CLIME_ACT_SCORES], clime_weight(m, w[CLIME_W_ROUTER_BIAS]), a[CLIME_ACT_SCORES],
                a[CLIME_ACT_CHOSEN], a[CLIME_ACT_WEIGHTS], b->routing);
     ops->permute(d, T, r, a[CLIME_ACT_CHOSEN], a[CLIME_ACT_START], a[CLIME_ACT_FROM], a[CLIME_ACT_AT]);
-    (m->ranks.whole_experts ? whole_experts : rows_of_experts)(m, T, w, a);
+    if (b->travel && b->again) return;
+    if (b->travel)
+        travelling_rows(m, l, b, a);
+    else
+        (m->ranks.whole_experts ? whole_experts : rows_of_experts)(m, T, w, a);
     ops->combine(d, T, D / m->ranks.n, r->k, a[CLIME_ACT_AT], a[CLIME_ACT_WEIGHTS], a[CLIME_ACT_EXPERT_OUT],
                  m->cfg.F_shared ? a[CLIME_ACT_SHARED_OUT] : NULL,
                  m->cfg.shared_gate ? a[CLIME_ACT_SHARED_WEIGHT] : NULL,

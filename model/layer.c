@@ -24,7 +24,10 @@ void clime_layer_acts(const struct clime_model *m, struct clime_act_info out[CLI
     size_t whole = E && m->ranks.whole_experts ? 1 : 0, GU = 2 * (k * FE > F ? k * FE : F) / n;
     if (whole && 2 * k * FE > GU) GU = 2 * k * FE; /* all rows may choose one rank's */
     const size_t gathered[] = {D, whole || F > k * FE ? F : k * FE, FS, latent ? HV : Q};
-    if (k * FE > F) F = k * FE; /* one place for layers of either kind */
+    if (m->ring && m->ring->experts) /* their rows are elsewhere (context/travel.h): gu and h are dense layers' alone */
+        GU = 2 * F;
+    else if (k * FE > F) /* one place for layers of either kind */
+        F = k * FE;
     size_t widest = 0;
     for (size_t i = 0; i < CLIME_COUNT(gathered); i++) widest = gathered[i] > widest ? gathered[i] : widest;
     enum clime_act_cost normed = post ? product : cheap; /* read by the backward pass of the norm after it */

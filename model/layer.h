@@ -34,6 +34,22 @@ static inline size_t clime_act_bytes(const struct clime_act_info *a, int rows) {
 void clime_layer_forward(struct clime_model *m, int l, const struct clime_batch *b, const struct clime_layer_act *a,
                          const void *res, const void *delta);
 
+/* Of experts that stay with their rank: layer l's, whose gradients are not wanted; and the rows of a layer. */
+static inline struct clime_travel_layer clime_layer_travel(const struct clime_model *m, int l) {
+    const int *w = m->layout.layer[l].w;
+    return (struct clime_travel_layer){
+        .number = l, .gu = &m->matrix[w[CLIME_W_EXPERTS_GU]], .down = &m->matrix[w[CLIME_W_EXPERTS_DOWN]]};
+}
+static inline struct clime_travel_rows clime_rows_travel(int T, void *const *a) {
+    return (struct clime_travel_rows){.T = T,
+                                      .start = a[CLIME_ACT_START],
+                                      .from = a[CLIME_ACT_FROM],
+                                      .at = a[CLIME_ACT_AT],
+                                      .x = a[CLIME_ACT_LN2],
+                                      .places = a[CLIME_ACT_EXPERT_OUT],
+                                      .room = a[CLIME_ACT_EXPERT_IN]};
+}
+
 /* y[i] = routing[rows[i]], device arrays. */
 void clime_gather_routing(const struct clime_model *m, int R, const int32_t *rows, const uint32_t *routing,
                           uint32_t *y);

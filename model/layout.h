@@ -169,6 +169,8 @@ void clime_layout_head_rows(const struct clime_layout *l, int rank, int n_ranks,
  * number of them. A rank's own parts lie behind each other in a buffer of its own. */
 struct clime_part { /* of world ranks, this one's; world 1: all */
     int rank, world;
+    bool experts; /* each rank has some experts whole, and their parts follow them: cut at the blocks in which one
+                   * rank's end, so that of a block which two of them share one has a few elements of the other's */
 };
 
 struct clime_range { /* elements [lo, hi) are the rank's; in its own buffer they begin at `at` */
@@ -182,6 +184,18 @@ struct clime_parts {
     int n;
     int64_t own; /* elements of this rank's buffer */
 };
+
+/* With who.experts one of the tensors of a layer's experts: rank r's ones are its r-th part of `each` elements. */
+struct clime_stay {
+    int row;       /* of the layout */
+    int64_t at, n; /* elements of all, in the whole buffer; */
+    int64_t room;  /* and of what lies between them and the next tensor */
+    int64_t grad;  /* of the first, in the buffer of gradients; -1 = they are frozen */
+    int64_t each;
+};
+#define CLIME_STAYS 2 /* tensors of a layer */
+/* The i-th; false where there is none: a layer without experts, or they do not stay. */
+bool clime_layout_stays(const struct clime_layout *l, int layer, int i, struct clime_part who, struct clime_stay *out);
 
 /* Of the gradients [0, n_grads), cut at multiples of `block`. */
 void clime_parts_make(struct clime_parts *p, const struct clime_layout *l, size_t block, struct clime_part who);

@@ -36,6 +36,11 @@ static int first_row(const struct clime_layout *l, int layer) {
     return layer < l->n_layers ? l->layer[layer].w[CLIME_W_LN1] : l->norm;
 }
 
+/* An expert's matrices, which are no part of the ring. */
+static bool stays(const struct clime_model *m, int i) {
+    return m->ring && m->ring->experts && m->layout.slices[i].n_experts;
+}
+
 /* Bytes of all packed copies; with base, they are given their places. Layers that have the same place of a ring have
  * the same here. */
 static size_t carve_packed(struct clime_model *m, char *base) {
@@ -47,10 +52,13 @@ static size_t carve_packed(struct clime_model *m, char *base) {
         most = at;
         for (int layer = k; layer < l->n_layers; layer += places) {
             size_t end = at;
-            for (int i = first_row(l, layer); i < first_row(l, layer + 1); i++) end = carve_matrix(m, i, base, end);
+            for (int i = first_row(l, layer); i < first_row(l, layer + 1); i++)
+                if (!stays(m, i)) end = carve_matrix(m, i, base, end);
             if (end > most) most = end;
         }
     }
+    for (int i = 0; i < l->n_slices; i++)
+        if (stays(m, i)) at = carve_matrix(m, i, base, at);
     return at;
 }
 
@@ -65,9 +73,9 @@ static void pack(const struct clime_model *m, const struct clime_matrix *w) {
     }
 }
 
-void clime_model_pack_rows(struct clime_model *m, int from, int to) {
+void clime_model_pack_rows(struct clime_model *m, int from, int to, bool staying) {
     for (int i = from; i < to; i++)
-        if (m->matrix[i].N && m->matrix[i].packed) pack(m, &m->matrix[i]);
+        if (m->matrix[i].N && m->matrix[i].packed && stays(m, i) == staying) pack(m, &m->matrix[i]);
 }
 
 void clime_model_repack(struct clime_model *m) {
@@ -78,11 +86,11 @@ void clime_model_repack(struct clime_model *m) {
     }
     clime_ring_changed(m);
     if (!m->ring) {
-        clime_model_pack_rows(m, 0, l->n_slices);
+        clime_model_pack_rows(m, 0, l->n_slices, false);
         return;
     }
-    clime_model_pack_rows(m, 0, first_row(l, 0));
-    clime_model_pack_rows(m, l->norm, l->n_slices);
+    clime_model_pack_rows(m, 0, first_row(l, 0), false);
+    clime_model_pack_rows(m, l->norm, l->n_slices, false);
 }
 
 size_t clime_model_bytes(const struct clime_model *m) {

@@ -17,6 +17,7 @@
 #include "model/act.h"
 #include "model/config/config.h"
 #include "model/context/context.h"
+#include "model/context/travel.h"
 #include "model/weights.h"
 
 /* A model over the ranks of a group (model/ranks.c): each has its share of the weights and computes its columns of
@@ -43,18 +44,24 @@ struct clime_model_ranks {
  * nothing it asks all the same (clime_train_idle). */
 #define CLIME_RING_PLACES 2
 
+/* Experts that stay (who.experts): each rank has its own ones whole, in one place for good; the ring has none of them.
+ * What a rank keeps follows the blocks of the norm and ends a little before or behind its experts: the elements in
+ * between, the edges, are another rank's, from whom they come whenever weights have changed. */
 struct clime_ring {
     struct clime_part who;
     int64_t first, end;       /* elements of the whole that are of layers */
     struct clime_range *kept; /* of these: whose they are; this rank's begin at element `at` of flat */
     int n_kept;
-    int64_t place[CLIME_RING_PLACES];    /* in flat */
-    int64_t tail;                        /* in flat: of the elements from `end` on */
-    int64_t n;                           /* elements of flat */
-    int holds[CLIME_RING_PLACES];        /* which layer is there; -1 = none */
-    int coming;                          /* the layer on its way; -1 = none */
-    uint32_t number;                     /* of its exchange */
-    struct clime_links *links;           /* borrowed */
+    struct clime_range *experts;      /* [layers][CLIME_STAYS] this rank's, where it has any; NULL: they do not stay */
+    bool edges;                       /* are what the weights are */
+    int64_t visit, n_visit;           /* in flat: room for other ranks' experts on their way to `whole` */
+    int64_t place[CLIME_RING_PLACES]; /* in flat */
+    int64_t tail;                     /* in flat: of the elements from `end` on */
+    int64_t n;                        /* elements of flat */
+    int holds[CLIME_RING_PLACES];     /* which layer is there; -1 = none */
+    int coming;                       /* the layer on its way; -1 = none */
+    uint32_t number;                  /* of its exchange */
+    struct clime_links *links;        /* borrowed */
     struct clime_move *sends, *receives; /* [n_kept * (world - 1)], [n_kept] */
     void *whole;                         /* host: all weights, of rank 0; NULL until they were wanted */
     bool is_new;                         /* whole is older than the weights */
@@ -187,6 +194,11 @@ static inline void *clime_model_at(const struct clime_model *m, int64_t offset) 
 void clime_model_ring(struct clime_model *m, const struct clime_layout *trained, struct clime_part who);
 void clime_model_ring_link(struct clime_model *m, struct clime_links *links); /* before the first layer is asked for */
 
+/* Which rank's part of the updates this is: the ring's, or of all links; NULL = alone. */
+static inline struct clime_part clime_model_part(const struct clime_model *m, const struct clime_links *links) {
+    return m->ring ? m->ring->who : (struct clime_part){links ? links->rank : 0, links ? links->world : 1, false};
+}
+
 /* Without a ring these do nothing. */
 /* What is queued from now on finds layer l; layer `next` begins to come, -1 = none. A failure is the model's
  * (clime_model_ranks_check). */
@@ -235,6 +247,8 @@ struct clime_batch {
     struct clime_kv *kv;           /* NULL = packed */
     uint32_t *routing;             /* [T] device: folds what the routers choose (ops->route); NULL = nobody asks */
     struct clime_context *context; /* packed: the T rows are this rank's of those that attn is of; NULL = all are */
+    struct clime_travel *travel;   /* packed: rows go to experts that stay with their rank; NULL = all are here */
+    bool again;                    /* for the backward pass, which needs nothing of what those experts would give */
 };
 
 /* Scratch of a server's forward, planned once for max_rows rows and max_out head rows. */
@@ -277,8 +291,8 @@ const void *clime_tied_head(const struct clime_model *m);
 void clime_model_put(void *arg, int64_t offset, const void *data, int64_t n);
 /* Names what load allocates beside the weights, anew. */
 void clime_model_plan(struct clime_model *m);
-/* Packs the matrices of rows [from, to) again, where the device packs. */
-void clime_model_pack_rows(struct clime_model *m, int from, int to);
+/* Packs the matrices of rows [from, to) again, where the device packs: those of experts that stay, or all others. */
+void clime_model_pack_rows(struct clime_model *m, int from, int to, bool staying);
 /* First element of a layer; of one behind the last, the final norm's. */
 int64_t clime_layer_from(const struct clime_layout *l, int layer);
 void clime_ring_free(struct clime_ring *r); /* NULL is fine */

@@ -4,7 +4,7 @@
  * a block for each rank goes to some of them, in turn from layer to layer. */
 #include <stdlib.h>
 
-#include "model/layout.h"
+#include "model/layout_int.h"
 
 static int64_t first_gradient(const struct clime_layout *l, int row) {
     while (row < l->n_slices && l->slices[row].grad < 0) row++;
@@ -17,27 +17,66 @@ static void add(struct clime_parts *p, int64_t *own, int64_t lo, int64_t hi, int
     own[rank] += hi - lo;
 }
 
+bool clime_layout_stays(const struct clime_layout *l, int layer, int i, struct clime_part who, struct clime_stay *out) {
+    static const int tensors[CLIME_STAYS] = {CLIME_W_EXPERTS_GU, CLIME_W_EXPERTS_DOWN};
+    const struct clime_layer_at *at = &l->layer[layer];
+    if (!who.experts || at->mlp != CLIME_MLP_EXPERTS) return false;
+    const int row = at->w[tensors[i]];
+    const struct clime_slice *s = &l->slices[row];
+    /* gate, up and down are of one size */
+    const int64_t n = s->n * s->n_experts * (tensors[i] == CLIME_W_EXPERTS_GU ? 2 : 1);
+    CHECK(s->n_experts % who.world == 0);
+    *out = (struct clime_stay){.row = row, .at = s->offset, .n = n, .grad = s->grad, .each = n / who.world};
+    out->room = clime_layout_align(n);
+    return true;
+}
+
+struct cutting {
+    struct clime_parts *p;
+    int64_t block, at; /* cut so far, at a whole block */
+    int64_t *own;      /* [world] */
+};
+
+/* The blocks up to `end` evenly, rank `first` the first. */
+static void cut_evenly(struct cutting *c, int64_t end, int first) {
+    const int64_t lo = c->at, n_blocks = (end - lo + c->block - 1) / c->block;
+    const int world = c->p->who.world;
+    for (int r = 0; r < world; r++) {
+        int64_t from = lo + n_blocks * r / world * c->block, to = lo + n_blocks * (r + 1) / world * c->block;
+        add(c->p, c->own, from < end ? from : end, to < end ? to : end, (r + first) % world);
+    }
+    c->at = end;
+}
+
+/* Up to and with a layer's experts. */
+static void cut_at_experts(struct cutting *c, const struct clime_layout *l, int layer) {
+    struct clime_stay s;
+    for (int i = 0; i < CLIME_STAYS; i++) {
+        if (!clime_layout_stays(l, layer, i, c->p->who, &s) || s.grad < 0) continue;
+        cut_evenly(c, s.grad / c->block * c->block, layer);
+        for (int r = 0; r < c->p->who.world; r++) {
+            int64_t end = (s.grad + s.each * (r + 1)) / c->block * c->block;
+            add(c->p, c->own, c->at, end, r);
+            c->at = end;
+        }
+    }
+}
+
 void clime_parts_make(struct clime_parts *p, const struct clime_layout *l, size_t norm_block, struct clime_part who) {
     const int world = who.world > 1 ? who.world : 1;
-    const int64_t block = (int64_t)norm_block;
-    int64_t *own = xcalloc((size_t)world, sizeof *own);
-    *p = (struct clime_parts){.who = {who.rank, world}};
-    p->ranges = xcalloc((size_t)(l->n_layers + 2) * (size_t)world, sizeof *p->ranges);
-    int64_t lo = 0;
+    struct cutting c = {p, (int64_t)norm_block, 0, xcalloc((size_t)world, sizeof *c.own)};
+    *p = (struct clime_parts){.who = {who.rank, world, who.experts && world > 1}};
+    p->ranges = xcalloc((size_t)(l->n_layers + 2) * (size_t)world * (1 + 2 * CLIME_STAYS), sizeof *p->ranges);
     for (int i = 0; i <= l->n_layers + 1 && world > 1; i++) { /* the embedding, the layers, norm and head */
-        int64_t end = i > l->n_layers
-                          ? l->n_grads
-                          : first_gradient(l, i < l->n_layers ? l->layer[i].w[CLIME_W_LN1] : l->norm) / block * block;
-        int64_t n_blocks = (end - lo + block - 1) / block;
-        for (int r = 0; r < world; r++) {
-            int64_t from = lo + n_blocks * r / world * block, to = lo + n_blocks * (r + 1) / world * block;
-            add(p, own, from < end ? from : end, to < end ? to : end, (r + i) % world);
-        }
-        lo = end;
+        int64_t end = i > l->n_layers ? l->n_grads
+                                      : first_gradient(l, i < l->n_layers ? l->layer[i].w[CLIME_W_LN1] : l->norm) /
+                                            c.block * c.block;
+        if (i > 0 && i <= l->n_layers) cut_at_experts(&c, l, i - 1);
+        cut_evenly(&c, end, i);
     }
-    if (world == 1) add(p, own, 0, l->n_grads, 0);
-    p->own = own[who.rank];
-    free(own);
+    if (world == 1) add(p, c.own, 0, l->n_grads, 0);
+    p->own = c.own[who.rank];
+    free(c.own);
 }
 
 void clime_parts_free(struct clime_parts *p) {

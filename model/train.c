@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "model/convert.h"
+#include "model/layout_int.h"
 
 /* ---- memory -------------------------------------------------------------------------------------------------- */
 
@@ -93,11 +94,26 @@ static int64_t embedding_grads(const struct clime_layout *l) {
     return clime_train_stage(l, clime_train_stages(l) - 2);
 }
 
-/* Elements of the longest stage of a layer. */
-static int64_t most_grads(const struct clime_layout *l) {
+/* Where in a layer's stage the gradient is that lies i elements behind the layer's first, `from`: of experts that stay
+ * with their rank only this one's have a place. What lies behind them, padding first, is as aligned as it was. */
+static int64_t held_grad(const struct clime_model *m, int layer, int64_t from, int64_t i) {
+    const struct clime_part who = m->ring->who;
+    int64_t out = i - from;
+    struct clime_stay s;
+    for (int k = 0; k < CLIME_STAYS && clime_layout_stays(&m->layout, layer, k, who, &s); k++) {
+        const int64_t gap = s.room - s.n, held = clime_layout_align(s.each + gap);
+        if (s.grad < 0 || i < s.grad) continue;
+        out -= i < s.grad + s.n ? s.each * who.rank : s.room - held;
+    }
+    return out;
+}
+
+/* What the longest stage of a layer takes. */
+static int64_t most_grads(const struct clime_model *m) {
+    const struct clime_layout *l = &m->layout;
     int64_t most = 0;
     for (int i = 1; i < clime_train_stages(l) - 1; i++) {
-        int64_t n = clime_train_stage(l, i - 1) - clime_train_stage(l, i);
+        int64_t n = held_grad(m, l->n_layers - i, clime_train_stage(l, i), clime_train_stage(l, i - 1));
         if (n > most) most = n;
     }
     return most;
@@ -107,7 +123,7 @@ static int64_t most_grads(const struct clime_layout *l) {
 static int64_t held_grads(const struct clime_model *m) {
     const struct clime_layout *l = &m->layout;
     if (!m->ring) return l->n_grads;
-    return embedding_grads(l) + (l->n_grads - clime_train_stage(l, 0)) + CLIME_RING_PLACES * most_grads(l);
+    return embedding_grads(l) + (l->n_grads - clime_train_stage(l, 0)) + CLIME_RING_PLACES * most_grads(m);
 }
 
 int64_t clime_train_grad_at(const struct clime_train *t, int64_t i) {
@@ -117,8 +133,9 @@ int64_t clime_train_grad_at(const struct clime_train *t, int64_t i) {
     if (i >= head) return embedding + (i - head);
     int stage = 1;
     while (i < clime_train_stage(l, stage)) stage++;
-    return embedding + (l->n_grads - head) + (l->n_layers - stage) % CLIME_RING_PLACES * most_grads(l) +
-           (i - clime_train_stage(l, stage));
+    const int layer = l->n_layers - stage;
+    return embedding + (l->n_grads - head) + layer % CLIME_RING_PLACES * t->most_grads +
+           held_grad(t->m, layer, clime_train_stage(l, stage), i);
 }
 
 /* ---- cuts ---- */
@@ -160,6 +177,36 @@ static void cut_rows(struct clime_train *t) {
     clime_context_init(t->context, t->m->ops, t->m->dev, &t->m->heads, r->ranks, r->rank, r->links);
 }
 
+/* ---- experts that stay with their rank ---- */
+
+static void open_travel(struct clime_train *t) {
+    struct clime_model *m = t->m;
+    const struct clime_ring *r = m->ring;
+    struct clime_stay s;
+    if (!r || !r->experts) return;
+    CHECK(t->o.rows.cuts == 1);
+    t->travel = xcalloc(1, sizeof *t->travel);
+    clime_travel_init(t->travel, m->ops, m->dev, &m->cfg.router, m->cfg.D, m->cfg.F_expert, r->who.world, r->who.rank,
+                      r->links);
+    for (int i = 0; i < m->cfg.L * CLIME_STAYS; i++) { /* their gradients are made there alone */
+        if (!clime_layout_stays(&m->layout, i / CLIME_STAYS, i % CLIME_STAYS, r->who, &s)) continue;
+        for (int k = s.row; k == s.row || (k < m->layout.n_slices && m->layout.slices[k].joined); k++) t->at[k] = -1;
+    }
+}
+
+bool clime_train_travels(const struct clime_train *t, int l, struct clime_travel_layer *out) {
+    const struct clime_model *m = t->m;
+    struct clime_stay s;
+    if (!t->travel || m->layout.layer[l].mlp != CLIME_MLP_EXPERTS) return false;
+    *out = clime_layer_travel(m, l);
+    for (int i = 0; i < CLIME_STAYS && t->grads; i++) {
+        clime_layout_stays(&m->layout, l, i, m->ring->who, &s);
+        float *grad = s.grad < 0 ? NULL : t->grads + clime_train_grad_at(t, s.grad + s.each * m->ring->who.rank);
+        *(s.row == m->layout.layer[l].w[CLIME_W_EXPERTS_GU] ? &out->d_gu : &out->d_down) = grad;
+    }
+    return true;
+}
+
 /* Adds every buffer to t->plan and says in t->sizes what it is for. */
 static void plan_train(struct clime_train *t) {
     const struct clime_config *c = &t->m->cfg;
@@ -198,6 +245,7 @@ static void plan_train(struct clime_train *t) {
     clime_plan_add(p, "dv", back * T * KV * dt, &t->dv);
     clime_plan_add(p, "dqkv", back * T * (c->latent.R ? H * latent_width(c) : Q + 2 * KV) * dt, &t->dqkv);
     if (t->context) clime_context_plan(t->context, t->max_rows, back, p);
+    if (t->travel) clime_travel_plan(t->travel, c->L, t->max_rows, back, p);
     t->sizes.activations = clime_plan_bytes(p) - t->sizes.gradients;
 
     clime_plan_add(p, "loss rows", R * 4, (void **)&t->rows);
@@ -227,10 +275,12 @@ static struct clime_train *new_train(struct clime_model *m, const struct clime_t
     t->o = *o;
     t->fresh = xcalloc((size_t)m->layout.n_slices, sizeof *t->fresh);
     t->at = xcalloc((size_t)m->layout.n_slices, sizeof *t->at);
+    t->most_grads = m->ring ? most_grads(m) : 0;
     for (int i = 0; i < m->layout.n_slices; i++)
         t->at[i] = m->layout.slices[i].grad < 0 ? -1 : clime_train_grad_at(t, m->layout.slices[i].grad);
     t->n_grads = held_grads(m);
     cut_rows(t);
+    open_travel(t);
     if (t->o.head_chunk <= 0) {
         size_t rows = m->ops->head_bytes / 4 / (size_t)m->cfg.V;
         t->o.head_chunk = rows < 1 ? 1 : rows > (size_t)t->max_rows ? t->max_rows : (int)rows;
@@ -262,6 +312,8 @@ static void free_host(struct clime_train *t) {
     free(t->loss_from);
     free(t->start);
     free(t->context);
+    if (t->travel) clime_travel_free(t->travel);
+    free(t->travel);
     free(t);
 }
 
@@ -369,7 +421,7 @@ static void upload(struct clime_train *t, const struct clime_packed_batch *b) {
 }
 
 struct clime_batch clime_train_batch(const struct clime_train *t) {
-    struct clime_batch out = {.T = t->T, .ids = t->ids, .pos = t->pos, .context = t->context};
+    struct clime_batch out = {.T = t->T, .ids = t->ids, .pos = t->pos, .context = t->context, .travel = t->travel};
     out.attn = (struct clime_attn){.n_seq = t->n_seq, .q_start = t->q_start, .h_q_start = t->start};
     for (int s = 0; s < t->n_seq; s++) {
         int len = t->start[s + 1] - t->start[s];
@@ -453,11 +505,21 @@ enum clime_err clime_train_wait(struct clime_train *t, struct clime_error *e) {
         if (e) *e = t->context->error;
         rc = t->context->error.code;
     }
+    if (!rc && t->travel && t->travel->error.code) {
+        if (e) *e = t->travel->error;
+        rc = t->travel->error.code;
+    }
     return rc ? rc : t->m->ops->sync(t->m->dev, e);
 }
 
 void clime_train_ask_layers(struct clime_train *t) {
-    for (int l = 0; l < t->m->cfg.L; l++) clime_ring_layer(t->m, l, layer_after(t->m, l));
+    struct clime_travel_layer layer;
+    for (int l = 0; l < t->m->cfg.L; l++) {
+        const struct clime_layer_act a = clime_train_act(t, l);
+        const struct clime_travel_rows none = clime_rows_travel(0, a.at);
+        clime_ring_layer(t->m, l, layer_after(t->m, l));
+        if (clime_train_travels(t, l, &layer)) clime_travel_forward(t->travel, &layer, &none);
+    }
 }
 
 enum clime_err clime_train_forward(struct clime_train *t, const struct clime_packed_batch *b, bool save, float *logp,

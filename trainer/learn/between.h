@@ -24,7 +24,9 @@ struct clime_between {
     const struct clime_model *m;
     struct clime_links *links;
     const struct clime_parts *parts; /* borrowed */
-    struct clime_piece *pieces;      /* from the last gradients to the first */
+    struct clime_parts ranges;       /* these, cut also where experts begin and end that stay with their rank */
+    int *made_by;               /* [ranges.n] the rank that has the sum of all ranks' gradients; -1: each has some */
+    struct clime_piece *pieces; /* from the last gradients to the first */
     int n_pieces;
     int64_t most;                    /* elements of this rank's part of a piece, at most */
     float *received;                 /* [places][world - 1][most] */

@@ -65,8 +65,7 @@ static clime_train_made made;
 enum clime_err clime_lanes_open(struct clime_lanes *l, const struct clime_model *m, struct clime_train *t, int n,
                                 int share, struct clime_links *links, struct clime_error *e) {
     *l = (struct clime_lanes){.train = t, .m = m, .n = n, .share = share, .round = clime_train_grads(t)};
-    clime_parts_make(&l->parts, &m->layout, m->ops->norm_block,
-                     (struct clime_part){links ? links->rank : 0, links ? links->world : 1});
+    clime_parts_make(&l->parts, &m->layout, m->ops->norm_block, clime_model_part(m, links));
     enum clime_err rc;
     if (n == 1) return CLIME_OK;
     l->between.from = l->round;

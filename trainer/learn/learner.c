@@ -56,7 +56,7 @@ static struct clime_memory_users memory_users(const struct clime_learner *l) {
                                    .has_critic = needs_critic(o),
                                    .offload = offload(l),
                                    .servers = !clime_loss_is_supervised(&o->objective) || o->beside_servers,
-                                   .part = {.world = o->n_ranks},
+                                   .part = {.world = o->n_ranks, .experts = o->expert_parallel > 1},
                                    .lanes = clime_lanes_left(o->gradient_lanes, o->context_parallel, o->n_ranks)};
     clime_memory_fit(l->model, &u);
     return u;
@@ -65,7 +65,7 @@ static struct clime_memory_users memory_users(const struct clime_learner *l) {
 /* ---- weights in parts ---- */
 
 static struct clime_part rank_of(const struct clime_learner_options *o) {
-    return (struct clime_part){o->place.rank, o->n_ranks};
+    return (struct clime_part){o->place.rank, o->n_ranks, o->expert_parallel > 1};
 }
 
 static size_t need(const struct clime_learner *l, bool *fits) {
@@ -84,6 +84,11 @@ static void choose_parts(struct clime_learner *l, struct clime_buf *out) {
     size_t of[2];
     bool fits[2];
     if (o->n_ranks == 1) o->shard_weights = CLIME_SHARD_OFF;
+    if (o->expert_parallel > 1) {
+        o->shard_weights = CLIME_SHARD_ON;
+        clime_model_ring(l->model, &l->model->layout, rank_of(o));
+        return;
+    }
     for (int parts = 0; parts < 2 && o->n_ranks > 1; parts++) {
         clime_model_ring(l->model, &l->model->layout, parts ? rank_of(o) : (struct clime_part){0, 1});
         of[parts] = need(l, &fits[parts]);
@@ -105,6 +110,7 @@ static void derive_ranks(struct clime_learner_options *o) {
     if (o->n_ranks < 1) o->n_ranks = 1;
     if (!o->gradient_lanes) o->gradient_lanes = o->n_ranks;
     if (!o->context_parallel) o->context_parallel = 1;
+    if (!o->expert_parallel) o->expert_parallel = 1;
     if (!o->rank_limit_us) o->rank_limit_us = RANK_LIMIT_US;
     if (o->left_out && o->place.world < 2) /* rank 0, before it starts the others: their places say theirs */
         o->place.local_rank = clime_place_device(o->left_out, 0);
@@ -125,10 +131,39 @@ static enum clime_err check_cuts(const struct clime_learner *l, struct clime_err
                       l->opts.context_parallel, c->architecture, what);
 }
 
+/* Experts that stay with a rank each. */
+static enum clime_err check_experts(const struct clime_learner *l, struct clime_error *e) {
+    const struct clime_learner_options *o = &l->opts;
+    const struct clime_config *c = &l->model->cfg;
+    const int n = o->expert_parallel;
+    if (n != o->n_ranks)
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "--expert-model-parallel-size %d: the trainer has %d rank%s (--actor-num-gpus-per-node); the "
+                          "experts stay with all of them, or with none (1)",
+                          n, o->n_ranks, o->n_ranks == 1 ? "" : "s");
+    if (!c->router.E)
+        return clime_fail(e, CLIME_ERR_INPUT, "--expert-model-parallel-size %d: %s has no experts", n, c->architecture);
+    if (c->router.E % n)
+        return clime_fail(e, CLIME_ERR_INPUT, "--expert-model-parallel-size %d does not divide the %d experts of %s", n,
+                          c->router.E, c->architecture);
+    if (o->shard_weights == CLIME_SHARD_OFF)
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "--shard-weights off: with --expert-model-parallel-size %d no rank has all experts, and the "
+                          "other weights are kept in parts too",
+                          n);
+    if (o->read_by_servers)
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "--expert-model-parallel-size %d: with --colocate, --update-weight-transport ipc and nccl "
+                          "servers read whole weights in this rank's device memory; http can be had",
+                          n);
+    return CLIME_OK;
+}
+
 static enum clime_err check_ranks(const struct clime_learner *l, struct clime_error *e) {
     const struct clime_learner_options *o = &l->opts;
     enum clime_err err = clime_lanes_check(o->gradient_lanes, o->context_parallel, o->n_ranks, e);
     if (!err && o->context_parallel > 1) err = check_cuts(l, e);
+    if (!err && o->expert_parallel > 1) err = check_experts(l, e);
     if (err || o->n_ranks == 1) return err;
     if (needs_critic(o) && o->context_parallel > 1)
         return clime_fail(

@@ -36,6 +36,7 @@ struct clime_learner_options { /* names are slime's options */
     /* ranks (docs/devices.md) */
     int n_ranks, gradient_lanes; /* 0 = 1; 0 = as many lanes as ranks */
     int context_parallel;        /* cuts of a micro-batch, each of them a lane; 0 = 1 */
+    int expert_parallel;         /* ranks that have some experts each, whole; 0 = 1: no expert stays with a rank */
     int base_gpu;                /* a host's first rank has this GPU, the next the next */
     enum clime_links_way rank_transport;
     enum clime_shard_weights shard_weights;

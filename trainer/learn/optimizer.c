@@ -173,8 +173,7 @@ static void start(struct clime_optimizer *o, struct clime_model *m) {
 enum clime_err clime_optimizer_open(struct clime_optimizer *o, struct clime_model *m, bool offload, int n_threads,
                                     struct clime_links *links, struct clime_error *e) {
     *o = (struct clime_optimizer){.ops = m->ops, .dev = m->dev, .offload = offload, .links = links};
-    size_t bytes = (size_t)make_shares(o, m, (struct clime_part){links ? links->rank : 0, links ? links->world : 1}) *
-                   sizeof(float);
+    size_t bytes = (size_t)make_shares(o, m, clime_model_part(m, links)) * sizeof(float);
     o->own_master = dtype_of(m) != CLIME_F32;
     o->weights = clime_model_holds(m, &o->n_weights, &o->n_everywhere);
     enum clime_err err = offload ? open_offload(o, m, n_threads, e) : CLIME_OK;

@@ -1,0 +1,81 @@
+/* Experts that stay with their rank: rows of a pack travel to the ranks that have the experts which they chose, and
+ * what comes of them travels home.
+ *
+ * Rank r of N has experts [r E / N, (r + 1) E / N) of every layer. All ranks are in the same layer at the same time,
+ * each with a pack of its own or with none. A pack's k rows of each row are sorted by expert (ops->permute), so what
+ * goes to one rank lies together, and comes back to the same places: whatever follows is as if all experts were here.
+ *
+ * Work is cut by packs. In turn t = 0 .. N - 1 rank r has the rows of rank r ^ t's pack: two ranks give each other
+ * their rows, compute, and give each other the results. So all are busy with one other at a time, and the room is that
+ * of a single pack, all of whose rows may choose one rank's experts; N packs never lie anywhere at once. Products are
+ * of one pack's rows of one expert, in their order: an expert's dW over a pack is one chain over the rows that it would
+ * be on the pack's own rank, so its bits are the same. Turns bring the packs in an order in which neighbours follow
+ * each other, so that their dW are added as a balanced tree with a buffer for each of its levels.
+ *
+ * How many rows go where the routers decide: the host waits for that once a layer in the forward pass, and remembers it
+ * for the backward pass. Nothing that an expert makes of a row is kept for the backward pass, whatever the level of
+ * recomputing: it would be up to N packs'. The rows come once more, and gate and up are made again.
+ *
+ * Owned by a training context (model/backward.h); main thread. An exchange that fails is remembered in `error`, after
+ * which nothing more is exchanged and what is computed means nothing.
+ */
+#ifndef CLIME_MODEL_CONTEXT_TRAVEL_H
+#define CLIME_MODEL_CONTEXT_TRAVEL_H
+
+#include "kernels/links.h"
+#include "kernels/plan.h"
+
+#define CLIME_TRAVEL_LEVELS 7 /* 1 + log2 of the ranks, at most */
+
+struct clime_travel {
+    const struct clime_ops *ops;
+    struct clime_dev *dev;
+    struct clime_links *links; /* borrowed; NULL: only sizes are wanted */
+    int n, me;                 /* ranks, a power of two that divides E */
+    int E, k, D, F;            /* F of an expert */
+    int32_t *starts;           /* host: [layers][n][E + 1] of the last forward pass: where each expert's rows begin */
+    int32_t *all_starts;       /* device: [n][E + 1] of a layer */
+    int32_t *start;            /* device: [E / n + 1] of the pack at hand, from 0 */
+    void *gu, *h;              /* [max_rows * k, 2F], [.., F] of the pack at hand */
+    /* of the backward pass: */
+    void *x, *dy;                    /* [max_rows * k, D] another rank's rows, and gradients of what came of them */
+    float *weights, *dweights;       /* [max_rows * k] by places, of this rank's pack; */
+    float *at_weights, *at_dweights; /* of another's */
+    size_t room;                     /* elements of the gradients of a layer's experts, as many as are here */
+    float *level[CLIME_TRAVEL_LEVELS];
+    struct clime_error error;
+};
+
+/* What of a layer's experts is here. */
+struct clime_travel_layer {
+    int number;
+    const struct clime_matrix *gu, *down; /* of E / n experts */
+    float *d_gu, *d_down;                 /* their gradients, = ; NULL: frozen */
+};
+
+/* A rank's pack in a layer, device arrays as ops->permute makes them. T = 0: it has none, and nothing else counts. */
+struct clime_travel_rows {
+    int T;
+    const int32_t *start, *from, *at;
+    const void *x;       /* [T, D] what the router read */
+    void *places, *room; /* [max_rows * k, D] each: what is of the places, in their order; room for other rows */
+};
+
+void clime_travel_init(struct clime_travel *t, const struct clime_ops *ops, struct clime_dev *dev,
+                       const struct clime_router *router, int D, int F, int n, int me, struct clime_links *links);
+/* Adds what packs of up to max_rows rows take. */
+void clime_travel_plan(struct clime_travel *t, int n_layers, int max_rows, bool backward, struct clime_plan *p);
+void clime_travel_free(struct clime_travel *t); /* zero is fine */
+
+/* rows->places = what the experts make of rows->x, in their places: grouped_gemm(swiglu(grouped_gemm(x))). */
+void clime_travel_forward(struct clime_travel *t, const struct clime_travel_layer *l,
+                          const struct clime_travel_rows *rows);
+
+/* Back through it and through the sum of its rows with weights[T, k]: dres[T, D] is the gradient of that sum.
+ * rows->places = gradients of x in their places, dweights[T, k] = , and the gradients of all packs' rows of the layer's
+ * experts here. dh: room for [max_rows * k, F]. */
+void clime_travel_backward(struct clime_travel *t, const struct clime_travel_layer *l,
+                           const struct clime_travel_rows *rows, const void *dres, const float *weights, void *dh,
+                           float *dweights);
+
+#endif
