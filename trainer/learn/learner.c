@@ -291,6 +291,25 @@ int clime_learner_lost_rank(const struct clime_learner *l, enum clime_err *code)
     return l->team->group && clime_group_check(l->team->group, NULL) ? clime_group_lost(l->team->group, code) : -1;
 }
 
+/* What experts that stay take, and why it is not more: a part of the plan's gradients and activations. */
+static void describe_experts(const struct clime_learner *l, struct clime_buf *out) {
+    const struct clime_config *c = &l->model->cfg;
+    const int n = l->opts.expert_parallel;
+    const size_t slots = l->max_rows * (size_t)c->router.k, width = clime_dtype_bytes(clime_model_dt(l->model));
+    const size_t experts = 3 * (size_t)(c->router.E / n) * (size_t)c->F_expert * (size_t)c->D * sizeof(float);
+    int levels = 1;
+    while (1 << (levels - 1) < n) levels++;
+    clime_buf_printf(out,
+                     "  expert parallel: each rank has %d of the %d experts of a layer, with their gradients, master "
+                     "weights and moments; rows travel to them, the micro-batches one after another, so there is room "
+                     "for one whose rows all choose this rank's: %zu rows x %d experts x (4 x %d + 3 x %d) numbers = "
+                     "%.3f GiB, and for a layer's gradients of %d micro-batches, %.3f GiB; nothing of experts is kept "
+                     "for the backward pass, which makes gate and up again\n",
+                     c->router.E / n, c->router.E, l->max_rows, c->router.k, c->D, c->F_expert,
+                     (double)(slots * (4 * (size_t)c->D + 3 * (size_t)c->F_expert) * width) / (1 << 30), levels,
+                     (double)((size_t)levels * experts) / (1 << 30));
+}
+
 static void describe_ranks(const struct clime_learner *l, struct clime_buf *out) {
     const struct clime_learner_options *o = &l->opts;
     const struct clime_train_options t = train_options(o);
@@ -309,6 +328,7 @@ static void describe_ranks(const struct clime_learner *l, struct clime_buf *out)
                          "it sums the gradients and has the master weights and moments of 1/%d of the parameters, and "
                          "the new weights are gathered. The plan is a rank's:\n",
                          n, own, packs, n);
+    if (o->expert_parallel > 1) describe_experts(l, out);
     if (t.rows.ranks > 1)
         clime_buf_printf(out,
                          "  context parallel: %d ranks share a micro-batch; each has %d of its rows and in attention "

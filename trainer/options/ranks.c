@@ -24,6 +24,11 @@ int clime_rank_rows(struct clime_rank_options *r, struct clime_opt *t) {
          "own; on fewer ranks, which then need as much more memory, the weights are the same bits. A power of two "
          "(docs/devices.md)",
          1, 64},
+        {"expert-model-parallel-size", CLIME_OPT_INT, &r->ep_size, "1", "N",
+         "the number of ranks: each has some experts of every layer, which stay there, their gradients and states too, "
+         "and rows travel to them; other weights are in parts as with --shard-weights on. 1 = experts are as other "
+         "weights. The weights are the same bits (docs/devices.md)",
+         1, CLIME_GROUP_MAX},
         {"distributed-timeout-minutes", CLIME_OPT_DOUBLE, &r->timeout_minutes, "10", "M",
          "a rank that another waits for longer ends the step with its name", 0.001, 1e6},
         {"elastic", CLIME_OPT_INT, &r->elastic, "0", "MIN",
@@ -54,6 +59,7 @@ bool clime_rank_decides(const char *name) {
                                        "distributed-timeout-minutes",
                                        "rank-transport",
                                        "elastic",
+                                       "expert-model-parallel-size",
                                        "shard-weights",
                                        "actor-base-gpu-id",
                                        "tensor-model-parallel-size",
@@ -103,6 +109,7 @@ enum clime_err clime_rank_derive(struct clime_rank_options *r, struct clime_lear
     if (!r->lanes_given) r->lanes = l->n_ranks > r->cp_size ? l->n_ranks : r->cp_size;
     l->gradient_lanes = (int)r->lanes;
     l->context_parallel = (int)r->cp_size;
+    l->expert_parallel = (int)r->ep_size;
     l->base_gpu = (int)r->base_gpu;
     l->rank_transport = (enum clime_links_way)r->transport;
     l->shard_weights = (enum clime_shard_weights)r->shard_weights;

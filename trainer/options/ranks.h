@@ -5,13 +5,13 @@
 #include "common/options.h"
 #include "trainer/learn/learner.h"
 
-#define CLIME_RANK_ROWS 11
+#define CLIME_RANK_ROWS 12
 
 struct clime_rank_options {
     int64_t nodes, per_node; /* ranks */
     int64_t lanes;           /* after derive: the number in force, which decides the weights */
     int64_t cp_size;         /* cuts of a micro-batch, which decide the weights as lanes do */
-    int64_t tp_size, pp_size;
+    int64_t tp_size, pp_size, ep_size;
     int64_t base_gpu;
     int64_t elastic;   /* ranks to go on with at least; 0 = all */
     int transport;     /* enum clime_links_way */

@@ -25,7 +25,6 @@
 
 static const struct clime_inert rows[] = {
     /* parallel sizes and placement */
-    {"expert-model-parallel-size", false, "1", WHOLE},
     {"expert-tensor-parallel-size", false, "1", WHOLE},
     {"sequence-parallel", true, NULL, WHOLE},
     {"num-gpus-per-node", false, NULL, "servers are counted with --num-servers"},

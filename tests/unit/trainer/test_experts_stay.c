@@ -52,8 +52,200 @@ static void same_weights_wherever_experts_are(void **state) {
     }
 }
 
+/* ---- routers that choose as they should ---- */
+
+/* The model's folder with routers' biases, [E] in fp32, made over: those of `high` are beyond all others. */
+static void biased_folder(const char *name, const char *to, int from_high, int n_high) {
+    static char data[1 << 20];
+    char path[512], *at;
+    const char *files[] = {"config.json", "model.safetensors"};
+    struct clime_learner_options o = options_of(name, "auto");
+    struct clime_error e;
+    float bias[8];
+    int changed = 0;
+    for (int k = 0; k < 8; k++) bias[k] = k >= from_high && k < from_high + n_high ? 10 : 0;
+    assert_int_equal(clime_make_dirs(to, &e), CLIME_OK);
+    for (int f = 0; f < 2; f++) {
+        snprintf(path, sizeof path, "%s/%s", o.hf_checkpoint, files[f]);
+        FILE *in = fopen(path, "rb");
+        assert_non_null(in);
+        const size_t n = fread(data, 1, sizeof data - 1, in);
+        fclose(in);
+        assert_true(n < sizeof data - 1);
+        data[n] = 0;
+        uint64_t header;
+        memcpy(&header, data, sizeof header);
+        for (at = data + 8;
+             f == 1 && (at = memmem(at, 8 + header - (size_t)(at - data), "e_score_correction_bias", 23)); at++) {
+            const char *offsets = strstr(at, "\"data_offsets\":[");
+            assert_non_null(offsets);
+            memcpy(data + 8 + header + strtoull(offsets + 16, NULL, 10), bias, sizeof bias);
+            changed++;
+        }
+        snprintf(path, sizeof path, "%s/%s", to, files[f]);
+        FILE *out = fopen(path, "wb");
+        assert_non_null(out);
+        assert_int_equal(fwrite(data, 1, n, out), n);
+        assert_int_equal(fclose(out), 0);
+    }
+    assert_true(changed > 0);
+}
+/* Experts 0, 1 and 2, or 5, 6 and 7, are chosen for all rows: every row of every pack travels to one of two ranks, or
+ * to two of four, and the others have none; experts without a row are there too. */
+static void same_weights_where_routers_choose_a_few(void **state) {
+    char root[] = "/tmp/clime-experts-XXXXXX", dir[64];
+    struct clime_error e;
+    (void)state;
+    assert_non_null(mkdtemp(root));
+    for (int i = 0; i < 2; i++) {
+        char alone[65], hex[65];
+        snprintf(dir, sizeof dir, "%s/%d", root, i);
+        biased_folder("glm4_moe", dir, i ? 5 : 0, 3);
+        struct clime_learner_options o = ranks_of("glm4_moe", "bf16", 1, false);
+        o.hf_checkpoint = dir;
+        train(&o, alone);
+        for (int n = 2; n <= 4; n += 2) {
+            o = ranks_of("glm4_moe", "bf16", n, true);
+            o.hf_checkpoint = dir;
+            struct clime_learner *l = open_learner(&o);
+            steps(l, 0, STEPS);
+            if (clime_learner_sha256(l, hex, &e)) fail_msg("%s", e.msg);
+            assert_string_equal(hex, alone);
+            /* of the last pack of rank 0 in the last layer */
+            const struct clime_travel *t = l->train->travel;
+            const int32_t *start = t->starts + (size_t)(2 * n) * 9;
+            assert_int_equal(start[8], start[i ? 8 : 3]);
+            assert_int_equal(start[i ? 5 : 0], 0);
+            assert_true(start[8] > 0);
+            clime_learner_close(l);
+        }
+        assert_int_equal(clime_dir_remove(dir, &e), CLIME_OK);
+    }
+    assert_int_equal(rmdir(root), 0);
+}
+
+/* ---- checkpoints ---- */
+
+static void interrupted(struct clime_learner_options o, int before, int after, const char *dir, char hex[65]) {
+    struct clime_error e;
+    o.n_ranks = before;
+    o.expert_parallel = before;
+    struct clime_learner *l = open_learner(&o);
+    steps(l, 0, STEPS / 2);
+    if (clime_learner_save(l, dir, &e)) fail_msg("%s", e.msg);
+    clime_learner_close(l);
+    o.n_ranks = after;
+    o.expert_parallel = after == 3 ? 1 : after;
+    if (after == 3) o.n_ranks = 2; /* and no expert stays */
+    l = open_learner(&o);
+    if (clime_learner_load(l, dir, &e)) fail_msg("%s", e.msg);
+    steps(l, STEPS / 2, STEPS);
+    if (clime_learner_sha256(l, hex, &e)) fail_msg("%s", e.msg);
+    clime_learner_close(l);
+}
+
+static void same_file(const char *a, const char *b, const char *name) {
+    struct clime_buf x[2];
+    struct clime_error e;
+    const char *const dirs[] = {a, b};
+    for (int i = 0; i < 2; i++) {
+        char *path = xasprintf("%s/%s", dirs[i], name);
+        clime_buf_init(&x[i], (size_t)1 << 30);
+        if (clime_buf_read_file(&x[i], path, &e)) fail_msg("%s", e.msg);
+        free(path);
+    }
+    assert_int_equal(x[0].len, x[1].len);
+    assert_memory_equal(x[0].data, x[1].data, x[0].len);
+    for (int i = 0; i < 2; i++) clime_buf_free(&x[i]);
+}
+
+/* The folder does not know with how many ranks experts stayed. Also where they are frozen, in whole or in part, and
+ * where the routers are. */
+static void checkpoints_do_not_know_where_experts_are(void **state) {
+    static const char *const files[] = {"master.f32", "moment1.f32", "moment2.f32", "state.json"};
+    static const char *whole[] = {"layers.1.mlp.experts", "mlp.gate.weight"}, *parts[] = {"up_proj", "experts.3.down"};
+    static const struct {
+        const char *name, *dtype;
+        const char **frozen;
+        int before, after;
+    } cases[] = {{"qwen3_moe", "bf16", NULL, 4, 2},  {"qwen3_moe", "f32", NULL, 2, 4},
+                 {"deepseek_v3", "f32", NULL, 4, 1}, {"glm4_moe", "bf16", whole, 4, 3},
+                 {"glm4_moe", "f32", whole, 2, 4},   {"qwen3_moe", "bf16", parts, 4, 2},
+                 {"qwen3_moe", "f32", parts, 1, 4},  {"deepseek_v3", "bf16", whole, 2, 4}};
+    char root[] = "/tmp/clime-experts-XXXXXX", first[64], dir[64];
+    struct clime_error e;
+    (void)state;
+    assert_non_null(mkdtemp(root));
+    snprintf(first, sizeof first, "%s/first", root);
+    snprintf(dir, sizeof dir, "%s/other", root);
+    for (size_t i = 0; i < CLIME_COUNT(cases); i++) {
+        struct clime_learner_options o = ranks_of(cases[i].name, cases[i].dtype, 1, false);
+        char alone[65], hex[65];
+        if (cases[i].frozen) o.freeze = (struct clime_opt_list){cases[i].frozen, 2};
+        interrupted(o, 1, 1, first, alone);
+        interrupted(o, cases[i].before, cases[i].after, dir, hex);
+        if (strcmp(hex, alone) != 0) fail_msg("case %zu", i);
+        for (size_t f = 0; f < CLIME_COUNT(files); f++) same_file(first, dir, files[f]);
+    }
+    assert_int_equal(clime_dir_remove(first, &e), CLIME_OK);
+    assert_int_equal(clime_dir_remove(dir, &e), CLIME_OK);
+    assert_int_equal(rmdir(root), 0);
+}
+
+/* ---- memory ---- */
+
+static void the_plan_says_what_is_taken(void **state) {
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        struct clime_learner_options o = ranks_of(i & 1 ? "deepseek_v3" : "qwen3_moe", i & 2 ? "f32" : "bf16", 2, true);
+        struct clime_buf text;
+        own_memory = true;
+        offered = (size_t)1 << 30;
+        struct clime_learner *l = prepare_with(&o);
+        clime_buf_init(&text, 1 << 16);
+        clime_learner_describe(l, &text);
+        assert_non_null(strstr(text.data, "each rank has 4 of the 8 experts of a layer"));
+        clime_buf_free(&text);
+        start(l);
+        assert_int_equal(clime_learner_memory(l, NULL)->need, taken + clime_cpu_ops.links_bytes(2));
+        steps(l, 0, 1);
+        clime_learner_close(l);
+    }
+}
+
+static void what_cannot_be_is_refused(void **state) {
+    static const struct {
+        const char *name;
+        int n_ranks, stay;
+        enum clime_shard_weights how;
+        bool shared;
+        const char *why;
+    } cases[] = {
+        {"qwen3_moe", 4, 2, CLIME_SHARD_AUTO, false, "size 2: the trainer has 4 ranks"},
+        {"qwen3_moe", 1, 8, CLIME_SHARD_AUTO, false, "size 8: the trainer has 1 rank "},
+        {"qwen3", 4, 4, CLIME_SHARD_AUTO, false, "size 4: Qwen3ForCausalLM has no experts"},
+        {"qwen2_moe", 8, 8, CLIME_SHARD_AUTO, false, "size 8 does not divide the 4 experts of Qwen2Moe"},
+        {"qwen3_moe", 2, 2, CLIME_SHARD_OFF, false, "--shard-weights off: with --expert-model-parallel-size 2"},
+        {"qwen3_moe", 2, 2, CLIME_SHARD_AUTO, true, "size 2: with --colocate"}};
+    struct clime_learner *l;
+    struct clime_error e;
+    (void)state;
+    for (size_t i = 0; i < CLIME_COUNT(cases); i++) {
+        struct clime_learner_options o = ranks_of(cases[i].name, "f32", cases[i].n_ranks, false);
+        o.gradient_lanes = 8;
+        o.expert_parallel = cases[i].stay;
+        o.shard_weights = cases[i].how;
+        o.read_by_servers = cases[i].shared;
+        assert_int_equal(clime_learner_prepare(&o, &l, &e), CLIME_ERR_INPUT);
+        if (!strstr(e.msg, cases[i].why)) fail_msg("%s", e.msg);
+    }
+}
+
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(same_weights_wherever_experts_are)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(same_weights_wherever_experts_are), cmocka_unit_test(same_weights_where_routers_choose_a_few),
+        cmocka_unit_test(checkpoints_do_not_know_where_experts_are), cmocka_unit_test(the_plan_says_what_is_taken),
+        cmocka_unit_test(what_cannot_be_is_refused)};
     if (argc == 2 && !strcmp(argv[1], "rank")) return clime_follower_main();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
