@@ -190,6 +190,22 @@ def test_a_killed_rank_that_shares_micro_batches(d):
     assert done.returncode == 1 and "--context-parallel-size differs from what this run was begun with" in done.stderr
 
 
+@pytest.fixture(scope="module")
+def of_experts(d):
+    """What is different in runs of a model with experts; such a run of one rank."""
+    subprocess.run([TRAIN, "init", d / "experts", *"--family qwen3_moe --hidden-size 64 --intermediate-size 192 --num-hidden-layers 3 "
+                    "--num-experts 8 --num-experts-per-tok 2 --moe-intermediate-size 64 --num-attention-heads 2 --num-key-value-heads 1 "
+                    "--head-dim 64 --max-position-embeddings 64".split()], check=True, capture_output=True, timeout=LIMIT)  # fmt: skip
+    change = {"hf_checkpoint": d / "experts"}
+    done = subprocess.run(words(d, "alone-experts", 1, **change), capture_output=True, text=True, timeout=2 * LIMIT)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return change
+
+
+def test_a_killed_rank_with_experts_of_its_own(d, of_experts):
+    kill_a_rank(d, "alone-experts", "killed-experts", 4, 2, 4, expert_model_parallel_size=4, **of_experts)
+
+
 def kill_a_rank(d, alone, name, ranks, victim, then, **more):
     """At a random step: a follower's end is said with its name, and the run goes on by itself from its checkpoint; after
     rank 0's the same command does, with any number of ranks. No other rank outlives it."""
@@ -212,16 +228,17 @@ def kill_a_rank(d, alone, name, ranks, victim, then, **more):
     assert any("run again" in e for e in events(d, name, "recover"))
 
 
-def test_a_frozen_rank(d):
-    """It is named at the limit, and the run goes on without it having done anything."""
-    p, others = met_behind(d, "frozen", d / "frozen.log", 12, 2, distributed_timeout_minutes=0.05 * SLOW)
+def test_a_frozen_rank(d, of_experts):
+    """It is named at the limit, and the run goes on without it having done anything. Others wait for its rows, too."""
+    name, more = "frozen", {"expert_model_parallel_size": 2, **of_experts}
+    p, others = met_behind(d, name, d / f"{name}.log", 12, 2, distributed_timeout_minutes=0.05 * SLOW, **more)
     frozen = others[1]
     os.kill(frozen, signal.SIGSTOP)
     p.send_signal(signal.SIGCONT)
-    assert p.wait(timeout=3 * LIMIT) == 0, (d / "frozen.log").read_text()[-2000:]
-    said = events(d, "frozen", "rank")
+    assert p.wait(timeout=3 * LIMIT) == 0, (d / f"{name}.log").read_text()[-2000:]
+    said = events(d, name, "rank")
     assert len(said) == 1 and f"rank 1 of 2 (pid {frozen}) is not there within" in said[0], said
-    assert sha(d, "frozen") == sha(d, "alone")
+    assert sha(d, name) == sha(d, "alone-experts")
 
 
 # ---- devices that are lost ----
@@ -342,6 +359,7 @@ def test_a_missing_rank(d):
     (["--gradient-lanes", "2", "--actor-num-gpus-per-node", "4"], "--gradient-lanes 2 cannot be shared by 4 ranks"),
     (["--tensor-model-parallel-size", "2"], "the trainer has 1 rank"),
     (["--actor-num-gpus-per-node", "2", "--elastic", "2"], "--elastic 2: the trainer has 2 ranks"),
+    (["--expert-model-parallel-size", "2"], "--expert-model-parallel-size 2: the trainer has 1 rank"),
     (["--context-parallel-size", "3"], "--context-parallel-size 3: a power of two"),
     (["--context-parallel-size", "2", "--max-tokens-per-gpu", "16777216"], "--max-tokens-per-gpu 16777216 of 2 ranks is over 2^24 tokens"),
     (["--actor-num-gpus-per-node", "2", "--rank-transport", "nccl", "--device", "cpu"], "--rank-transport nccl is of GPUs"),
