@@ -284,11 +284,12 @@ static const struct clime_shard_part *part_of(const struct clime_layout *l, cons
 /* By hand: rank 1 of 2. */
 /* Every element is one rank's, every block of the norm too; a layer is shared evenly; and what is updated is cut alike.
  */
-static void check_parts(const struct clime_layout *l, int world, int64_t block) {
+static void check_parts(const struct clime_layout *l, struct clime_part who, int64_t block) {
+    const int world = who.world;
     int64_t own[8] = {0}, at[8] = {0}, end = 0, updated = 0, of_layer[8] = {0};
     struct clime_parts p;
     int n;
-    clime_parts_make(&p, l, (size_t)block, (struct clime_part){world - 1, world});
+    clime_parts_make(&p, l, (size_t)block, who);
     for (int i = 0; i < p.n; i++) {
         const struct clime_range *r = &p.ranges[i];
         assert_true(r->lo == end && r->hi > r->lo && r->rank >= 0 && r->rank < world);
@@ -306,7 +307,7 @@ static void check_parts(const struct clime_layout *l, int world, int64_t block) 
     struct clime_range c;
     for (int i = 0; i < p.n && from >= 0 && to >= 0; i++)
         if (clime_range_cut(&p.ranges[i], from, to, &c)) of_layer[c.rank] += c.hi - c.lo;
-    for (int r = 0; r < world && to - from >= 4 * block * world; r++)
+    for (int r = 0; r < world && !who.experts && to - from >= 4 * block * world; r++)
         assert_true(of_layer[r] >= (to - from) / world - 2 * block && of_layer[r] <= (to - from) / world + 2 * block);
     struct clime_share *shares = clime_parts_shares(&p, l, &n);
     for (int i = 0; i < n; i++) {
@@ -345,10 +346,50 @@ static void parts_are_the_whole(void **state) {
             if (frozen) assert_int_equal(clime_layout_freeze(&l, rows, &e), CLIME_OK);
             free(rows);
             for (int world = 1; world <= 8; world *= 2)
-                for (int64_t block = 64; block <= 1 << 20; block *= 8) check_parts(&l, world, block);
+                for (int64_t block = 64; block <= 1 << 20; block *= 8)
+                    check_parts(&l, (struct clime_part){world - 1, world, false}, block);
         }
         clime_layout_free(&l);
     }
+}
+
+/* Whole blocks, and experts' gradients where the experts are but for less than a block at each end. */
+static void parts_follow_experts(void **state) {
+    const struct clime_config c = {.family = CLIME_QWEN3_MOE,
+                                   .D = 96,
+                                   .F = 200,
+                                   .F_expert = 72,
+                                   .L = 5,
+                                   .H = 4,
+                                   .HK = 2,
+                                   .Dh = 24,
+                                   .V = 1000,
+                                   .qk_norm = true,
+                                   .router = {.E = 8, .k = 2, .scale = 1, .n_groups = 1, .k_groups = 1}};
+    struct clime_layout l;
+    (void)state;
+    clime_layout_make(&c, &l);
+    for (int world = 2; world <= 8; world *= 2)
+        for (int64_t block = 64; block <= 1 << 20; block *= 8) {
+            check_parts(&l, (struct clime_part){world - 1, world, true}, block);
+            struct clime_part who = {0, world, true};
+            struct clime_parts p;
+            struct clime_range x;
+            struct clime_stay s;
+            clime_parts_make(&p, &l, (size_t)block, who);
+            for (int i = 0; i < l.n_layers * CLIME_STAYS; i++) {
+                assert_true(clime_layout_stays(&l, i / CLIME_STAYS, i % CLIME_STAYS, who, &s));
+                assert_int_equal(s.each * world, (int64_t)8 * 72 * 96 * (i % CLIME_STAYS ? 1 : 2));
+                for (int k = 0; k < p.n; k++) {
+                    if (!clime_range_cut(&p.ranges[k], s.grad, s.grad + s.n, &x)) continue;
+                    const int64_t own = s.grad + s.each * x.rank;
+                    if (x.lo >= own && x.hi <= own + s.each) continue;
+                    assert_true(x.hi - x.lo < block || (x.lo > own - block && x.hi < own + s.each + block));
+                }
+            }
+            clime_parts_free(&p);
+        }
+    clime_layout_free(&l);
 }
 
 static void the_cut_is_where_it_should_be(void **state) {
@@ -539,6 +580,7 @@ int main(void) {
                                        cmocka_unit_test(the_frozen_take_no_room),
                                        cmocka_unit_test(shards_are_the_whole),
                                        cmocka_unit_test(parts_are_the_whole),
+                                       cmocka_unit_test(parts_follow_experts),
                                        cmocka_unit_test(the_cut_is_where_it_should_be),
                                        cmocka_unit_test(what_does_not_divide_is_refused),
                                        cmocka_unit_test(trained_gradients_keep_their_bits)};
