@@ -6,6 +6,7 @@ import sys
 import time
 
 import pytest
+from mocks import workers
 from programs import BUILD, DATA, LIMIT
 
 CHILD = """
@@ -97,6 +98,19 @@ def test_url_that_nobody_serves():
     done, out = grade([{"response": "x"}], "--rm-url", "http://127.0.0.1:9/reward", "--rm-timeout", "1")
     assert done.returncode == 0
     assert out[0]["state"] == "TIMEOUT" and "127.0.0.1:9" in out[0]["error"]
+
+
+def test_a_url_that_asks_for_patience():
+    """It is not asked again before it wants to be: here that is too late."""
+
+    def busy(handler, _):
+        handler.reply(429, {"error": "busy"}, Retry_After="3600")
+        return True
+
+    with workers(1, busy) as (w,):
+        _, out = grade([{"response": "x"}], "--rm-url", w.url + "/reward", "--rm-timeout", "8")
+        assert len(w.calls()) == 1
+    assert "429" in out[0]["error"] and "1 try" in out[0]["error"]
 
 
 def test_slime_rows():
