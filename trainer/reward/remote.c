@@ -45,13 +45,15 @@ static bool is_cancelled(void *arg) {
     return stopped(arg, 0);
 }
 
+/* *retry_after_us: what the answer asks for. */
 static enum clime_err try_once(struct clime_remote *r, struct clime_str body, int n, const char *reward_key,
-                               int64_t deadline_us, struct clime_reward *out) {
+                               int64_t deadline_us, struct clime_reward *out, int64_t *retry_after_us) {
     struct clime_http_result result = {0};
     struct clime_http_call call = {.method = "POST", .url = r->url, .body = body, .max_reply = MAX_REPLY};
     call.timeout_us = deadline_us - clime_now_us();
     call.cancel = is_cancelled;
     call.arg = r;
+    *retry_after_us = 0;
     memset(out, 0, sizeof *out * (size_t)(n ? n : 1));
     if (call.timeout_us <= 0) return clime_fail(&out->error, CLIME_ERR_TIMEOUT, "no time left");
     if (clime_http_client_call(r->client, &call, &result, &out->error)) goto done;
@@ -64,6 +66,7 @@ static enum clime_err try_once(struct clime_remote *r, struct clime_str body, in
     else
         clime_reward_from_json(reply, reward_key, out);
 done:
+    *retry_after_us = result.retry_after_us;
     clime_buf_free(&result.reply);
     return out->error.code;
 }
@@ -96,10 +99,11 @@ static enum clime_err ask(struct clime_remote *r, const struct clime_reward_requ
                                 .arg = r};
     enum clime_retry_end end = CLIME_RETRY_AGAIN;
     while (!body.full && end == CLIME_RETRY_AGAIN) {
-        rc = try_once(r, clime_buf_str(&body), n, reward_key, deadline_us, out);
+        int64_t retry_after_us;
+        rc = try_once(r, clime_buf_str(&body), n, reward_key, deadline_us, out, &retry_after_us);
         if (!rc) break;
         struct clime_error last = out->error;
-        end = rc == CLIME_ERR_ABORTED ? CLIME_RETRY_STOPPED : clime_retry_wait(&again, 0, &last);
+        end = rc == CLIME_ERR_ABORTED ? CLIME_RETRY_STOPPED : clime_retry_wait(&again, retry_after_us, &last);
         if (end == CLIME_RETRY_STOPPED)
             rc = clime_fail(&out->error, CLIME_ERR_ABORTED, "reward url: stopped");
         else if (end == CLIME_RETRY_LATE)
