@@ -60,6 +60,7 @@ static enum clime_err take_worker(struct clime_discovery *d, struct source *s, c
         int64_t id;
         int port = b->settings.health_port;
         if (clime_workers_add(d->workers, b->url, port < 0 ? 0 : port, &id, e)) return e->code;
+        clime_workers_name(d->workers, id);
         if (s->n == s->n_room) {
             s->n_room = s->n_room ? 2 * s->n_room : 16;
             s->found = xrealloc(s->found, (size_t)s->n_room * sizeof *s->found);

@@ -205,6 +205,8 @@ static void *keep_time(void *arg) {
     while (!p->stopping) {
         pthread_mutex_unlock(&p->lock);
         clime_connections_reap(p->r->connections, KEPT_US);
+        if (p->r->evict_after_us)
+            clime_metric_add(p->r->m_evicted, clime_workers_evict(p->r->workers, p->r->evict_after_us));
         int n = clime_workers_list(p->r->workers, views, CLIME_WORKERS_MAX);
         pthread_mutex_lock(&p->lock);
         tick(p);

@@ -27,7 +27,7 @@ struct options {
         max_body_memory, replay_memory, fail_threshold, ok_threshold;
     const char *worker_file;
     double discovery_interval, max_worker_load, replay_wait, request_timeout, queue_timeout, control_timeout,
-        drain_timeout, probe_interval, probe_timeout, suspect_after, session_ttl, session_slack;
+        drain_timeout, probe_interval, probe_timeout, suspect_after, evict_after, session_ttl, session_slack;
     int policy, log_level; /* CHOICE */
     struct clime_opt_list workers, worker_names, cors_origins;
     bool print_routes;
@@ -79,6 +79,10 @@ static enum clime_err parse(int argc, char **argv, struct options *o, struct cli
          "failures in a row that take a worker out", 1, 1000},
         {"health-success-threshold", CLIME_OPT_INT, &o->ok_threshold, "2", "N", "probes in a row that bring it back", 1,
          1000},
+        {"evict-after", CLIME_OPT_DOUBLE, &o->evict_after, "3600", "S",
+         "a worker that was added over HTTP and has said nothing for so long, while others have, is out until it "
+         "registers again (0: never)",
+         0, 1e9},
         {"http", CLIME_OPT_SECTION, .help = "HTTP"},
         {"host", CLIME_OPT_STRING, &o->host, "127.0.0.1", "ADDR", "address to listen on"},
         {"port", CLIME_OPT_INT, &o->port, "30000", "N", "0 = any free port", 0, 65535},
@@ -139,8 +143,10 @@ static void print_routes(void) {
 
 static enum clime_err add_known_workers(struct clime_router *r, const struct options *o, struct clime_error *e) {
     int64_t id;
-    for (int i = 0; i < o->workers.n; i++)
+    for (int i = 0; i < o->workers.n; i++) {
         if (clime_workers_add(r->workers, clime_str_of(o->workers.items[i]), 0, &id, e)) return e->code;
+        clime_workers_name(r->workers, id);
+    }
     return CLIME_OK;
 }
 
@@ -161,6 +167,8 @@ static void register_metrics(struct clime_router *r) {
     r->m_retries = clime_metric_counter("clime_router_retries_total", "", "attempts on a further worker");
     r->m_replays = clime_metric_counter("clime_router_replays_total", "", "streams gone on with on a further worker");
     r->m_waiting = clime_metric_gauge("clime_router_requests_waiting", "", "of those in flight, in the queue");
+    r->m_evicted =
+        clime_metric_counter("clime_router_evictions_total", "", "workers that were taken to be gone for good");
     r->m_in_flight = clime_metric_gauge("clime_router_requests_active", "", "generation requests in flight");
     r->m_seconds = clime_metric_histogram("clime_router_request_seconds", "", "time of a generation request", seconds,
                                           (int)CLIME_COUNT(seconds));
@@ -205,6 +213,7 @@ int main(int argc, char **argv) {
         .probe_interval_us = (int64_t)(o.probe_interval * 1e6),
         .probe_timeout_us = (int64_t)(o.probe_timeout * 1e6),
         .suspect_after_us = o.suspect_after > 0 ? (int64_t)(o.suspect_after * 1e6) : INT64_MAX,
+        .evict_after_us = (int64_t)(o.evict_after * 1e6),
         .replay_memory = {.max = o.replay_memory},
         .replay_wait_us = (int64_t)(o.replay_wait * 1e6),
         .max_retries = (int)o.max_retries,

@@ -278,11 +278,14 @@ void clime_router_remove_worker(struct clime_http_request *rq, void *context) {
     struct clime_router *r = context;
     struct clime_error e;
     char url[CLIME_WORKER_URL];
-    bool given;
-    if (clime_http_query(rq, "url", url, sizeof url, &given, &e)) {
+    bool given, evict = false;
+    if (clime_http_query(rq, "url", url, sizeof url, &given, &e) || clime_http_query_bool(rq, "evict", &evict, &e)) {
         clime_http_reply_err(rq, &e);
     } else if (!given) {
         clime_http_reply_error(rq, 400, "the query needs url=http://host:port");
+    } else if (evict) {
+        clime_workers_give_up(r->workers, clime_str_of(url));
+        clime_http_reply_json(rq, 200, clime_str_of("{\"status\":\"accepted\",\"message\":\"evicted\"}"));
     } else if (clime_workers_remove(r->workers, 0, clime_str_of(url), &e)) {
         clime_http_reply_err(rq, &e);
     } else {
@@ -290,10 +293,19 @@ void clime_router_remove_worker(struct clime_http_request *rq, void *context) {
     }
 }
 
+/* ?worker=URL: who asks is that worker, and is told when it has been evicted. */
 void clime_router_health(struct clime_http_request *rq, void *context) {
     const struct clime_router *r = context;
-    char body[64];
-    snprintf(body, sizeof body, "{\"status\":\"ok\",\"instance\":\"%s\"}", r->instance);
+    struct clime_error e;
+    char body[96], url[CLIME_WORKER_URL];
+    bool given;
+    if (clime_http_query(rq, "worker", url, sizeof url, &given, &e)) {
+        clime_http_reply_err(rq, &e);
+        return;
+    }
+    bool evicted = given && clime_workers_is_evicted(r->workers, clime_str_of(url));
+    snprintf(body, sizeof body, "{\"status\":\"ok\",\"instance\":\"%s\"%s}", r->instance,
+             evicted ? ",\"evicted\":true" : "");
     clime_http_reply_json(rq, 200, clime_str_of(body));
 }
 

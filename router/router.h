@@ -34,6 +34,7 @@ struct clime_router {
     int64_t control_timeout_us;            /* of a control call to one worker */
     int64_t probe_interval_us, probe_timeout_us;
     int64_t suspect_after_us; /* that a probe is open; INT64_MAX = never */
+    int64_t evict_after_us;   /* without a word of a worker; 0 = never */
     struct clime_replay_memory replay_memory;
     int64_t replay_wait_us; /* how long a stream waits for a worker that goes on with it */
     int max_retries;        /* further workers tried after the first */
@@ -41,7 +42,7 @@ struct clime_router {
     atomic_int in_flight;
     _Atomic enum clime_router_phase phase;
     char instance[17]; /* of this process, in /health: a server registers again when it changes */
-    struct clime_metric *m_requests, *m_retries, *m_replays, *m_seconds, *m_in_flight, *m_waiting;
+    struct clime_metric *m_requests, *m_retries, *m_replays, *m_seconds, *m_in_flight, *m_waiting, *m_evicted;
 };
 
 /* The key for a worker: its own, else that for all; NULL = none. */

@@ -16,7 +16,7 @@ static bool was_heard_since(const struct worker *k, int64_t since_us) {
     return atomic_load_explicit(&k->heard_us, memory_order_relaxed) > since_us;
 }
 
-static bool another_was_heard_since(const struct clime_workers *w, const struct worker *but, int64_t since_us) {
+bool clime_workers_another_was_heard(const struct clime_workers *w, const struct worker *but, int64_t since_us) {
     for (int i = 0; i < CLIME_WORKERS_MAX; i++) {
         const struct worker *k = &w->w[i];
         if (k != but && k->v.state == CLIME_WORKER_READY && was_heard_since(k, since_us)) return true;
@@ -36,7 +36,7 @@ void clime_workers_unanswered(struct clime_workers *w, int slot, int64_t id, int
     if (is_there && k->suspect_since_us) {
         if (was_heard_since(k, k->suspect_since_us)) readmit(w, k);
     } else if (is_there && k->v.state != CLIME_WORKER_DOWN && !was_heard_since(k, since_us) &&
-               another_was_heard_since(w, k, since_us)) {
+               clime_workers_another_was_heard(w, k, since_us)) {
         k->suspect_since_us = since_us;
         LOG_WARN("worker %s has been silent for %.1f s, others have not: no requests until it says something", k->v.url,
                  (double)(clime_now_us() - since_us) / 1e6);

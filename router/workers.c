@@ -8,7 +8,6 @@
 #include <stdlib.h>
 
 #include "common/clock.h"
-#include "common/hash.h"
 #include "common/log.h"
 #include "router/policy/policy.h"
 #include "router/workers_int.h"
@@ -33,11 +32,6 @@ void clime_workers_free(struct clime_workers *w) {
     clime_placements_free(w->prefixes);
     pthread_mutex_destroy(&w->lock);
     free(w);
-}
-
-static struct clime_str trim_url(struct clime_str url) {
-    while (url.len && url.ptr[url.len - 1] == '/') url.len--;
-    return url;
 }
 
 static bool url_is_sane(struct clime_str url) {
@@ -72,7 +66,7 @@ static void put_health_url(char out[CLIME_WORKER_URL], struct clime_str url, int
 
 enum clime_err clime_workers_add(struct clime_workers *w, struct clime_str url, int health_port, int64_t *id,
                                  struct clime_error *e) {
-    url = trim_url(url);
+    url = clime_workers_trim_url(url);
     if (!url_is_sane(url))
         return clime_fail(e, CLIME_ERR_INPUT, "a worker's url must be http://host:port, not '" CLIME_STR_FMT "'",
                           url.len > 80 ? 80 : (int)url.len, url.ptr);
@@ -84,7 +78,7 @@ enum clime_err clime_workers_add(struct clime_workers *w, struct clime_str url, 
         k = &w->w[i];
         *k = (struct worker){.v = {.slot = i, .id = w->next_id++}};
         memcpy(k->v.url, url.ptr, url.len);
-        k->v.url_hash = clime_hash_bytes(url.ptr, url.len, 0x75726c);
+        k->v.url_hash = clime_workers_url_hash(url);
     }
     if (k) {
         if (k->v.state == CLIME_WORKER_FREE || k->v.state == CLIME_WORKER_DRAINING) k->v.state = CLIME_WORKER_DOWN;
@@ -92,6 +86,8 @@ enum clime_err clime_workers_add(struct clime_workers *w, struct clime_str url, 
         k->oks_in_row = w->opts.ok_threshold; /* its next answer will do */
         k->fails_in_row = 0;
         k->pause_us = k->paused_until_us = 0;
+        k->added_us = clime_now_us();
+        clime_workers_unevict(w, url);
         /* A newcomer starts level with the fleet, or round robin would send it everything until it caught up. */
         for (int i = 0; i < CLIME_WORKERS_MAX; i++)
             if (w->w[i].v.state == CLIME_WORKER_READY && w->w[i].v.picked > k->v.picked) k->v.picked = w->w[i].v.picked;
@@ -126,7 +122,7 @@ static void free_if_drained(struct worker *k) {
 enum clime_err clime_workers_remove(struct clime_workers *w, int64_t id, struct clime_str url, struct clime_error *e) {
     enum clime_err err = CLIME_OK;
     pthread_mutex_lock(&w->lock);
-    struct worker *k = clime_workers_find(w, id, trim_url(url));
+    struct worker *k = clime_workers_find(w, id, clime_workers_trim_url(url));
     if (k) {
         k->v.state = CLIME_WORKER_DRAINING;
         free_if_drained(k);

@@ -1,10 +1,12 @@
-/* Private to workers.c (the table), silence.c (who says nothing) and choose.c (who gets a request). */
+/* Private to workers.c (the table), silence.c (who says nothing), evict.c (who is gone for good) and choose.c (who gets
+ * a request). */
 #ifndef CLIME_ROUTER_WORKERS_INT_H
 #define CLIME_ROUTER_WORKERS_INT_H
 
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "common/hash.h"
 #include "router/policy/placements.h"
 #include "router/workers.h"
 
@@ -15,6 +17,8 @@ struct worker {
     int64_t frozen_since_us;           /* see clime_silence */
     int64_t suspect_since_us;          /* the probe that it did not answer; 0 = it is not suspected */
     _Atomic int64_t heard_us;          /* set without the lock */
+    int64_t added_us;                  /* when it was added last */
+    bool named;                        /* by an option or a source, which alone takes it out */
     int64_t pause_us, paused_until_us; /* after trials that failed */
     int64_t trial_us;                  /* when its trial's request began */
 };
@@ -27,13 +31,27 @@ struct clime_workers {
     char version[CLIME_LABEL_SIZE];               /* the fleet's; empty = none */
     int64_t next_id;
     uint64_t turn;
+    uint64_t evicted[CLIME_WORKERS_MAX]; /* [n_evicted % max] hashes of urls, the last ones; 0 = it is back */
+    uint64_t n_evicted;
 
     /* of one pick: too large for a stack */
     struct clime_worker_view *ready[CLIME_WORKERS_MAX];
     int16_t at_of_slot[CLIME_WORKERS_MAX]; /* index in ready, -1 = not there */
 };
 
+static inline struct clime_str clime_workers_trim_url(struct clime_str url) {
+    while (url.len && url.ptr[url.len - 1] == '/') url.len--;
+    return url;
+}
+static inline uint64_t clime_workers_url_hash(struct clime_str url) {
+    return clime_hash_bytes(url.ptr, url.len, 0x75726c);
+}
+
 struct worker *clime_workers_find(struct clime_workers *w, int64_t id, struct clime_str url);
+/* Another one that is READY has sent something since then: what `but` did not send is no fault of ours. */
+bool clime_workers_another_was_heard(const struct clime_workers *w, const struct worker *but, int64_t since_us);
+/* It is there: not evicted any more. */
+void clime_workers_unevict(struct clime_workers *w, struct clime_str url);
 /* READY or STALE, whichever its weights say, for one that is well. */
 void clime_workers_judge_version(const struct clime_workers *w, struct worker *k);
 

@@ -1,8 +1,8 @@
 /* Registration with a router. Main starts and stops it; the thread owns its HTTP client.
  *
  * A router is registered with once: its /health names the instance, and only another instance (the router was started
- * again and has forgotten us) makes the thread register anew. Repeating it blindly would undo an operator's DELETE.
- * Failures are logged once per change of state, not once per try.
+ * again and has forgotten us), or its word that it has evicted us, makes the thread register anew. Repeating it blindly
+ * would undo an operator's DELETE. Failures are logged once per change of state, not once per try.
  */
 #include "server/registration.h"
 
@@ -115,19 +115,24 @@ static bool enter(struct clime_http_client *client, struct clime_registration *r
     return ok;
 }
 
-static void leave(struct clime_http_client *client, const struct clime_registration *r) {
-    struct clime_error e = {0};
-    struct clime_buf path;
-    clime_buf_init(&path, 4096);
-    clime_buf_adds(&path, "/remove_worker?url=");
+/* A path that names us in its query. */
+static void put_path(const struct clime_registration *r, const char *path, struct clime_buf *out) {
+    clime_buf_init(out, 4096);
+    clime_buf_adds(out, path);
     for (const char *c = r->self; *c; c++) {
         bool plain = (*c >= '0' && *c <= '9') || (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || *c == '.' ||
                      *c == '-' || *c == '_';
         if (plain)
-            clime_buf_addc(&path, *c);
+            clime_buf_addc(out, *c);
         else
-            clime_buf_printf(&path, "%%%02X", (unsigned char)*c);
+            clime_buf_printf(out, "%%%02X", (unsigned char)*c);
     }
+}
+
+static void leave(struct clime_http_client *client, const struct clime_registration *r) {
+    struct clime_error e = {0};
+    struct clime_buf path;
+    put_path(r, "/remove_worker?url=", &path);
     if (!call(client, r, "POST", path.data, clime_str_of("{}"), NULL, &e)) LOG_WARN("leaving the router: %s", e.msg);
     clime_buf_free(&path);
 }
@@ -142,14 +147,17 @@ static bool sleep_until(struct clime_registration *r, int64_t at) {
     return stop;
 }
 
-/* One round: asks the router who it is and registers when that is news. *instance: the answer it is registered under,
- * NULL = none. */
+/* One round: asks the router who it is, and whether it has evicted us, and registers when the answer is news.
+ * *instance: the answer it is registered under, NULL = none. */
 static bool keep_registered(struct clime_http_client *client, struct clime_registration *r, char **instance,
                             struct clime_error *e) {
-    struct clime_buf health;
-    if (!call(client, r, "GET", "/health", clime_str_of(""), &health, e)) return false;
+    struct clime_buf health, path;
+    if (!r->self && !locate(r, e)) return false;
+    put_path(r, "/health?worker=", &path);
+    bool ok = call(client, r, "GET", path.data, clime_str_of(""), &health, e);
+    clime_buf_free(&path);
+    if (!ok) return false;
     char *answer = clime_buf_take(&health);
-    bool ok = true;
     if (*instance && strcmp(*instance, answer) == 0) {
         free(answer);
     } else if ((ok = enter(client, r, e))) {

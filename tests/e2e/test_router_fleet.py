@@ -4,11 +4,13 @@ a name; the workers' metrics as one text. Workers are mocks."""
 import concurrent.futures
 import json
 import os
+import signal
 import subprocess
+import urllib.parse
 
 import pytest
-from mocks import workers
-from programs import BUILD, program
+from mocks import Worker, workers
+from programs import BUILD, need_stories, program, server
 from test_router_faults import ask, fleet, states, urls, wait_for
 
 QUICK = ("--health-check-interval", "0.1", "--discovery-interval", "0.05")
@@ -173,6 +175,46 @@ def test_what_is_no_source_is_said_at_start(words, says):
 
 
 # ---- metrics ----
+
+
+# ---- gone for good ----
+
+
+def test_a_worker_that_is_gone_for_good_makes_room(tmp_path):
+    """Not one that an option or a file names."""
+    names = tmp_path / "fleet"
+    with workers(4) as (by_hand, by_option, by_file, well):
+        names.write_text(by_file.url + "\n")
+        with program("clime-router", *QUICK, *urls([by_option]), "--worker-file", names, "--evict-after", "0.5") as router:
+            for w in well, by_hand:
+                router.post("/workers", {"url": w.url})
+            wait_for(lambda: states(router) == ["ready"] * 4)
+            for w in by_option, by_file:
+                w.stop()
+            wait_for(lambda: sorted(states(router)) == ["down", "down", "ready", "ready"])
+            by_hand.stop()
+            wait_for(lambda: set(fleet(router)) == {by_option.url, by_file.url, well.url})
+            assert "clime_router_evictions_total 1\n" in router.get("/metrics").text
+            health = lambda w: router.get("/health?" + urllib.parse.urlencode({"worker": w.url})).json().get("evicted", False)
+            assert [health(w) for w in (by_hand, by_option, well)] == [True, False, False]
+            back = Worker(port=by_hand.port)
+            router.post("/workers", {"url": back.url})
+            wait_for(lambda: fleet(router)[back.url]["status"] == "ready")
+            assert not health(back)
+            back.stop()
+
+
+def test_an_evicted_server_that_was_only_cut_off_comes_back():
+    """It registered itself, does so again, and is none that an operator took out."""
+    need_stories()
+    quick = ("--health-check-interval", "0.1", "--health-check-timeout", "0.5", "--evict-after", "1")
+    with workers(1) as (well,), program("clime-router", *quick, *urls([well])) as router, \
+         server("--router", router.url) as cut_off:  # fmt: skip
+        wait_for(lambda: len(fleet(router)) == 2)
+        cut_off.process.send_signal(signal.SIGSTOP)
+        wait_for(lambda: len(fleet(router)) == 1)
+        cut_off.process.send_signal(signal.SIGCONT)
+        wait_for(lambda: states(router) == ["ready", "ready"])
 
 
 def test_the_metrics_of_all_workers_are_one_text():

@@ -165,12 +165,48 @@ static void test_suspicion_and_other_states(void **state) {
     clime_workers_free(w);
 }
 
+static void fail_probes(struct clime_workers *w, int64_t id) {
+    for (int i = 0; i < 2; i++) clime_workers_probed(w, id, false, "");
+    assert_int_equal(state_of(w, id), CLIME_WORKER_DOWN);
+}
+
+static void test_who_is_gone_for_good_is_evicted(void **state) {
+    (void)state;
+    struct clime_workers *w = fleet(3);
+    const int64_t hour = (int64_t)3600 * 1000000, now = clime_now_us();
+    const struct clime_str first = clime_str_of("http://127.0.0.1:9000"), third = clime_str_of("http://127.0.0.1:9002");
+    clime_workers_name(w, 3);
+    fail_probes(w, 1);
+    fail_probes(w, 3);
+    assert_int_equal(clime_workers_evict(w, hour), 0); /* just heard */
+    for (int i = 0; i < 3; i++) clime_workers_heard(w, i, now - 2 * hour);
+    assert_int_equal(clime_workers_evict(w, hour), 0); /* added within the hour */
+    clime_sleep_us(2000);
+    assert_int_equal(clime_workers_evict(w, 1000), 0); /* nobody is heard: it may be ourselves */
+    clime_workers_heard(w, 1, clime_now_us() + hour);
+    assert_int_equal(clime_workers_evict(w, 1000), 1); /* the third is named */
+    assert_int_equal(state_of(w, 1), CLIME_WORKER_FREE);
+    assert_int_equal(state_of(w, 3), CLIME_WORKER_DOWN);
+    assert_true(clime_workers_is_evicted(w, first));
+    assert_false(clime_workers_is_evicted(w, third));
+    int64_t id;
+    assert_int_equal(clime_workers_add(w, first, 0, &id, NULL), CLIME_OK);
+    assert_int_equal(id, 4); /* another one */
+    assert_false(clime_workers_is_evicted(w, first));
+    assert_int_equal(clime_workers_remove(w, id, first, NULL), CLIME_OK);
+    assert_false(clime_workers_is_evicted(w, first)); /* by an operator: it is to stay out */
+    clime_workers_give_up(w, first);
+    assert_true(clime_workers_is_evicted(w, first));
+    clime_workers_free(w);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_frozen_is_of_probes_alone),
         cmocka_unit_test(test_the_silent_one_among_others_is_suspected),
         cmocka_unit_test(test_a_suspect_is_back_with_its_first_word),
         cmocka_unit_test(test_suspicion_and_other_states),
+        cmocka_unit_test(test_who_is_gone_for_good_is_evicted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
