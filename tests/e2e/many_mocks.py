@@ -63,9 +63,9 @@ class Many:
     def call(self, coroutine):
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(60)
 
-    async def start(self):
+    async def start(self, port=0):
         mock = Mock()
-        mock.listener = await asyncio.start_server(lambda r, w: self.serve(mock, r, w), "127.0.0.1", 0, backlog=1024)
+        mock.listener = await asyncio.start_server(lambda r, w: self.serve(mock, r, w), "127.0.0.1", port, backlog=1024)
         mock.port = mock.listener.sockets[0].getsockname()[1]
         self.mocks.append(mock)
         return mock

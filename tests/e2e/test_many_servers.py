@@ -17,8 +17,8 @@ from test_fleet import Run, d, rl  # noqa: F401
 ROUTER = ("--health-check-interval", "0.2")
 
 
-def external(d, tmp_path, router, **change):  # noqa: F811
-    return Run(rl(d, tmp_path / "run", "--router-url", router.url, server_threads=None, server_concurrency=4, **change))
+def external(d, tmp_path, router, *more, **change):  # noqa: F811
+    return Run(rl(d, tmp_path / "run", "--router-url", router.url, *more, server_threads=None, server_concurrency=4, **change))
 
 
 def join(router, mock):
@@ -131,3 +131,36 @@ def test_half_of_the_servers_are_always_late(d, tmp_path):  # noqa: F811
         many.close()
     assert "is gone" not in log
     assert all(m.n_behind == 0 and int(m.version) > 0 for m in many.mocks), [(m.version, m.n_behind) for m in many.mocks]
+
+
+def test_a_server_that_is_dead_for_good_is_forgotten(d, tmp_path):  # noqa: F811
+    """The router is told, and when it lists the server again that is a new one, which gets the weights."""
+    samples, freed = 32, asyncio.Event()
+
+    async def disturb(n):
+        if n == samples // 2:
+            many.kill(dead)
+        if n > 3 * samples:  # of the fourth rollout
+            await freed.wait()
+
+    many = Many(12, on_answer=disturb)
+    dead = many.mocks[5]
+    try:
+        with program("clime-router", *ROUTER, "--worker-urls", *(m.url for m in many.mocks)) as router:
+            run = external(d, tmp_path, router, "--server-evict-after", "1", num_rollout=6, rollout_batch_size=16, n_samples_per_prompt=2)
+            try:
+                wait_until(lambda: f"{dead.url} is given up: no answer for" in run.log(), run)
+                evicted = lambda: web.get(router.url + "/health", params={"worker": dead.url}).json().get("evicted")
+                wait_until(evicted, run)
+                back = many.call(many.start(dead.port))
+                join(router, back)
+                there = lambda: [w for w in web.get(router.url + "/workers").json()["workers"] if w["url"] == back.url and w["is_healthy"]]
+                wait_until(lambda: back.version == many.newest and there(), run)
+                many.loop.call_soon_threadsafe(freed.set)
+                run.end()
+            finally:
+                run.stop()
+    finally:
+        many.close()
+    assert run.log().count(f": worker {dead.url}\n") == 2
+    assert back.n_behind == 0

@@ -41,7 +41,7 @@ struct clime_fleet_server *clime_fleet_add(struct clime_fleet *f) {
     struct clime_fleet_server *s = f->servers[f->n_servers++] = xcalloc(1, sizeof *s);
     s->fleet = f;
     s->pushed = -1;
-    s->since_us = clime_now_us();
+    s->since_us = s->answered_us = clime_now_us();
     return s;
 }
 

@@ -42,6 +42,7 @@ struct clime_fleet_options {
     int tp_size;                      /* devices of each */
     int64_t start_limit_us;           /* for a program that is started to answer */
     int64_t silence_us, ask_every_us; /* one that says nothing for so long is replaced; how often it is asked */
+    int64_t evict_us;                 /* external: one that answers nothing for so long is forgotten; 0 = never */
     const char *router_url;           /* NULL = start a router and num_servers servers */
     const char *api_key; /* of an external router and its servers, their admin key where they have one; NULL = none */
     int concurrency;     /* requests in flight for each server, for which router and servers must have room */

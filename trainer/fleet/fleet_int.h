@@ -65,6 +65,7 @@ struct clime_fleet_server {
     enum clime_fleet_state state;
     struct clime_wait wait;               /* for the next state, unless it serves */
     int64_t since_us;                     /* in this state; clime_now_us scale */
+    int64_t answered_us;                  /* when it last answered anything, or was added */
     int64_t pushed;                       /* version it serves, -1 = unknown */
     enum clime_way way;                   /* how it gets weights */
     const struct clime_model_card *owner; /* SHARE: of the memory that it computes with */
@@ -100,7 +101,7 @@ struct clime_fleet_server {
     struct clime_http_result result;
     struct clime_error call_error;
     const char *call_method;
-    char call_url[2 * CLIME_FLEET_URL + 32];
+    char call_url[2 * CLIME_FLEET_URL + 48];
     struct clime_buf body;
 };
 

@@ -260,8 +260,8 @@ static void admit(struct clime_fleet *f, struct clime_fleet_server *s) {
     start(f, s, CLIME_DOING_ADMIT, &call);
 }
 
-static void drain(struct clime_fleet *f, struct clime_fleet_server *s) {
-    snprintf(s->call_url, sizeof s->call_url, "%s/remove_worker?url=%s", f->url, s->url);
+static void drain(struct clime_fleet *f, struct clime_fleet_server *s, const char *more) {
+    snprintf(s->call_url, sizeof s->call_url, "%s/remove_worker?url=%s%s", f->url, s->url, more);
     const struct clime_http_call call = {
         .method = "POST", .url = s->call_url, .timeout_us = CLIME_FLEET_CONTROL_US, .max_reply = CLIME_FLEET_MAX_REPLY};
     clime_fleet_enter(s, CLIME_SERVER_DRAINING);
@@ -373,6 +373,8 @@ static void ended(void *arg, enum clime_err rc) {
     pthread_mutex_lock(f->lock);
     enum clime_fleet_doing doing = s->doing;
     s->doing = CLIME_DOING_NOTHING;
+    bool was_asked = doing != CLIME_DOING_ADMIT && doing != CLIME_DOING_DRAIN; /* these are its router's */
+    if (was_asked && s->result.status) s->answered_us = clime_now_us();
     if (doing == CLIME_DOING_PUSH && s->call_way == CLIME_BY_PULL) clime_fleet_leave_relay(f, s);
     struct clime_buf reply = s->result.reply;
     clime_push_call_free(&s->push);
@@ -418,10 +420,14 @@ static void ended(void *arg, enum clime_err rc) {
 
 /* ---- the next step ---- */
 
+static bool serves(const struct clime_fleet *f, const struct clime_fleet_server *s) {
+    return s->in_router && !s->lost && !s->unlisted && f->has_push && s->pushed == f->push.version;
+}
+
 /* It does not serve: out of the router first, then its beginning. */
 static void leave(struct clime_fleet *f, struct clime_fleet_server *s) {
     if (s->in_router && f->url[0]) {
-        drain(f, s);
+        drain(f, s, "");
         return;
     }
     s->in_router = s->lost = false;
@@ -452,10 +458,24 @@ static void serve(struct clime_fleet *f, struct clime_fleet_server *s, int64_t n
         s->state == CLIME_SERVER_SUSPECT ? CLIME_FLEET_PROBE_US : CLIME_FLEET_CONTROL_US);
 }
 
+/* External, and without an answer for so long while another one serves: it is forgotten, and makes room in the list.
+ * The router is told that it may come back; where it lists it again, it is a new one. */
+static bool is_given_up(struct clime_fleet *f, struct clime_fleet_server *s, int64_t now) {
+    bool anyone = false;
+    if (s->child || !s->out || !f->o.evict_us || now - s->answered_us < f->o.evict_us) return false;
+    for (int i = 0; i < f->n_servers; i++) anyone = anyone || serves(f, f->servers[i]);
+    if (!anyone) return false;
+    clime_event(f->o.ledger, f->o.incarnation, "worker", "%s is given up: no answer for %.0f s", s->url,
+                (double)(now - s->answered_us) / 1e6);
+    drain(f, s, "&evict=true");
+    s->unlisted = s->close_group = true;
+    return true;
+}
+
 void clime_fleet_step(struct clime_fleet *f, struct clime_fleet_server *s, int64_t now) {
     if (s->doing || s->with_owner) return;
     if (s->lost) leave(f, s);
-    if (s->doing || s->lost) return;
+    if (s->doing || s->lost || is_given_up(f, s, now)) return;
     if (!s->url[0]) {
         clime_fleet_enter(s, CLIME_SERVER_STARTING);
     } else if (now < s->retry_us) {

@@ -52,6 +52,7 @@ static bool decides(const void *arg, const char *name) {
                                        "update-weight-fanout",
                                        "server-concurrency",
                                        "server-start-timeout",
+                                       "server-evict-after",
                                        "allow-mixed-devices",
                                        "rollout-health-check-interval",
                                        "rollout-health-check-timeout",

@@ -112,7 +112,7 @@ struct clime_rl_options {
     int64_t num_servers, server_concurrency;
     double update_quorum;
     int64_t rollout_num_gpus, gpus_per_engine; /* devices of all servers (0 = not said), and of each */
-    double server_start_timeout, health_interval, health_timeout; /* seconds */
+    double server_start_timeout, server_evict_after, health_interval, health_timeout; /* seconds */
     const char *router_url, *fleet_api_key, *ca_certificate;
     bool colocate, offload_rollout, mixed_devices;
     int transport;                    /* enum clime_transport */

@@ -181,6 +181,10 @@ int clime_rl_learning_rows(struct clime_rl_options *o, struct clime_opt *t, stru
          "servers may be of another kind of device or instruction set than the trainer: the gap is not 0 then"},
         {"server-start-timeout", D, &o->server_start_timeout, "600", "SECONDS",
          "for a server or router that the trainer starts, until it answers", 0.1, 1e6},
+        {"server-evict-after", D, &o->server_evict_after, "3600", "SECONDS",
+         "a server of an external router that has answered nothing for so long is forgotten until it is listed again "
+         "(0: never)",
+         0, 1e9},
         {"rollout-health-check-interval", D, &o->health_interval, "2", "SECONDS",
          "between questions to those whether they are alive", 0.01, 3600},
         {"rollout-health-check-timeout", D, &o->health_timeout, "30", "SECONDS",

@@ -274,6 +274,7 @@ static enum clime_err open_fleet(struct clime_rl *rl, struct clime_error *e) {
                                     .start_limit_us = (int64_t)(rl->o.server_start_timeout * 1e6),
                                     .silence_us = (int64_t)(rl->o.health_timeout * 1e6),
                                     .ask_every_us = (int64_t)(rl->o.health_interval * 1e6),
+                                    .evict_us = (int64_t)(rl->o.server_evict_after * 1e6),
                                     .router_url = rl->o.router_url,
                                     .api_key = rl->o.fleet_api_key,
                                     .concurrency = (int)rl->o.server_concurrency,
