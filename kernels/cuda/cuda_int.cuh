@@ -144,6 +144,16 @@ static inline __device__ struct clime_product clime_product_of_expert(const stru
     return clime_product_of(g->kind, (int)rows, g->N, g->K, a, b, y);
 }
 
+/* Of a grouped product of some neighbouring experts: whether a place is of none of them. */
+static inline __device__ bool place_of_others(const int32_t *start, int E, int place) {
+    return place < __ldcg(start) || place >= __ldcg(start + E);
+}
+
+/* embed.cu, norm.cu: gather and swiglu of the places of E experts. */
+void clime_cuda_gather_places(struct clime_dev *d, int R, int D, const int32_t *start, int E, const int32_t *rows,
+                              const void *x, void *y);
+void clime_cuda_swiglu_places(struct clime_dev *d, int R, int F, const int32_t *start, int E, const void *gu, void *h);
+
 void clime_cuda_grouped_plain(struct clime_dev *d, const struct clime_grouped *g);
 /* grouped_tiles.cu, grouped_rows.cu: false when the shape is not one for it. */
 bool clime_cuda_grouped_tiles(struct clime_dev *d, const struct clime_grouped *g);

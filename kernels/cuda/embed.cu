@@ -7,21 +7,28 @@
 
 enum { THREADS = 256 };
 
-/* A row's values go 16 bytes at a time where they can. */
-template <class V> __global__ void gather_kernel(int n, const int32_t *rows, const V *x, V *y) {
+/* A row's values go 16 bytes at a time where they can. start NULL: all rows. */
+template <class V>
+__global__ void gather_kernel(int n, const int32_t *start, int E, const int32_t *rows, const V *x, V *y) {
     start_next();
     wait_for_last();
+    if (start && place_of_others(start, E, blockIdx.x)) return;
     const V *from = x + (size_t)rows[blockIdx.x] * n;
     V *to = y + (size_t)blockIdx.x * n;
     for (int i = threadIdx.x; i < n; i += THREADS) to[i] = from[i];
 }
 
-CUDA_OP void clime_cuda_gather(struct clime_dev *d, int R, int D, const int32_t *rows, const void *x, void *y) {
+void clime_cuda_gather_places(struct clime_dev *d, int R, int D, const int32_t *start, int E, const int32_t *rows,
+                              const void *x, void *y) {
     if (R == 0) return;
     if (D % 8 == 0)
-        launch(d, gather_kernel<uint4>, R, THREADS, 0, D / 8, rows, (const uint4 *)x, (uint4 *)y);
+        launch(d, gather_kernel<uint4>, R, THREADS, 0, D / 8, start, E, rows, (const uint4 *)x, (uint4 *)y);
     else
-        launch(d, gather_kernel<bf16>, R, THREADS, 0, D, rows, (const bf16 *)x, (bf16 *)y);
+        launch(d, gather_kernel<bf16>, R, THREADS, 0, D, start, E, rows, (const bf16 *)x, (bf16 *)y);
+}
+
+CUDA_OP void clime_cuda_gather(struct clime_dev *d, int R, int D, const int32_t *rows, const void *x, void *y) {
+    clime_cuda_gather_places(d, R, D, NULL, 0, rows, x, y);
 }
 
 CUDA_OP void clime_cuda_embed(struct clime_dev *d, int T, int D, const int32_t *ids, const void *table, void *y) {

@@ -24,9 +24,9 @@ CUDA_OP void clime_cuda_grouped_swiglu(struct clime_dev *d, int R, const int32_t
     struct clime_grouped g = {CLIME_LT_FORWARD,      R, w->n_experts, w->N, w->K, start, (const bf16 *)x,
                               (const bf16 *)w->data, gu};
     if (aligned(&g) && w->N % 16 == 0 && clime_cuda_grouped_rows_swiglu(d, &g, from, h)) return;
-    clime_cuda_gather(d, R, w->K, from, x, in);
+    clime_cuda_gather_places(d, R, w->K, start, w->n_experts, from, x, in);
     clime_cuda_grouped_gemm(d, R, start, in, w, gu);
-    clime_cuda_swiglu(d, R, w->N / 2, gu, h);
+    clime_cuda_swiglu_places(d, R, w->N / 2, start, w->n_experts, gu, h);
 }
 
 CUDA_OP void clime_cuda_grouped_gemm(struct clime_dev *d, int R, const int32_t *start, const void *x,

@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(THREADS) rows_kernel(const __grid_constant__ C
     if (warp < WARPS || !a.early) wait_for_last();
     start_next();
 
-    bool others = row < __ldcg(a.start) || row >= __ldcg(a.start + a.E);
+    bool others = place_of_others(a.start, a.E, row);
     if (warp == WARPS) {
         int expert = 0; /* as many end at this row or before; past the L1, which may hold an older list */
 #pragma unroll 4

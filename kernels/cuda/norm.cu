@@ -129,12 +129,12 @@ CUDA_OP void clime_cuda_bias(struct clime_dev *d, int T, int N, void *y, const v
     launch(d, bias_kernel, blocks_for(n), THREADS, 0, n, N, (bf16 *)y, (const bf16 *)b);
 }
 
-/* Grid: rows, then pieces of a row. */
-template <int V> __global__ void swiglu_kernel(int F, const bf16 *gu, bf16 *h) {
+/* Grid: rows, then pieces of a row. start NULL: all rows. */
+template <int V> __global__ void swiglu_kernel(int F, const int32_t *start, int E, const bf16 *gu, bf16 *h) {
     int i = (blockIdx.y * THREADS + threadIdx.x) * V;
     start_next();
     wait_for_last();
-    if (i >= F) return;
+    if (i >= F || (start && place_of_others(start, E, blockIdx.x))) return;
     size_t row = (size_t)blockIdx.x * F;
     lanes<V> gate = load<V>(gu + 2 * row + i), up = load<V>(gu + 2 * row + F + i), out;
 #pragma unroll
@@ -146,10 +146,14 @@ static dim3 row_grid(int T, int n) {
     return dim3(T, (n / (wide(n) ? 8 : 1) + THREADS - 1) / THREADS);
 }
 
-CUDA_OP void clime_cuda_swiglu(struct clime_dev *d, int T, int F, const void *gu, void *h) {
-    if (T == 0) return;
+void clime_cuda_swiglu_places(struct clime_dev *d, int R, int F, const int32_t *start, int E, const void *gu, void *h) {
+    if (R == 0) return;
     auto kernel = wide(F) ? swiglu_kernel<8> : swiglu_kernel<1>;
-    launch(d, kernel, row_grid(T, F), THREADS, 0, F, (const bf16 *)gu, (bf16 *)h);
+    launch(d, kernel, row_grid(R, F), THREADS, 0, F, start, E, (const bf16 *)gu, (bf16 *)h);
+}
+
+CUDA_OP void clime_cuda_swiglu(struct clime_dev *d, int T, int F, const void *gu, void *h) {
+    clime_cuda_swiglu_places(d, T, F, NULL, 0, gu, h);
 }
 
 template <int V> __global__ void swiglu_bwd_kernel(int F, const bf16 *gu, const bf16 *dh, bf16 *dgu) {

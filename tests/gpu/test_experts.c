@@ -269,7 +269,20 @@ static void test_grouped(struct gpu_test *t) {
     }
 }
 
-/* Gathered, multiplied and gated at once, against one after the other. */
+/* Leaves of two arrays of R rows those of the experts in the middle, a half of all. */
+static void zero_others(const struct side *g, const int32_t *start, int E, size_t R, const size_t *row_bytes,
+                        void *const *x) {
+    int32_t from, to;
+    g->ops->copy_out(g->dev, &from, start + E / 4, sizeof from);
+    g->ops->copy_out(g->dev, &to, start + E / 4 + E / 2, sizeof to);
+    for (int i = 0; i < 2; i++) {
+        g->ops->zero(g->dev, x[i], (size_t)from * row_bytes[i]);
+        g->ops->zero(g->dev, (char *)x[i] + (size_t)to * row_bytes[i], (R - (size_t)to) * row_bytes[i]);
+    }
+}
+
+/* Gathered, multiplied and gated at once, against one after the other; and half of the experts alone, as a rank has
+ * them, which leave others' places as they were. */
 static void test_gated(struct gpu_test *t) {
     static const int SHAPES[][4] = {
         {768, 2048, 128, 8}, {1408, 2048, 64, 6}, {24, 72, 9, 3}, {20, 24, 5, 2}, {9, 33, 4, 2}};
@@ -299,6 +312,16 @@ static void test_gated(struct gpu_test *t) {
             ops->grouped_swiglu(d, R, start.gpu, from.gpu, x, &w, in, gu, h);
             char what[96];
             snprintf(what, sizeof what, "gate and up of %d rows, %s:", T, LOADS[i % N_LOADS]);
+            same_bits(t, what, want, gu, (size_t)R * 4 * F);
+            same_bits(t, what, want_h, h, (size_t)R * 2 * F);
+            zero_others(&t->gpu, start.gpu, r.E, (size_t)R, (size_t[]){4 * F, 2 * F}, (void *[]){want, want_h});
+            struct clime_matrix some = w;
+            some.n_experts = r.E / 2;
+            some.data = (const char *)w.data + (size_t)(r.E / 4) * 4 * F * K;
+            ops->zero(d, gu, most * 4 * F);
+            ops->zero(d, h, most * 2 * F);
+            ops->grouped_swiglu(d, R, (int32_t *)start.gpu + r.E / 4, from.gpu, x, &some, in, gu, h);
+            snprintf(what, sizeof what, "some alone, gate and up of %d rows, %s:", T, LOADS[i % N_LOADS]);
             same_bits(t, what, want, gu, (size_t)R * 4 * F);
             same_bits(t, what, want_h, h, (size_t)R * 2 * F);
             free(ids);

@@ -7,7 +7,7 @@
 
 #include "kernels/cuda/links.cuh"
 
-enum { RANKS = 16, NAMES = 8, TRIES = 256, BEAT_NS = 1000000, HOME_BLOCKS = 96 };
+enum { RANKS = 16, NAMES = 8, TRIES = 256, BEAT_NS = 1000000, HOME_PAIRS = 128 };
 
 /* What a kernel waits for, in one word: its number, what and whom, and a clock, so that a wait that goes on changes it.
  */
@@ -28,8 +28,8 @@ struct gather_host { /* pinned */
 
 struct gather_state {             /* the device's */
     unsigned long long launched;  /* gathers */
-    unsigned long long went_home; /* launches of home.cu; and slices that each of its blocks has sent to every rank, */
-    uint32_t sent[HOME_BLOCKS], taken[RANKS][HOME_BLOCKS]; /* and taken from each */
+    unsigned long long went_home; /* launches of home.cu; and slices that each of its pairs has sent to every rank, */
+    uint32_t sent[HOME_PAIRS], taken[RANKS][HOME_PAIRS]; /* and taken from each */
     unsigned gone;
 };
 
