@@ -163,10 +163,13 @@ def test_experts_recipe(folder, name):
 
 def test_plan_of_what_nobody_has_here(folder):
     """It says what stands in the way, and with an exit status: 0 only where a run would go."""
-    status, gib, out = plan(of_shape(folder, "GLM-4.5", LARGE["GLM-4.5"]), "--devices", 64, "--hosts", 8,
-                            "--optimizer-cpu-offload", "--max-tokens-per-gpu", 16384)  # fmt: skip
+    glm, more = of_shape(folder, "GLM-4.5", LARGE["GLM-4.5"]), ("--optimizer-cpu-offload", "--max-tokens-per-gpu", 16384)
+    status, gib, out = plan(glm, "--devices", 64, "--hosts", 8, *more)
     assert status == 1 and "352.80e9 parameters, 32.85e9 of them" in out
-    assert gib["expert parallel"] < gib["sharded"] < gib["replicated"] and "does not hide behind computing" in out
+    assert gib["sharded"] < gib["replicated"] and "as many experts on each rank: not with these" in out
+    status, gib, out = plan(glm, "--devices", 32, "--hosts", 4, *more)
+    assert status == 1 and gib["expert parallel"] < gib["sharded"] < gib["replicated"]
+    assert re.search(r"does not hide behind computing .*--expert-model-parallel-size", out)
     assert "NOT ONE ANSWER FITS" in out and "between hosts, which has not been measured" in out
     status, _, out = plan(of_shape(folder, "DeepSeek-V3", LARGE["DeepSeek-V3"]), "--devices", 128, "--hosts", 16,
                           "--optimizer-cpu-offload")  # fmt: skip

@@ -68,10 +68,12 @@ static void print_training(const struct clime_plan_wish *wish, const struct clim
     for (int way = 0; way < CLIME_PLAN_WAYS; way++) {
         const struct clime_plan_training *t = &p->training[way];
         if (way == CLIME_PLAN_EXPERTS && !p->work.E) continue;
+        if (!t->possible && wish->devices > 1)
+            printf("  %-16s %12s\n", clime_plan_way_names[way], "as many experts on each rank: not with these");
+        if (!t->possible) continue;
         if (way != CLIME_PLAN_REPLICATED && wish->devices == 1) continue;
-        printf("  %-16s %12.1f %9.2f %9.2f %9.2f %9.1f%s%s\n", clime_plan_way_names[way], t->gib, t->compute_s,
-               t->gather_s, t->exchange_s, t->step_s, t->fits ? "" : "  DOES NOT FIT",
-               clime_plan_has((enum clime_plan_way)way) ? "" : "  (not in this version)");
+        printf("  %-16s %12.1f %9.2f %9.2f %9.2f %9.1f%s\n", clime_plan_way_names[way], t->gib, t->compute_s,
+               t->gather_s, t->exchange_s, t->step_s, t->fits ? "" : "  DOES NOT FIT");
     }
     printf("  %.1f GiB are free on a device", wish->device->memory_gib);
     double host = p->training[p->way < 0 ? CLIME_PLAN_SHARDED : p->way].host_gib;
@@ -93,6 +95,7 @@ static void print_serving(const struct clime_plan_wish *wish, const struct clime
 /* What stands in the way, in words. */
 static void print_limits(const struct clime_plan_wish *wish, const struct clime_run_plan *p) {
     const struct clime_plan_training *sharded = &p->training[CLIME_PLAN_SHARDED];
+    const struct clime_plan_training *stay = &p->training[CLIME_PLAN_EXPERTS];
     double links_s = sharded->gather_s + sharded->exchange_s;
     if (wish->devices > CLIME_GROUP_MAX)
         printf("limit: a trainer has at most %d ranks, --devices %d is beyond it\n", CLIME_GROUP_MAX, wish->devices);
@@ -103,7 +106,9 @@ static void print_limits(const struct clime_plan_wish *wish, const struct clime_
         printf(
             "limit: sharded, what goes over links (%.1f s a micro-batch) does not hide behind computing (%.1f s)%s\n",
             links_s, sharded->compute_s,
-            p->work.E ? "; experts would have to stay where they are, and rows to travel" : "");
+            stay->possible && stay->step_s < sharded->step_s ? "; experts can stay where they are, and rows travel "
+                                                               "(--expert-model-parallel-size)"
+                                                             : "");
     if (p->servers > 1)
         printf("limit: a trainer's own server is one over its host's devices; others are started by hand "
                "(--router-url)\n");

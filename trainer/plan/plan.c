@@ -14,10 +14,6 @@
 const char *const clime_plan_way_names[CLIME_PLAN_WAYS] = {
     [CLIME_PLAN_REPLICATED] = "replicated", [CLIME_PLAN_SHARDED] = "sharded", [CLIME_PLAN_EXPERTS] = "expert parallel"};
 
-bool clime_plan_has(enum clime_plan_way way) {
-    return way != CLIME_PLAN_EXPERTS;
-}
-
 /* ---- serving ---- */
 
 double clime_plan_decode_s(const struct clime_model_work *w, const struct clime_device_rates *d, double rows,
@@ -97,41 +93,44 @@ static void plan_training(const struct clime_plan_wish *wish, struct clime_run_p
     double tokens = wish->prompts * wish->samples * length;
     out->micro_batches = ceil(ceil(tokens / wish->rows) / wish->devices);
     out->optimizer_s = optimizer_s(wish, w->weights);
-    double layer_of_experts = w->expert_layers ? w->experts / w->expert_layers : 0;
-    double passes = wish->recompute == CLIME_RECOMPUTE_FULL ? 3 : 2; /* forward, backward, forward again */
     for (int way = 0; way < CLIME_PLAN_WAYS; way++) {
         struct clime_plan_training *t = &out->training[way];
-        double dense = w->weights - (way == CLIME_PLAN_EXPERTS ? w->experts : 0); /* what is gathered or exchanged */
-        bool cut = way != CLIME_PLAN_REPLICATED;
-        const struct clime_memory_plan *memory = &out->memory[cut];
-        double rings = way == CLIME_PLAN_EXPERTS ? 2 * (2 + 4) * layer_of_experts : 0; /* what never is whole */
-        t->gib = ((double)memory->need - rings) / GIB;
+        bool stay = way == CLIME_PLAN_EXPERTS, cut = way != CLIME_PLAN_REPLICATED;
+        double dense = w->weights - (stay ? w->experts : 0); /* what is gathered or exchanged */
+        double rows_s = 0;
+        const struct clime_memory_plan *memory = &out->memory[way];
+        if (!t->possible) continue;
+        t->gib = (double)memory->need / GIB;
         t->host_gib = host_gib(wish, memory, cut ? 2 * w->weights : 0);
         t->fits = t->gib <= wish->device->memory_gib && t->host_gib <= wish->device->host_gib;
+        /* gate and up of experts that stay are made again at any level: as if all were */
         t->compute_s = clime_plan_train_s(w, wish->device, fmin(wish->rows, tokens), length, wish->answer_len / length,
-                                          wish->recompute);
+                                          stay ? CLIME_RECOMPUTE_FULL : wish->recompute);
         t->exchange_s = over_links(wish, 4 * dense);
         if (cut) t->gather_s = 2 * over_links(wish, 2 * dense); /* a full recomputing and its backward share one */
-        if (way == CLIME_PLAN_EXPERTS) /* a row to each chosen expert and one back, in every pass */
-            t->gather_s += over_links(wish, passes * 2 * 2.0 * wish->rows * w->k * w->D * w->expert_layers);
-        double each =
-            wish->devices > 1 ? fmax(t->compute_s / CLIME_RANKS_SHARE, t->gather_s + t->exchange_s) : t->compute_s;
+        if (stay) /* a row to each chosen expert and one back; two there and one back in the backward pass */
+            rows_s = over_links(wish, 5 * 2.0 * wish->rows * w->k * w->D * w->expert_layers);
+        t->gather_s += rows_s;
+        double each = t->compute_s;
+        if (wish->devices > 1) /* rows do not hide: who sends them waits for what comes of them */
+            each = fmax(t->compute_s / CLIME_RANKS_SHARE, t->gather_s - rows_s + t->exchange_s) + rows_s;
         t->step_s = out->micro_batches * each + out->optimizer_s;
     }
 }
 
 /* The learner's own plan, made on the CPU, with what a device has otherwise: weights that are not packed a second time,
  * larger chunks of logits, and its code and scratch. */
-static void plan_memory(struct clime_model *m, const struct clime_plan_wish *wish, int world, bool cut,
+static void plan_memory(struct clime_model *m, const struct clime_plan_wish *wish, int world, enum clime_plan_way way,
                         struct clime_memory_plan *out) {
+    const struct clime_part part = {0, way == CLIME_PLAN_REPLICATED ? 1 : world, way == CLIME_PLAN_EXPERTS};
     double chunk = wish->device->head_gib * GIB / 4 / m->cfg.V;
     const struct clime_train_options policy = {.max_rows = wish->rows,
                                                .max_seqs = wish->rows,
                                                .head_chunk = chunk < wish->rows ? (int)chunk : wish->rows,
                                                .recompute = wish->recompute};
     const struct clime_memory_users users = {
-        .policy = policy, .offload = wish->offload, .part = {.world = world}, .lanes = world};
-    clime_model_ring(m, &m->layout, (struct clime_part){0, cut ? world : 1});
+        .policy = policy, .offload = wish->offload, .part = {0, world, part.experts}, .lanes = world};
+    clime_model_ring(m, &m->layout, part);
     clime_memory_plan_make(m, &users, out);
     out->part[CLIME_MEM_WEIGHTS] = clime_model_own_bytes(m);
     out->part[CLIME_MEM_SCRATCH] = (size_t)(wish->device->code_gib * GIB);
@@ -139,15 +138,23 @@ static void plan_memory(struct clime_model *m, const struct clime_plan_wish *wis
     for (int i = 0; i < CLIME_MEM_N; i++) out->need += out->part[i];
 }
 
+/* As many on each rank. */
+static bool experts_can_stay(const struct clime_model_work *w, int world) {
+    return world > 1 && (world & (world - 1)) == 0 && w->E && w->E % world == 0;
+}
+
 void clime_run_plan(struct clime_model *m, const struct clime_plan_wish *wish, struct clime_run_plan *out) {
     int world = wish->devices < CLIME_GROUP_MAX ? wish->devices : CLIME_GROUP_MAX; /* a trainer has no more */
     memset(out, 0, sizeof *out);
     clime_model_work(&m->cfg, &m->layout, &out->work);
-    for (int cut = 0; cut < 2; cut++) plan_memory(m, wish, world, cut != 0, &out->memory[cut]);
+    for (int way = 0; way < CLIME_PLAN_WAYS; way++) {
+        out->training[way].possible = way != CLIME_PLAN_EXPERTS || experts_can_stay(&out->work, world);
+        if (out->training[way].possible) plan_memory(m, wish, world, (enum clime_plan_way)way, &out->memory[way]);
+    }
     plan_training(wish, out);
     out->way = -1;
     for (int way = CLIME_PLAN_WAYS - 1; way >= 0; way--)
-        if (out->training[way].fits && clime_plan_has((enum clime_plan_way)way)) out->way = way;
+        if (out->training[way].fits) out->way = way;
     plan_serving(wish, out);
     double whole = out->generate_s + (out->way < 0 ? 0 : out->training[out->way].step_s);
     if (out->way >= 0 && out->generate_s > 0)

@@ -32,6 +32,7 @@ enum clime_plan_way {
 extern const char *const clime_plan_way_names[CLIME_PLAN_WAYS];
 
 struct clime_plan_training {
+    bool possible;        /* else nothing is planned: experts cannot stay where their number does not divide */
     double gib, host_gib; /* of a device, of a host */
     bool fits;
     double compute_s;  /* of a micro-batch */
@@ -42,19 +43,16 @@ struct clime_plan_training {
 
 struct clime_run_plan {
     struct clime_model_work work;
-    struct clime_memory_plan memory[2]; /* of rank 0, replicated and sharded */
-    double micro_batches;               /* of a rank */
+    struct clime_memory_plan memory[CLIME_PLAN_WAYS]; /* of rank 0 */
+    double micro_batches;                             /* of a rank */
     double optimizer_s;
     struct clime_plan_training training[CLIME_PLAN_WAYS];
-    int way; /* the first that fits and that the trainer has; -1 = none */
+    int way; /* the first that fits; -1 = none */
     int tp, servers;
     double kv_tokens, running; /* of a server; answers at a time */
     double generate_s;
     double tokens_per_s; /* answered tokens of a device, generation and training together */
 };
-
-/* The trainer has it: what it does not have is planned all the same, to say what it would give. */
-bool clime_plan_has(enum clime_plan_way way);
 
 /* m: prepared on the CPU in bf16, and cut as the last way is when it returns. */
 void clime_run_plan(struct clime_model *m, const struct clime_plan_wish *wish, struct clime_run_plan *out);

@@ -1,0 +1,88 @@
+"""Experts that stay with their rank (--expert-model-parallel-size) on two GPUs of one host, through the real programs: the
+SHA-256 of one GPU for every family, and through losses. With a shape, so many layers of it: the speed and memory of experts
+that are gathered and of experts that stay.
+
+    python3 tests/gpu/experts_stay.py [BUILD] [qwen3-30b-a3b LAYERS]    (default: build, and no speed)
+
+Needs what ranks.py needs. Exit status 1 when something is wrong.
+"""
+
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import ranks
+from ranks import BUILD, LIMIT, ON_GPUS, at_once, deepen, finish, hit, rows, same, sft, speed_of, train
+from shared import SHAPES, check, failures
+
+FAMILIES = {"qwen3_moe": (), "glm4_moe": ("--num-dense-layers", 1), "deepseek_v3": ("--num-dense-layers", 1, "--kv-lora-rank", 512,
+            "--qk-nope-head-dim", 128, "--qk-rope-head-dim", 64, "--v-head-dim", 128)}  # fmt: skip
+
+
+def bits(root):
+    small = ("--global-batch-size", 8, "--num-epoch", 2, "--lr", 1e-3, "--save-interval", 10, "--max-tokens-per-gpu", 32, "--threads", 4,
+             "--gradient-lanes", 2)  # fmt: skip
+    for family, more in FAMILIES.items():
+        heads = ("--num-key-value-heads", 4) if family == "deepseek_v3" else ("--num-key-value-heads", 2, "--head-dim", 64)
+        train("init", root / family, "--family", family, "--hidden-size", 256, "--intermediate-size", 512, "--num-hidden-layers", 3,
+              "--num-attention-heads", 4, *heads, "--dtype", "bf16", "--init-std", 0.05, "--num-experts", 16, "--num-experts-per-tok", 4,
+              "--moe-intermediate-size", 128, *more)  # fmt: skip
+    rows(root / "data", 200, 12)
+
+    def words(name, model, n, *more):
+        return sft(root, model, "data", name, n, *small, *more)
+
+    stay = ("--expert-model-parallel-size", 2)
+    ways = {f"{m}-{w}": (finish, root, f"{m}-{w}", words(f"{m}-{w}", m, n, *more)) for m in FAMILIES
+            for w, n, *more in (("alone", 1), ("stay", 2, *stay), ("full", 2, *stay, "--recompute-granularity", "full"))}  # fmt: skip
+    also = {"offload": ("--optimizer-cpu-offload",)} | ({"nccl": ("--rank-transport", "nccl")} if ON_GPUS else {})
+    ways |= {f"qwen3_moe-{w}": (finish, root, f"qwen3_moe-{w}", words(f"qwen3_moe-{w}", "qwen3_moe", 2, *stay, *more)) for w, more in also.items()}
+    shas = at_once(**ways)
+    for m in FAMILIES:
+        same(m, {k: v for k, v in shas.items() if k.startswith(m)})
+
+    run = lambda name, n, *more: words(name, "qwen3_moe", n, *more)
+    shas = {"whole": shas["qwen3_moe-alone"]} | at_once(
+        follower=(hit, root, "follower", run("follower", 2, *stay), 1, signal.SIGKILL),
+        stay_then_one=(hit, root, "stay_then_one", run("stay_then_one", 2, *stay), 0, signal.SIGKILL, run("stay_then_one", 1)),
+        frozen=(hit, root, "frozen", run("frozen", 2, "--distributed-timeout-minutes", 0.1, *stay), 1, signal.SIGSTOP),
+    )  # fmt: skip
+    same("through losses", shas)
+
+
+def speed(root, name, layers, one):
+    check(one.wait(LIMIT) == 0, f"a layer of {name}'s widths")
+    deepen(root / "one", root / "some", layers)
+    rows(root / "long", 8 * 8 * 4 + 64, 1000)
+    two = ("--gradient-lanes", 2, "--recompute-granularity", "full")
+    ways = {"gathered": ("--shard-weights", "on"), "staying": ("--expert-model-parallel-size", 2)}
+    rate = {way: speed_of(root, "some", "long", f"{way} experts", 2, 8, *two, *more) for way, more in ways.items()}
+    check(min(rate.values()) > 0, f"{layers} layers of {name}'s widths on two GPUs: {rate} tok/s")
+
+
+def main():
+    root = pathlib.Path(tempfile.mkdtemp(prefix="experts-stay-"))
+    ranks.LIMIT = 90
+    name, layers = (sys.argv[2], int(sys.argv[3])) if len(sys.argv) > 3 else (None, 0)
+    words = [str(w) for w in SHAPES[name]] if name else []
+    if name:
+        words[words.index("--num-hidden-layers") + 1] = "1"
+    try:
+        one = name and subprocess.Popen([BUILD / "clime-train", "init", root / "one", *words, "--max-position-embeddings", "4096"],
+                                        stdout=subprocess.DEVNULL)  # fmt: skip
+        for part in (bits, *((lambda root: speed(root, name, layers, one),) if name else ())):
+            t0 = time.time()
+            part(root)
+            print(f"        in {time.time() - t0:.1f} s", flush=True)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+    print(f"{len(failures)} failed")
+    return bool(failures)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
