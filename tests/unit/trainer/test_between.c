@@ -1,0 +1,93 @@
+/* Gradients between ranks: how they are cut, of models as large as they come (nothing of them is in memory). What they
+ * add up to is test_ranks' and tests/e2e/test_ranks.py's. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "trainer/learn/between.h"
+
+enum { NORM_BLOCK = 4096 };
+
+static const struct clime_config QWEN3_4B = {.family = CLIME_QWEN3,
+                                             .D = 2560,
+                                             .L = 36,
+                                             .H = 32,
+                                             .HK = 8,
+                                             .Dh = 128,
+                                             .F = 9728,
+                                             .V = 151936,
+                                             .tied = true,
+                                             .qk_norm = true},
+                                 QWEN3_32B = {.family = CLIME_QWEN3,
+                                              .D = 5120,
+                                              .L = 64,
+                                              .H = 64,
+                                              .HK = 8,
+                                              .Dh = 128,
+                                              .F = 25600,
+                                              .V = 151936,
+                                              .qk_norm = true},
+                                 QWEN3_30B_A3B = {.family = CLIME_QWEN3_MOE,
+                                                  .D = 2048,
+                                                  .L = 48,
+                                                  .H = 32,
+                                                  .HK = 4,
+                                                  .Dh = 128,
+                                                  .F = 6144,
+                                                  .F_expert = 768,
+                                                  .V = 151936,
+                                                  .qk_norm = true,
+                                                  .router = {.E = 128, .k = 8, .n_groups = 1, .k_groups = 1}};
+
+/* Of a layer's pieces none is waited for before the layer below computes: all have a place, beside one of the layer
+ * above that is not added yet. */
+static void check_pieces(const struct clime_config *c, int world, bool ring) {
+    struct clime_model m = {.cfg = *c};
+    struct clime_ring none;
+    struct clime_parts parts;
+    struct clime_plan plan = {0};
+    struct clime_between b = {0};
+    clime_layout_make(c, &m.layout);
+    if (ring) m.ring = &none;
+    clime_parts_make(&parts, &m.layout, NORM_BLOCK, (struct clime_part){1, world});
+    clime_between_plan(&b, &m, &parts, &plan);
+    int64_t at = m.layout.n_grads, layer = 0;
+    for (int i = 0; i < b.n_pieces; i++) {
+        assert_int_equal(b.pieces[i].hi, at);
+        assert_true(b.pieces[i].lo < at);
+        at = b.pieces[i].lo;
+    }
+    assert_int_equal(at, 0);
+    for (int s = 1, i = 0; s < clime_train_stages(&m.layout) - 1; s++) {
+        const int64_t from = clime_train_stage(&m.layout, s), to = clime_train_stage(&m.layout, s - 1);
+        int n = 0;
+        for (; b.pieces[i].lo >= to; i++) {
+        }
+        for (; b.pieces[i].lo >= from; i++) n++;
+        assert_in_range(n, 0, CLIME_BETWEEN_PLACES - 1);
+        if (to - from > layer) layer = to - from;
+    }
+    /* what lies received is no more than a layer and a third, or of small layers half a GiB */
+    const size_t most = (size_t)layer * sizeof(float) * 4 / 3 + (1 << 20), least = (size_t)1 << 29;
+    assert_in_range(clime_plan_bytes(&plan), 1, most > least ? most : least);
+    clime_between_free(&b);
+    clime_parts_free(&parts);
+    clime_layout_free(&m.layout);
+}
+
+static void test_a_layer_has_places(void **state) {
+    (void)state;
+    const struct clime_config *const models[] = {&QWEN3_4B, &QWEN3_32B, &QWEN3_30B_A3B};
+    for (size_t i = 0; i < CLIME_COUNT(models); i++)
+        for (int world = 2; world <= 8; world *= 2)
+            for (int ring = 0; ring < 2; ring++) check_pieces(models[i], world, ring);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_a_layer_has_places)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
