@@ -5,14 +5,27 @@
 
 #include <stdlib.h>
 
-/* Elements of all that is received and not added yet: a layer of a large model, so that a rank may be as much behind
- * before another one waits for it. Of a small model an eighth is a piece. The sums do not depend on it. */
+/* Elements of a piece: of a model of small layers so many of all that is received, and an eighth of all gradients at
+ * most. The sums do not depend on it. */
 #define ROOM ((int64_t)1 << 27)
 enum { LEAST_PIECES = 8, ALIGN = 64 };
 
-static int64_t longest_piece(const struct clime_model *m, int world) {
-    int64_t most = ROOM / CLIME_BETWEEN_PLACES / (world - 1), n = m->layout.n_grads / LEAST_PIECES + 1;
-    return ((n < most ? n : most) + ALIGN - 1) / ALIGN * ALIGN;
+static int64_t longest_layer(const struct clime_layout *l) {
+    int64_t most = 0;
+    for (int i = 1; i < clime_train_stages(l) - 1; i++) {
+        int64_t n = clime_train_stage(l, i - 1) - clime_train_stage(l, i);
+        if (n > most) most = n;
+    }
+    return most;
+}
+
+/* A layer's pieces have places all at once, beside one piece that was there before: a layer that is made waits for none
+ * of its own, only for those of the layer above, which go out while it is computed. */
+static int64_t longest_piece(const struct clime_model *m) {
+    int64_t small = ROOM / CLIME_BETWEEN_PLACES, n = m->layout.n_grads / LEAST_PIECES + 1;
+    int64_t of_layer = longest_layer(&m->layout) / (CLIME_BETWEEN_PLACES - 1) + 1, most = n < small ? n : small;
+    of_layer += of_layer / 32; /* the final norm goes with the last layer */
+    return of_layer > most ? of_layer : most;
 }
 
 /* At the stages of a backward pass; where a stage makes little, with the next one's, unless each has a place of its
@@ -21,16 +34,15 @@ static int64_t longest_piece(const struct clime_model *m, int world) {
 static void cut(struct clime_between *b) {
     const struct clime_layout *l = &b->m->layout;
     const int n_stages = clime_train_stages(l);
-    const int64_t longest = longest_piece(b->m, b->parts->who.world), least = b->m->ring ? 1 : longest / 4;
+    const int64_t longest = longest_piece(b->m), least = b->m->ring ? 1 : longest / 4;
     int64_t hi = l->n_grads;
     b->pieces = xcalloc((size_t)(l->n_grads / longest + n_stages + 1), sizeof *b->pieces);
     for (int i = 0; i < n_stages; i++) {
         int64_t made = clime_train_stage(l, i);
-        while (hi > made && (hi - made >= least || made == 0)) {
-            int64_t lo = hi - made > longest ? hi - longest : made;
-            b->pieces[b->n_pieces++] = (struct clime_piece){lo, hi};
-            hi = lo;
-        }
+        if (hi == made || (hi - made < least && made > 0)) continue;
+        int n = (int)((hi - made + longest - 1) / longest);
+        for (int k = 0; k < n; k++) b->pieces[b->n_pieces++] = (struct clime_piece){made, hi, k, n};
+        hi = made;
     }
 }
 
@@ -63,18 +75,26 @@ static void cut_ranges(struct clime_between *b) {
     }
 }
 
+/* Where share k of n elements begins. */
+static int64_t share(int64_t n, int k, int of) {
+    return k == of ? n : n * k / of / ALIGN * ALIGN;
+}
+
 /* The next range of a piece that is a rank's, from *at on (0 to begin with); false when there is none. *made_by may be
  * NULL. */
 static bool next_range(const struct clime_between *b, int piece, int rank, int *at, struct clime_range *out,
                        int *made_by) {
     const struct clime_piece p = b->pieces[piece];
     int i = *at ? *at : clime_parts_find(&b->ranges, p.lo);
-    for (; i < b->ranges.n && clime_range_cut(&b->ranges.ranges[i], p.lo, p.hi, out); i++)
-        if (out->rank == rank) break;
-    *at = i + 1;
-    if (i >= b->ranges.n || out->lo >= out->hi) return false;
-    if (made_by) *made_by = b->made_by[i];
-    return true;
+    for (; i < b->ranges.n && clime_range_cut(&b->ranges.ranges[i], p.lo, p.hi, out); i++) {
+        const int64_t n = out->hi - out->lo, from = share(n, p.share, p.of), to = share(n, p.share + 1, p.of);
+        if (out->rank != rank || from == to) continue;
+        *out = (struct clime_range){out->lo + from, out->lo + to, out->at + from, rank};
+        if (made_by) *made_by = b->made_by[i];
+        *at = i + 1;
+        return true;
+    }
+    return false;
 }
 
 /* Whether a rank gives something to the sum of a range. */

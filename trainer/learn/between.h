@@ -16,8 +16,11 @@
 
 #define CLIME_BETWEEN_PLACES 4 /* pieces that are under way */
 
+/* Of the gradients [lo, hi), which are made at once, a share of what each rank adds: so every exchange goes all ways.
+ */
 struct clime_piece {
-    int64_t lo, hi; /* of the gradients */
+    int64_t lo, hi;
+    int share, of;
 };
 
 struct clime_between {
@@ -26,7 +29,7 @@ struct clime_between {
     const struct clime_parts *parts; /* borrowed */
     struct clime_parts ranges;       /* these, cut also where experts begin and end that stay with their rank */
     int *made_by;               /* [ranges.n] the rank that has the sum of all ranks' gradients; -1: each has some */
-    struct clime_piece *pieces; /* from the last gradients to the first */
+    struct clime_piece *pieces; /* from the last gradients to the first, and by share */
     int n_pieces;
     int64_t most;                    /* elements of this rank's part of a piece, at most */
     float *received;                 /* [places][world - 1][most] */
