@@ -6,7 +6,8 @@ tokens/s and model TFLOP/s a GPU beside the products' ceiling, and a peer if one
   qwen3-4b         1 x 8,192 and 4 x 2,048 a rank; a pack of each rank a step, and four beside one GPU
   qwen3-32b        weights in parts, 1 x 8,192; layers of its widths
   qwen3-30b-a3b, moonlight
-                   weights in parts; experts that are chosen evenly, and with a favourite that has ten times the mean
+                   weights in parts and experts that stay with their rank, chosen evenly and with a favourite that has ten
+                   times the mean
 
 LAYERS=N cuts the models (default: what fits two H200s, see CASES). PROGRAM is started by torch.distributed.run on as many GPUs
 and has its lines with "tok/s" printed. The ceiling needs torch, the rest does not; DEVICE=cpu with the cases of TINY. Model FLOPs are those of the forward pass and two of it for the backward pass, causal attention, nothing computed again.
@@ -189,15 +190,17 @@ def case(root, what, n, most):
     layers, packs, lengths, more = ALL[what]
     config = json.loads((root / what / "config.json").read_text())
 
-    def of(name, n, packs, length=lengths[0]):
+    def of(name, n, packs, length=lengths[0], more=more):
         return speed(root, what, config, f"{what}, {name}", n, packs, length, most, more)
 
     if "--num-experts" in SHAPES[what]:
-        even = of("even", n, packs[0])
+        ways = {"gathered": more, "experts stay": ("--expert-model-parallel-size", n)}
+        even = {name: of(f"even, {name}", n, packs[0], more=way) for name, way in ways.items()}
         routers, times = favour(root / what, config)
         check(routers == config["num_hidden_layers"], "a favourite in every layer")
-        skewed = of(f"a favourite with {times:.1f} times the mean", n, packs[0])
-        print(f"{what}: {skewed / max(1, even):.3f} of even", flush=True)
+        for name, way in ways.items():
+            skewed = of(f"a favourite with {times:.1f} times the mean, {name}", n, packs[0], more=way)
+            print(f"{what}, {name}: {skewed / max(1, even[name]):.3f} of even", flush=True)
         return
     for length in lengths:
         rate = [of(f"{n} GPUs", n, p, length) for p in packs][-1]
