@@ -1,15 +1,17 @@
 """Experts that stay with their rank (--expert-model-parallel-size) on two GPUs of one host, through the real programs: the
 SHA-256 of one GPU for every family, and through losses. With a shape, so many layers of it: the speed and memory of experts
-that are gathered and of experts that stay.
+that are gathered and of experts that stay; `skewed`: that alone, of routers that choose the first rank's experts for every row.
 
-    python3 tests/gpu/experts_stay.py [BUILD] [qwen3-30b-a3b LAYERS]    (default: build, and no speed)
+    python3 tests/gpu/experts_stay.py [BUILD] [qwen3-30b-a3b LAYERS [skewed]]    (default: build, and no speed)
 
 Needs what ranks.py needs. Exit status 1 when something is wrong.
 """
 
+import json
 import pathlib
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -54,27 +56,47 @@ def bits(root):
     same("through losses", shas)
 
 
-def speed(root, name, layers, one):
+def skew(folder):
+    """Of a router's first half each row has its opposite, so half of these are above 0 for any row of numbers; the second half
+    is 0, and never chosen."""
+    with open(folder / "model.safetensors", "r+b") as f:
+        head = json.loads(f.read(int.from_bytes(f.read(8), "little")))
+        begin = f.tell()
+        for name, tensor in head.items():
+            if not name.endswith("mlp.gate.weight"):
+                continue
+            (experts, width), at = tensor["shape"], begin + tensor["data_offsets"][0]
+            assert tensor["dtype"] == "BF16"
+            quarter = experts // 4 * width
+            f.seek(at)
+            own = struct.unpack(f"<{quarter}H", f.read(2 * quarter))
+            f.write(struct.pack(f"<{quarter}H", *(h ^ 0x8000 for h in own)) + bytes(4 * quarter))
+
+
+def speed(root, name, layers, one, skewed):
     check(one.wait(LIMIT) == 0, f"a layer of {name}'s widths")
+    if skewed:
+        skew(root / "one")
     deepen(root / "one", root / "some", layers)
     rows(root / "long", 8 * 8 * 4 + 64, 1000)
     two = ("--gradient-lanes", 2, "--recompute-granularity", "full")
     ways = {"gathered": ("--shard-weights", "on"), "staying": ("--expert-model-parallel-size", 2)}
     rate = {way: speed_of(root, "some", "long", f"{way} experts", 2, 8, *two, *more) for way, more in ways.items()}
-    check(min(rate.values()) > 0, f"{layers} layers of {name}'s widths on two GPUs: {rate} tok/s")
+    check(min(rate.values()) > 0, f"{layers} layers of {name}'s widths on two GPUs{', skewed' * skewed}: {rate} tok/s")
 
 
 def main():
     root = pathlib.Path(tempfile.mkdtemp(prefix="experts-stay-"))
     ranks.LIMIT = 90
     name, layers = (sys.argv[2], int(sys.argv[3])) if len(sys.argv) > 3 else (None, 0)
+    skewed = sys.argv[4:] == ["skewed"]
     words = [str(w) for w in SHAPES[name]] if name else []
     if name:
         words[words.index("--num-hidden-layers") + 1] = "1"
     try:
         one = name and subprocess.Popen([BUILD / "clime-train", "init", root / "one", *words, "--max-position-embeddings", "4096"],
                                         stdout=subprocess.DEVNULL)  # fmt: skip
-        for part in (bits, *((lambda root: speed(root, name, layers, one),) if name else ())):
+        for part in (*(() if skewed else (bits,)), *((lambda root: speed(root, name, layers, one, skewed),) if name else ())):
             t0 = time.time()
             part(root)
             print(f"        in {time.time() - t0:.1f} s", flush=True)
