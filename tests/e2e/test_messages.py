@@ -152,6 +152,30 @@ def test_bad_requests(client, s):
         client.messages.create(model="", max_tokens=4, messages=[{"role": "tool", "content": "a"}])
 
 
+def test_errors_are_in_anthropics_words(model):
+    """What its package and agents look at: the kinds of errors, a request's id, and how an over-long prompt is told."""
+    with server("--api-key", "secret", model=model[0]) as s, program("clime-router", "--worker-urls", s.url,
+                                                                      "--worker-api-key", "secret") as router:  # fmt: skip
+        for url in (s.url, router.url):
+            with anthropic.Anthropic(base_url=url, api_key="secret", max_retries=0) as c:
+                def refused(error, call=c.messages.create, c=c, **more):
+                    with pytest.raises(error) as e:
+                        call(**{"model": "", "messages": [{"role": "user", "content": "a"}]} | more)
+                    assert e.value.body["type"] == "error" and e.value.body["request_id"] == e.value.request_id != ""
+                    return e.value
+
+                assert refused(anthropic.BadRequestError, max_tokens=4, extra_body={"temperature": -1}).type == "invalid_request_error"
+                assert refused(anthropic.BadRequestError, c.messages.count_tokens, extra_body={"top_p": 7}).type == "invalid_request_error"
+                assert refused(anthropic.NotFoundError, max_tokens=4, model="nobody").type == "not_found_error"
+                for stream in (False, True):
+                    long = refused(anthropic.BadRequestError, max_tokens=4, stream=stream, messages=[{"role": "user", "content": "x" * 3000}])
+                    assert long.type == "invalid_request_error" and long.api_message.startswith("prompt is too long: ")
+        with anthropic.Anthropic(base_url=s.url, api_key="wrong", max_retries=0) as c, pytest.raises(anthropic.AuthenticationError) as e:
+            c.messages.create(**forced(model, HALT))
+        assert e.value.type == "authentication_error"
+        assert s.post("/v1/chat/completions").json()["error"]["type"] == "AuthenticationError"
+
+
 def test_keys_and_router(model):
     with server("--api-key", "secret", model=model[0]) as s, program("clime-router", "--worker-urls", s.url,
                                                                       "--worker-api-key", "secret") as router:  # fmt: skip

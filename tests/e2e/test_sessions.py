@@ -96,7 +96,10 @@ def test_every_form_goes_on_from_the_same_tokens(d):
             ai.responses.create(model="policy", input="x", previous_response_id="resp_1")
         with pytest.raises(anthropic.BadRequestError) as e:  # by this code its loops send whole conversations
             claude.beta.messages.create(model="policy", messages=m, max_tokens=6, thread={"type": "create"})
-        assert e.value.error_code == "thread_unsupported_request"
+        assert e.value.error_code == "thread_unsupported_request" and e.value.type == "invalid_request_error"
+        with pytest.raises(anthropic.BadRequestError, match="prompt is too long") as e:
+            claude.messages.create(model="policy", max_tokens=6, messages=[{"role": "user", "content": "x" * 2000}])
+        assert e.value.type == "invalid_request_error"
         with pytest.raises(openai.BadRequestError, match="maximum context length is 900 tokens") as e:
             ai.chat.completions.create(model="policy", messages=[{"role": "user", "content": "x" * 2000}])
         assert e.value.code == "context_length_exceeded"
