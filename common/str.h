@@ -33,6 +33,11 @@ static inline bool clime_str_starts(struct clime_str s, const char *z) {
     return s.len >= n && (n == 0 || memcmp(s.ptr, z, n) == 0);
 }
 
+static inline bool clime_str_ends(struct clime_str s, const char *z) {
+    size_t n = strlen(z);
+    return s.len >= n && (n == 0 || memcmp(s.ptr + s.len - n, z, n) == 0);
+}
+
 /* The value of a hexadecimal digit of either case; -1: it is none. */
 static inline int clime_hex_digit(char c) {
     if (c >= '0' && c <= '9') return c - '0';

@@ -15,32 +15,33 @@
 static const struct {
     int status;
     const char *text, *type; /* type: of the error body, in the peers' terms */
+    const char *kind;        /* the same in Anthropic's; NULL: as of 400, and as of 500 from there on */
 } statuses[] = {
-    {200, "OK", ""},
-    {201, "Created", ""},
-    {202, "Accepted", ""},
-    {204, "No Content", ""},
-    {400, "Bad Request", "BadRequestError"},
-    {401, "Unauthorized", "AuthenticationError"},
-    {403, "Forbidden", "PermissionDeniedError"},
-    {404, "Not Found", "NotFoundError"},
-    {405, "Method Not Allowed", "MethodNotAllowedError"},
-    {408, "Request Timeout", "TimeoutError"},
-    {409, "Conflict", "ConflictError"},
-    {411, "Length Required", "BadRequestError"},
-    {413, "Content Too Large", "RequestTooLargeError"},
-    {415, "Unsupported Media Type", "BadRequestError"},
-    {417, "Expectation Failed", "BadRequestError"},
-    {422, "Unprocessable Content", "UnprocessableEntityError"},
-    {429, "Too Many Requests", "RateLimitError"},
-    {431, "Request Header Fields Too Large", "BadRequestError"},
-    {499, "Client Closed Request", "AbortedError"},
-    {500, "Internal Server Error", "InternalServerError"},
-    {501, "Not Implemented", "NotImplementedError"},
-    {502, "Bad Gateway", "BadGatewayError"},
-    {503, "Service Unavailable", "ServiceUnavailableError"},
-    {504, "Gateway Timeout", "TimeoutError"},
-    {505, "HTTP Version Not Supported", "BadRequestError"},
+    {200, "OK", "", NULL},
+    {201, "Created", "", NULL},
+    {202, "Accepted", "", NULL},
+    {204, "No Content", "", NULL},
+    {400, "Bad Request", "BadRequestError", "invalid_request_error"},
+    {401, "Unauthorized", "AuthenticationError", "authentication_error"},
+    {403, "Forbidden", "PermissionDeniedError", "permission_error"},
+    {404, "Not Found", "NotFoundError", "not_found_error"},
+    {405, "Method Not Allowed", "MethodNotAllowedError", NULL},
+    {408, "Request Timeout", "TimeoutError", NULL},
+    {409, "Conflict", "ConflictError", NULL},
+    {411, "Length Required", "BadRequestError", NULL},
+    {413, "Content Too Large", "RequestTooLargeError", "request_too_large"},
+    {415, "Unsupported Media Type", "BadRequestError", NULL},
+    {417, "Expectation Failed", "BadRequestError", NULL},
+    {422, "Unprocessable Content", "UnprocessableEntityError", NULL},
+    {429, "Too Many Requests", "RateLimitError", "rate_limit_error"},
+    {431, "Request Header Fields Too Large", "BadRequestError", NULL},
+    {499, "Client Closed Request", "AbortedError", NULL},
+    {500, "Internal Server Error", "InternalServerError", "api_error"},
+    {501, "Not Implemented", "NotImplementedError", NULL},
+    {502, "Bad Gateway", "BadGatewayError", NULL},
+    {503, "Service Unavailable", "ServiceUnavailableError", "overloaded_error"},
+    {504, "Gateway Timeout", "TimeoutError", "timeout_error"},
+    {505, "HTTP Version Not Supported", "BadRequestError", NULL},
 };
 
 static size_t status_row(int status) {
@@ -50,6 +51,11 @@ static size_t status_row(int status) {
         if (statuses[i].status == 500) internal = i;
     }
     return internal;
+}
+
+/* Anthropic's endpoints, of a session too, have errors in its terms; the others' members stay beside. */
+static bool in_anthropics_terms(const struct clime_http_request *rq) {
+    return clime_str_ends(rq->path, "/v1/messages") || clime_str_ends(rq->path, "/v1/messages/count_tokens");
 }
 
 /* A large or unknown rest of the body that nobody will read costs the connection, and the answer says so. */
@@ -81,6 +87,7 @@ void clime_http_head(struct clime_http_request *rq, struct clime_buf *out, int s
     else if (rq->http10)
         clime_buf_adds(out, "Connection: keep-alive\r\n");
     if (rq->id[0]) clime_buf_printf(out, "X-Request-Id: %s\r\n", rq->id);
+    if (rq->id[0] && in_anthropics_terms(rq)) clime_buf_printf(out, "Request-Id: %s\r\n", rq->id);
     clime_http_origin_headers(rq, out);
     if (extra_headers) clime_buf_adds(out, extra_headers);
     rq->answered = true;
@@ -107,14 +114,19 @@ void clime_http_reply_json(struct clime_http_request *rq, int status, struct cli
     clime_http_reply(rq, status, "application/json", NULL, body);
 }
 
-/* name: of the error in OpenAI's terms, in place of the status; NULL = it has none */
-static void put_error_members(struct clime_jw *w, int status, const char *name, const char *message) {
+static const char *kind_of(int status) {
+    const char *kind = statuses[status_row(status)].kind;
+    return kind ? kind : statuses[status_row(status < 500 ? 400 : 500)].kind;
+}
+
+/* type: of the error; name: in OpenAI's terms, in place of the status; NULL = it has none */
+static void put_error_members(struct clime_jw *w, int status, const char *type, const char *name, const char *message) {
     clime_jw_key(w, "object");
     clime_jw_strz(w, "error");
     clime_jw_key(w, "message");
     clime_jw_strz(w, message);
     clime_jw_key(w, "type");
-    clime_jw_strz(w, statuses[status_row(status)].type);
+    clime_jw_strz(w, type);
     clime_jw_key(w, "param");
     clime_jw_null(w);
     clime_jw_key(w, "code");
@@ -124,26 +136,32 @@ static void put_error_members(struct clime_jw *w, int status, const char *name, 
         clime_jw_int(w, status);
 }
 
-static void put_error(struct clime_jw *w, int status, const char *name, const char *message) {
+static void put_error(struct clime_jw *w, int status, const char *type, const char *name, const char *message) {
     clime_jw_key(w, "error");
     clime_jw_object(w);
-    put_error_members(w, status, name, message);
+    put_error_members(w, status, type, name, message);
     clime_jw_close(w);
 }
 
 void clime_http_error_member(struct clime_jw *w, int status, const char *message) {
-    put_error(w, status, NULL, message);
+    put_error(w, status, statuses[status_row(status)].type, NULL, message);
 }
 
 static void reply_error(struct clime_http_request *rq, int status, const char *name, const char *message,
                         const char *extra_headers) {
+    bool anthropic = in_anthropics_terms(rq);
+    const char *type = statuses[status_row(status)].type;
     struct clime_buf body;
     struct clime_jw w;
     clime_buf_init(&body, 1 << 20);
     clime_jw_init(&w, &body);
     clime_jw_object(&w);
-    put_error_members(&w, status, NULL, message);
-    put_error(&w, status, name, message);
+    put_error_members(&w, status, anthropic ? "error" : type, NULL, message);
+    put_error(&w, status, anthropic ? kind_of(status) : type, name, message);
+    if (anthropic) {
+        clime_jw_key(&w, "request_id");
+        clime_jw_strz(&w, rq->id);
+    }
     clime_jw_close(&w);
     clime_http_reply(rq, status, "application/json", extra_headers, clime_buf_str(&body));
     clime_buf_free(&body);
@@ -161,7 +179,9 @@ void clime_http_reply_error(struct clime_http_request *rq, int status, const cha
 
 void clime_http_reply_err(struct clime_http_request *rq, const struct clime_error *e) {
     if (e->code == CLIME_ERR_TOO_LONG) { /* clients cut the conversation when they read this */
-        reply_error(rq, 400, "context_length_exceeded", e->msg, NULL);
+        struct clime_error told = *e;
+        if (in_anthropics_terms(rq)) clime_error_prefix(&told, "prompt is too long");
+        reply_error(rq, 400, "context_length_exceeded", told.msg, NULL);
         return;
     }
     clime_http_reply_error(rq, clime_http_status_of(e->code), e->msg);

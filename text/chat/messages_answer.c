@@ -193,7 +193,7 @@ void clime_messages_refuse_thread(struct clime_buf *out) {
         clime_jw_key(&w, "object");
         clime_jw_strz(&w, "error");
         clime_jw_key(&w, "type");
-        clime_jw_strz(&w, inside ? "invalid_request_error" : "BadRequestError");
+        clime_jw_strz(&w, inside ? "invalid_request_error" : "error");
         clime_jw_key(&w, "message");
         clime_jw_strz(&w, "no thread is kept here: send the whole conversation, without thread");
         clime_jw_key(&w, "code");
