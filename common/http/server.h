@@ -128,8 +128,8 @@ void clime_http_reply(struct clime_http_request *rq, int status, const char *con
 void clime_http_reply_json(struct clime_http_request *rq, int status, struct clime_str body);
 /* The error body that OpenAI's, SGLang's and vLLM's clients all read:
  * {"object":"error","message","type","param":null,"code":status,"error":{same}}. 429 and 503 carry Retry-After. Where
- * OpenAI has a name for the error, it is error.code. On paths that end in /v1/messages or /v1/messages/count_tokens type
- * is "error", error.type one of Anthropic's, and request_id is there, in the header Request-Id as well. */
+ * OpenAI has a name for the error, it is error.code. On paths that end in /v1/messages or /v1/messages/count_tokens
+ * type is "error", error.type one of Anthropic's, and request_id is there, in the header Request-Id as well. */
 void clime_http_reply_error(struct clime_http_request *rq, int status, const char *message);
 /* The member "error" of that alone, into an open object: how a stream says that it failed. */
 struct clime_jw;
