@@ -10,7 +10,9 @@ import subprocess
 import threading
 import time
 
+import anthropic
 import httpx
+import openai
 import pytest
 from mocks import Handler, Worker, processes, workers
 from programs import BUILD, LIMIT, SLOW, program, web
@@ -278,6 +280,30 @@ def test_a_stream_cut_inside_an_event_still_ends_with_a_whole_one():
         blocks = [b for b in ask(router, {"stream": True}).text.split("\n\n") if b]
         assert blocks[0] == 'data: {"n": 1}' and blocks[2] == "data: [DONE]"
         assert json.loads(blocks[1][6:])["error"]["code"] == 502
+
+
+def test_clients_of_other_forms_meet_the_error_of_a_cut_stream():
+    """Anthropic's package takes no event without a name: it would end such a message in silence."""
+    begin = {"/v1/messages": {"type": "message_start", "message": {"id": "m", "type": "message", "role": "assistant", "content": [], "usage": {}}},
+             "/v1/responses": {"type": "response.in_progress", "sequence_number": 0, "response": {}}}  # fmt: skip
+
+    def cut(handler, body):
+        def events(first):
+            yield f"event: {first['type']}\ndata: {json.dumps(first)}\n\n".encode()
+            raise ConnectionError
+
+        if handler.path in begin:
+            handler.stream(events(begin[handler.path]))
+        return handler.path in begin
+
+    with workers(1, cut) as made, program("clime-router", *QUICK, *urls(made)) as router:
+        with anthropic.Anthropic(base_url=router.url, api_key="none", max_retries=0) as c, pytest.raises(anthropic.APIStatusError) as e:
+            for _ in c.messages.create(model="", max_tokens=4, messages=[{"role": "user", "content": "a"}], stream=True):
+                pass
+        assert e.value.type == "api_error" and e.value.body["type"] == "error"
+        with openai.OpenAI(base_url=router.url + "/v1", api_key="none", max_retries=0) as c, pytest.raises(openai.APIError):
+            for _ in c.responses.create(model="", input="a", stream=True):
+                pass
 
 
 # ---- who is ready ----
