@@ -275,22 +275,13 @@ static int status_of(const struct clime_error *e) {
     return e->code == CLIME_ERR_INTERNAL ? 502 : clime_http_status_of(e->code);
 }
 
-/* As a server ends a stream that failed: an event with the error, and [DONE]. Half an event of the worker's is dropped.
- */
+/* As a server ends a stream that failed. Half an event of the worker's is dropped. */
 static void end_stream(struct clime_relay *y) {
-    struct clime_buf event, sse;
-    struct clime_jw w;
-    clime_buf_init(&event, 4096);
-    clime_buf_init(&sse, 8192);
-    clime_jw_init(&w, &event);
-    clime_jw_object(&w);
-    clime_http_error_member(&w, status_of(&y->e), y->e.msg);
-    clime_jw_close(&w);
+    struct clime_buf sse;
+    clime_buf_init(&sse, 1 << 17);
     if (y->inside_event) clime_buf_adds(&sse, "\n\n");
-    clime_sse_frame(&sse, clime_buf_str(&event));
-    clime_sse_frame(&sse, clime_str_of("[DONE]"));
+    clime_http_error_events(y->rq, status_of(&y->e), y->e.msg, &sse);
     clime_http_stream_write(y->stream, sse.data, sse.len);
-    clime_buf_free(&event);
     clime_buf_free(&sse);
 }
 

@@ -8,6 +8,7 @@
 
 #include "common/clock.h"
 #include "common/http/server_int.h"
+#include "common/http/sse.h"
 #include "common/json/write.h"
 
 #define JOIN_BYTES 65536 /* bodies up to this are copied behind their head */
@@ -145,6 +146,29 @@ static void put_error(struct clime_jw *w, int status, const char *type, const ch
 
 void clime_http_error_member(struct clime_jw *w, int status, const char *message) {
     put_error(w, status, statuses[status_row(status)].type, NULL, message);
+}
+
+void clime_http_error_events(const struct clime_http_request *rq, int status, const char *message,
+                             struct clime_buf *sse) {
+    bool anthropic = in_anthropics_terms(rq);
+    struct clime_buf event;
+    struct clime_jw w;
+    clime_buf_init(&event, 65536);
+    clime_jw_init(&w, &event);
+    clime_jw_object(&w);
+    if (anthropic) {
+        clime_jw_key(&w, "type");
+        clime_jw_strz(&w, "error");
+    }
+    put_error(&w, status, anthropic ? kind_of(status) : statuses[status_row(status)].type, NULL, message);
+    clime_jw_close(&w);
+    if (anthropic) {
+        clime_sse_frame_named(sse, "error", clime_buf_str(&event)); /* its clients take no event without a name */
+    } else {
+        clime_sse_frame(sse, clime_buf_str(&event));
+        clime_sse_frame(sse, clime_str_of("[DONE]"));
+    }
+    clime_buf_free(&event);
 }
 
 static void reply_error(struct clime_http_request *rq, int status, const char *name, const char *message,

@@ -134,6 +134,9 @@ void clime_http_reply_error(struct clime_http_request *rq, int status, const cha
 /* The member "error" of that alone, into an open object: how a stream says that it failed. */
 struct clime_jw;
 void clime_http_error_member(struct clime_jw *w, int status, const char *message);
+/* The events that end a stream of server-sent events that failed, in its path's terms: appended to sse. */
+void clime_http_error_events(const struct clime_http_request *rq, int status, const char *message,
+                             struct clime_buf *sse);
 void clime_http_reply_err(struct clime_http_request *rq, const struct clime_error *e); /* status from the code */
 int clime_http_status_of(enum clime_err code);
 
