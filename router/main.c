@@ -17,7 +17,8 @@
 #include "router/queue.h"
 #include "router/router.h"
 
-#define MAX_KEPT 256 /* idle connections to workers */
+#define GIVE_BACK_BYTES (8 << 20) /* a freed block from this size on; less, and bodies of 1 MiB cost a quarter more */
+#define MAX_KEPT 256              /* idle connections to workers */
 #define DRAIN_LOOK_US 20000
 
 struct options {
@@ -181,7 +182,7 @@ int main(int argc, char **argv) {
     struct clime_discovery *discovery = NULL;
     struct clime_router r = {0};
 
-    clime_malloc_limits(argv);
+    clime_malloc_limits(argv, GIVE_BACK_BYTES);
     clime_log_open("router", CLIME_LOG_INFO);
     if (parse(argc, argv, &o, &e)) goto failed;
     if (o.print_routes) {

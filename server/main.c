@@ -3,7 +3,6 @@
  * Main thread. Owns struct clime_server. Invariant: the engine outlives every HTTP worker, since a sleeping worker
  * waits for it; so HTTP stops first and the engine after.
  */
-#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -323,10 +322,7 @@ int main(int argc, char **argv) {
     struct clime_weight_update update;
     struct clime_error e = {0};
     int64_t start_us = clime_now_us();
-    clime_malloc_limits(argv);
-    /* glibc moves its threshold up to 32 MB at the first such block and then keeps one in the arena of every thread
-     * that served an update or a long reply. */
-    mallopt(M_MMAP_THRESHOLD, GIVE_BACK_BYTES);
+    clime_malloc_limits(argv, GIVE_BACK_BYTES);
     if (clime_server_options_parse(argc, argv, &s.opts, &e)) {
         fprintf(stderr, "clime-server: %s\n", e.msg);
         return 2;

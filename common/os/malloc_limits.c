@@ -2,6 +2,7 @@
 #include "common/os/malloc_limits.h"
 
 #include <limits.h>
+#include <malloc.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +10,7 @@
 #include <unistd.h>
 
 #define LIMIT "glibc.malloc.tcache_max=128" /* seven blocks of each of 7 sizes: most of what JSON is made of */
+#define KEPT_AT_END_BYTES (1 << 20)
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { OTHER_MALLOC = true };
@@ -16,7 +18,9 @@ enum { OTHER_MALLOC = true };
 enum { OTHER_MALLOC = false };
 #endif
 
-void clime_malloc_limits(char **argv) {
+void clime_malloc_limits(char **argv, size_t give_back_bytes) {
+    mallopt(M_MMAP_THRESHOLD, (int)give_back_bytes);
+    mallopt(M_TRIM_THRESHOLD, KEPT_AT_END_BYTES);
     const char *set = getenv("GLIBC_TUNABLES");
     char self[PATH_MAX], all[4096];
     if (OTHER_MALLOC || (set && strstr(set, "glibc.malloc.tcache_"))) return;

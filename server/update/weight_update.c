@@ -5,7 +5,7 @@
  * is right; anything else leaves the old version serving.
  * Staging is not kept between updates: beside a model that fills the memory it would be in the way most of the time.
  * It is mapped and not allocated: what glibc (2.36) aligned it cannot take again for the same size, so below the size
- * that malloc maps by itself (mallopt in server/main.c) every update would have a place of its own for ever.
+ * that malloc maps by itself (common/os/malloc_limits.h) every update would have a place of its own for ever.
  */
 #include "server/update/weight_update.h"
 

@@ -71,7 +71,7 @@ static void the_end_of_a_heap_goes_back(void **state) {
 
 int main(int argc, char **argv) {
     (void)argc;
-    clime_malloc_limits(argv);
+    clime_malloc_limits(argv, 1 << 20);
     const struct CMUnitTest tests[] = {cmocka_unit_test(threads_that_wait_keep_little),
                                        cmocka_unit_test(the_end_of_a_heap_goes_back)};
     return cmocka_run_group_tests(tests, NULL, NULL);
