@@ -1,5 +1,6 @@
-"""A server over two GPUs whose second rank is killed, idle and amid recorded decode steps, or frozen amid them: requests end with
-an error, /health says so, the log names the rank, the program ends within the limit, and the GPUs are free for the next server.
+"""A server over two GPUs whose second rank is killed, idle and amid recorded decode steps, or frozen amid them, with rows of all
+experts on both and with whole ones: requests end with an error, /health says so, the log names the rank, the program ends within
+the limit, and the GPUs are free for the next server.
 
     python3 tests/gpu/lost_ranks.py [BUILD]
 
@@ -42,9 +43,9 @@ def healthy(s):
         return False
 
 
-def lose(root, model, how, busy):
-    name = f"{how.name}, {'amid steps' if busy else 'idle'}"
-    s = handover.Server(root, model, "--tp-size", "2", "--dist-timeout", str(LIMIT_S), "--max-total-tokens", "65536")
+def lose(root, model, how, busy, whole):
+    name = f"{how.name}, {'amid steps' if busy else 'idle'}{', whole experts' if whole > 1 else ''}"
+    s = handover.Server(root, model, "--tp-size", "2", "--ep-size", str(whole), "--dist-timeout", str(LIMIT_S), "--max-total-tokens", "65536")
     before = s.logp()
     check(before == s.logp() != 503, f"{name}: a server")
     rank, said = follower(s.process.pid), []
@@ -92,9 +93,10 @@ def main():
         root = pathlib.Path(root)
         words = ["init", root / "m", *SHAPES["tiny-experts"], "--max-position-embeddings", 2048]
         subprocess.run([build / "clime-train", *map(str, words)], check=True, capture_output=True)
-        seen = [lose(root, root / "m", how, busy)
-                for how, busy in ((signal.SIGKILL, False), (signal.SIGKILL, True), (signal.SIGSTOP, True))]  # fmt: skip
-        check(seen[0] == seen[1] == seen[2], "the servers' bits are the same")
+        ways = ((signal.SIGKILL, False, 1), (signal.SIGKILL, True, 1), (signal.SIGSTOP, True, 1),
+                (signal.SIGKILL, True, 2), (signal.SIGSTOP, True, 2))  # fmt: skip
+        seen = [lose(root, root / "m", *way) for way in ways]
+        check(all(said == seen[0] for said in seen), "the servers' bits are the same")
     print(f"{len(failures)} failed")
     return bool(failures)
 
