@@ -72,7 +72,7 @@ static enum clime_err nobody(const struct clime_workers *w, const struct clime_r
 
 /* ---- loads ---- */
 
-/* Outstanding tokens; where all say what they hold, a worker that holds twice as much may have twice as many. */
+/* Tokens to do; where all say what they hold, a worker that holds twice as much may have twice as many. */
 static void weigh(struct clime_workers *w, int n) {
     double sum = 0, capacities = 0;
     bool known = true;
@@ -82,7 +82,7 @@ static void weigh(struct clime_workers *w, int n) {
     }
     for (int i = 0; i < n; i++) {
         struct clime_worker_view *v = w->ready[i];
-        v->load = (double)v->tokens * (known ? capacities / n / (double)v->capacity : 1);
+        v->load = (double)v->todo * (known ? capacities / n / (double)v->capacity : 1);
         sum += v->load;
     }
     double most = w->opts.slack * sum / n + FREE_TOKENS;
@@ -128,11 +128,11 @@ bool clime_workers_finish_session(struct clime_workers *w, struct clime_str sess
 
 static int choose(struct clime_workers *w, const struct clime_route_request *rq, int n, int64_t now) {
     weigh(w, n);
+    if (w->opts.policy->wants_pages) find_pages(w, rq, n, now);
     if (rq->session.len && !w->opts.policy->is_sticky) {
         int at = index_of(w, clime_placements_get(w->sessions, session_hash(rq->session), now));
         if (at >= 0) return at;
     }
-    if (w->opts.policy->wants_pages) find_pages(w, rq, n, now);
     int at = w->opts.policy->pick(rq, w->ready, n, w->turn);
     CHECK(at >= 0 && at < n);
     return at;
@@ -145,12 +145,25 @@ static void take(struct clime_workers *w, const struct clime_route_request *rq, 
     for (int i = 0; w->opts.policy->wants_pages && i < rq->n_pages; i++)
         clime_placements_set(w->prefixes, rq->pages[i], place_of(v), now);
     if (v->requests == 0) w->w[v->slot].trial_us = now;
+    int64_t todo = v->matched < rq->cost - rq->output ? rq->cost - v->matched : rq->output;
     v->tokens += rq->cost;
+    v->todo += todo;
     v->requests++;
     v->picked++;
-    *out = (struct clime_lease){.slot = v->slot, .id = v->id, .cost = rq->cost};
+    *out = (struct clime_lease){.slot = v->slot, .id = v->id, .cost = rq->cost, .todo = todo, .output = rq->output};
     memcpy(out->url, v->url, sizeof out->url);
     memcpy(out->key, v->key, sizeof out->key);
+}
+
+void clime_workers_began(struct clime_workers *w, struct clime_lease *l) {
+    pthread_mutex_lock(&w->lock);
+    struct worker *k = &w->w[l->slot];
+    CHECK(k->v.id == l->id && k->v.todo >= l->todo);
+    if (l->todo > l->output) {
+        k->v.todo -= l->todo - l->output;
+        l->todo = l->output;
+    }
+    pthread_mutex_unlock(&w->lock);
 }
 
 enum clime_err clime_workers_pick(struct clime_workers *w, const struct clime_route_request *rq,

@@ -118,6 +118,7 @@ static bool begin_stream(struct clime_relay *y) {
     y->foreign = !clime_replay_begin(&y->replay, y->kind) && y->stream;
     if (y->foreign) return false;
     y->streamed = true;
+    clime_workers_began(y->router->workers, y->lease);
     if (y->stream) return true;
     char extra[64] = "Cache-Control: no-cache\r\n";
     if (y->replay.kind) snprintf(extra, sizeof extra, "Cache-Control: no-cache\r\nX-Clime-Stream: %s\r\n", y->kind);
@@ -218,7 +219,7 @@ static void judge(struct clime_relay *y) {
     }
 }
 
-void clime_relay_attempt(struct clime_relay *y, const struct clime_lease *lease) {
+void clime_relay_attempt(struct clime_relay *y, struct clime_lease *lease) {
     struct clime_router *r = y->router;
     struct clime_relay fresh = {.router = r, .rq = y->rq, .target = y->target, .lease = lease};
     fresh.body = y->body;

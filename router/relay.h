@@ -35,7 +35,7 @@ struct clime_relay {
     struct clime_buf again;           /* the request as it asks to go on; empty = as it came */
 
     /* While it lasts */
-    const struct clime_lease *lease;
+    struct clime_lease *lease;
     int64_t heard_us; /* when the worker sent something, or we began */
     int64_t began_us; /* the attempt */
     int64_t look_us;  /* when to look at client and worker again */
@@ -49,7 +49,7 @@ void clime_relay_init(struct clime_relay *y, struct clime_router *r, struct clim
 void clime_relay_free(struct clime_relay *y);
 
 /* Sends the request to the leased worker; sets everything of the last attempt. */
-void clime_relay_attempt(struct clime_relay *y, const struct clime_lease *lease);
+void clime_relay_attempt(struct clime_relay *y, struct clime_lease *lease);
 /* A stream that was broken off: makes the next attempt go on with it. False when it cannot. */
 bool clime_relay_go_on(struct clime_relay *y);
 /* Sends the client what there is: the answer, the error, or the end of the stream, after an event with the error. */

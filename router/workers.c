@@ -181,8 +181,9 @@ static void count_failed_request(struct clime_workers *w, struct worker *k) {
 void clime_workers_release(struct clime_workers *w, const struct clime_lease *l, enum clime_outcome outcome) {
     pthread_mutex_lock(&w->lock);
     struct worker *k = &w->w[l->slot];
-    CHECK(k->v.id == l->id && k->v.requests > 0 && k->v.tokens >= l->cost);
+    CHECK(k->v.id == l->id && k->v.requests > 0 && k->v.tokens >= l->cost && k->v.todo >= l->todo);
     k->v.tokens -= l->cost;
+    k->v.todo -= l->todo;
     k->v.requests--;
     if (outcome == CLIME_OUTCOME_SERVED) {
         k->v.served++;

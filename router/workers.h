@@ -2,8 +2,8 @@
  *
  * One table under one mutex; every function takes it itself. A handler holds a worker through a lease (taken by pick,
  * given back by release), so a removed worker's slot is reused only when nothing points to it.
- * Invariant: a worker's outstanding tokens are the sum of the costs of its open leases; nobody else changes them (a
- * health probe that reset them would make hot spots).
+ * Invariant: a worker's outstanding tokens are the sum of the costs of its open leases, and what it has to do that of
+ * their todos; nobody else changes them (a health probe that reset them would make hot spots).
  */
 #ifndef CLIME_ROUTER_WORKERS_H
 #define CLIME_ROUTER_WORKERS_H
@@ -68,11 +68,16 @@ bool clime_workers_get(struct clime_workers *w, int64_t id, struct clime_worker_
 struct clime_lease {
     int slot;
     int64_t id, cost;
+    int64_t todo;   /* of cost: less what its worker was sent before, and the prompt once that is done */
+    int64_t output; /* of cost: what may be generated */
     char url[CLIME_WORKER_URL], key[CLIME_WORKER_KEY];
 };
 enum clime_err clime_workers_pick(struct clime_workers *w, const struct clime_route_request *rq,
                                   const uint64_t tried[CLIME_WORKERS_MAX / 64], struct clime_lease *out,
                                   struct clime_error *e);
+
+/* The first of the answer is there: the prompt is done. */
+void clime_workers_began(struct clime_workers *w, struct clime_lease *l);
 
 /* The session may go anywhere from now on; false when it was nowhere. */
 bool clime_workers_finish_session(struct clime_workers *w, struct clime_str session);

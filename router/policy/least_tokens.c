@@ -1,4 +1,4 @@
-/* Least outstanding tokens: the load of a rollout is tokens, not requests (one may ask for 16 and another for 16k).
+/* Least tokens to do: the load of a rollout is tokens, not requests (one may ask for 16 and another for 16k).
  * Ties go to the worker with fewer picks so far, then to the lower slot, so an idle fleet is used evenly. */
 #include "router/policy/policy.h"
 

@@ -1,4 +1,4 @@
-/* Power of two: of two random workers the one with fewer outstanding tokens. Nearly as even as looking at all, and many
+/* Power of two: of two random workers the one with fewer tokens to do. Nearly as even as looking at all, and many
  * routers that know only their own requests do not all find the same idle worker. The counter-based generator makes a
  * restarted router draw the same sequence. */
 #include "common/rng.h"

@@ -1,12 +1,12 @@
 /* Prefixes against load: the worker that has the least to do, once for each token of the prompt that it was sent before
- * WORTH outstanding ones are forgiven. So a long match is followed though its worker is busier, and a short one, such
+ * WORTH of those are forgiven. So a long match is followed though its worker is busier, and a short one, such
  * as a system prompt that all requests share, draws nobody away from an idle worker.
  *
- * WORTH was chosen on a trace of conversations (docs/performance.md, routing): outstanding tokens are worked off by
+ * WORTH was chosen on a trace of conversations (docs/performance.md, routing): what there is to do is worked off by
  * many at a time, a missing prefix is computed before the first token. */
 #include "router/policy/policy.h"
 
-#define WORTH 16
+#define WORTH 6
 
 static double score(const struct clime_worker_view *v) {
     return v->load - WORTH * (double)v->matched;

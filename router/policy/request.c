@@ -175,10 +175,13 @@ static void read_members(struct clime_json *j, struct reading *r) {
     }
 }
 
-static double cost_of(const struct reading *r) {
-    if (r->n_own) return r->prompt_tokens * r->own_n / (double)r->n_own + r->own_generated;
-    double n = r->common.n > 0 ? r->common.n : 1;
-    return r->prompt_tokens * n + (double)(r->n_prompts ? r->n_prompts : 1) * generated(r->common);
+static double output_of(const struct reading *r) {
+    return r->n_own ? r->own_generated : (double)(r->n_prompts ? r->n_prompts : 1) * generated(r->common);
+}
+
+static double prompts_of(const struct reading *r) {
+    double n = r->n_own ? r->own_n / (double)r->n_own : r->common.n > 0 ? r->common.n : 1;
+    return r->prompt_tokens * n;
 }
 
 void clime_route_request_read(struct clime_route_request *rq, struct clime_str session, struct clime_str body,
@@ -196,6 +199,7 @@ void clime_route_request_read(struct clime_route_request *rq, struct clime_str s
     }
     /* The same text for another model is another prompt; the model may come after it in the body. */
     for (int i = 0; i < rq->n_pages; i++) rq->pages[i] = clime_hash_bytes(rq->model.ptr, rq->model.len, rq->pages[i]);
-    double cost = cost_of(&r);
+    double output = output_of(&r), cost = prompts_of(&r) + output;
     rq->cost = cost < (double)COST_MAX ? (int64_t)cost : COST_MAX;
+    rq->output = output < (double)COST_MAX ? (int64_t)output : COST_MAX;
 }

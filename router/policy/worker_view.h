@@ -31,13 +31,14 @@ struct clime_worker_view {
     int64_t capacity; /* tokens that its KV holds, by its own word; 0 = not asked, -1 = it does not say */
     bool trial;       /* it failed requests until it was taken out: it gets one, which decides */
     uint64_t url_hash;
-    int64_t tokens;         /* outstanding */
+    int64_t tokens;         /* of requests that are outstanding: what they occupy of its KV */
+    int64_t todo;           /* of these, what is not computed yet, as far as the router can tell */
     int64_t requests;       /* outstanding */
     int64_t served, failed; /* totals */
     int64_t picked;         /* total leases, for round robin's order */
 
     /* of one pick */
-    double load;     /* outstanding tokens, where capacities are known over its part of the mean capacity */
+    double load;     /* todo, where capacities are known over its part of the mean capacity */
     bool overloaded; /* far more of it than the others */
     int64_t matched; /* leading tokens of the request's prompt that it was sent before; 0 when it is overloaded */
 };

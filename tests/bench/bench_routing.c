@@ -6,10 +6,10 @@
  * TRACE: lines {"timestamp" (ms), "input_length", "output_length", "hash_ids"} (Mooncake's), where equal ids are equal
  * blocks of 512 tokens with equal beginnings. A worker holds CACHE_BLOCKS blocks (least recently used ones go),
  * prefills one prompt after another at the given rate, leaving out the leading blocks that it holds, and then decodes
- * at 40 tokens a second beside all others. Prompts are known by their ids, for prefix also by their texts. The policies
- * are the router's own code (clime_workers_pick); beside them stands cache_aware as sglang-router describes it, with
- * that router's defaults (threshold 0.3, balance 64 and 1.5): imbalanced, the shortest queue; else the best prefix
- * match over the threshold; else the smallest tree. */
+ * at 40 tokens a second beside all others. Answers are streams but where it says so. Prompts are known by their ids,
+ * for prefix also by their texts. The policies are the router's own code (clime_workers_pick); beside them stands
+ * cache_aware as sglang-router describes it, with that router's defaults (threshold 0.3, balance 64 and 1.5):
+ * imbalanced, the shortest queue; else the best prefix match over the threshold; else the smallest tree. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -147,8 +147,9 @@ static int pick_cache_aware(struct cache_aware *a, const struct request *r, int 
 
 /* ---- a run ---- */
 
-struct flight { /* a request that is being decoded; a heap by its end */
-    double end_s;
+struct flight { /* a request; a heap by what happens next: its first token, or its end */
+    double next_s, end_s;
+    bool began;
     int worker;
     struct clime_lease lease;
 };
@@ -160,7 +161,7 @@ struct heap {
 
 static void heap_push(struct heap *h, struct flight f) {
     int i = h->n++;
-    for (; i > 0 && h->at[(i - 1) / 2].end_s > f.end_s; i = (i - 1) / 2) h->at[i] = h->at[(i - 1) / 2];
+    for (; i > 0 && h->at[(i - 1) / 2].next_s > f.next_s; i = (i - 1) / 2) h->at[i] = h->at[(i - 1) / 2];
     h->at[i] = f;
 }
 
@@ -168,8 +169,8 @@ static struct flight heap_pop(struct heap *h) {
     struct flight first = h->at[0], last = h->at[--h->n];
     int i = 0;
     for (int k; (k = 2 * i + 1) < h->n; i = k) {
-        if (k + 1 < h->n && h->at[k + 1].end_s < h->at[k].end_s) k++;
-        if (last.end_s <= h->at[k].end_s) break;
+        if (k + 1 < h->n && h->at[k + 1].next_s < h->at[k].next_s) k++;
+        if (last.next_s <= h->at[k].next_s) break;
         h->at[i] = h->at[k];
     }
     h->at[i] = last;
@@ -224,9 +225,9 @@ static int by_size(const void *a, const void *b) {
 
 typedef void pages_fn(const struct request *r, struct clime_route_request *rq);
 
-/* policy NULL: cache_aware */
-static void run(const struct trace *t, const struct clime_policy *policy, pages_fn *pages, int n, int room,
-                double rate) {
+/* policy NULL: cache_aware. streams: the router sees a first token when it comes, not with the whole answer. */
+static void run(const struct trace *t, const struct clime_policy *policy, pages_fn *pages, bool streams, int n,
+                int room, double rate) {
     static const uint64_t none[CLIME_WORKERS_MAX / 64];
     struct clime_workers *w = policy ? make_fleet(policy, n) : NULL;
     struct cache_aware a = {.owners = xcalloc((size_t)t->n_ids, sizeof *a.owners)};
@@ -238,13 +239,20 @@ static void run(const struct trace *t, const struct clime_policy *policy, pages_
     for (int i = 0; i < t->n; i++) {
         const struct request *r = &t->rq[i];
         struct flight f = {0};
-        while (h.n && h.at[0].end_s <= r->at_s) {
+        while (h.n && h.at[0].next_s <= r->at_s) {
             f = heap_pop(&h);
+            if (!f.began) {
+                if (w && streams) clime_workers_began(w, &f.lease);
+                f.began = true;
+                f.next_s = f.end_s;
+                heap_push(&h, f);
+                continue;
+            }
             a.in_flight[f.worker]--;
             if (w) clime_workers_release(w, &f.lease, CLIME_OUTCOME_SERVED);
         }
         if (w) {
-            struct clime_route_request rq = {.cost = r->input + r->output + 1};
+            struct clime_route_request rq = {.cost = r->input + r->output + 1, .output = r->output + 1};
             struct clime_error e;
             pages(r, &rq);
             CHECK(!clime_workers_pick(w, &rq, none, &f.lease, &e));
@@ -256,7 +264,9 @@ static void run(const struct trace *t, const struct clime_policy *policy, pages_
         double left = (double)r->input - known, begin = free_s[k] > r->at_s ? free_s[k] : r->at_s;
         free_s[k] = begin + left / rate;
         first[i] = free_s[k] - r->at_s;
+        f.next_s = free_s[k];
         f.end_s = free_s[k] + (double)r->output / DECODE_PER_S;
+        f.began = false;
         a.in_flight[k]++;
         heap_push(&h, f);
         work[k] += left;
@@ -270,9 +280,9 @@ static void run(const struct trace *t, const struct clime_policy *policy, pages_
         free(cache[i].prev);
     }
     qsort(first, (size_t)t->n, sizeof *first, by_size);
-    printf("| %d | %s%s | %.1f %% | %.2f | %.2f | %.1f |\n", n, policy ? policy->name : "cache_aware (as described)",
-           pages == text_pages_of ? ", as texts" : "", 100 * hit / all, most * n / sum, first[t->n / 2],
-           first[(int)((double)t->n * 0.99)]);
+    printf("| %d | %s%s%s | %.1f %% | %.2f | %.2f | %.1f |\n", n, policy ? policy->name : "cache_aware (as described)",
+           pages == text_pages_of ? ", as texts" : "", policy && !streams ? ", no streams" : "", 100 * hit / all,
+           most * n / sum, first[t->n / 2], first[(int)((double)t->n * 0.99)]);
     while (h.n) {
         struct flight f = heap_pop(&h);
         if (w) clime_workers_release(w, &f.lease, CLIME_OUTCOME_SERVED);
@@ -297,8 +307,9 @@ int main(int argc, char **argv) {
     printf("| --- | --- | --- | --- | --- | --- |\n");
     int n = (int)strtol(argv[2], NULL, 10), room = (int)strtol(argv[3], NULL, 10);
     double rate = strtod(argv[4], NULL);
-    for (int i = 0; i < 6; i++) run(&t, clime_policies[i], pages_of, n, room, rate);
-    run(&t, &clime_policy_prefix, text_pages_of, n, room, rate);
-    run(&t, NULL, pages_of, n, room, rate);
+    for (int i = 0; i < 6; i++) run(&t, clime_policies[i], pages_of, true, n, room, rate);
+    run(&t, &clime_policy_prefix, text_pages_of, true, n, room, rate);
+    run(&t, &clime_policy_prefix, pages_of, false, n, room, rate);
+    run(&t, NULL, pages_of, true, n, room, rate);
     return 0;
 }

@@ -208,7 +208,7 @@ static void test_prefix_policy(void **state) {
     for (int i = 0; i < 6; i++) { /* what begins alike follows, whatever is behind it */
         assert_int_equal(pick_ids(w, 0, 640 + 64 * i, &l), a);
         clime_workers_release(w, &l, CLIME_OUTCOME_SERVED);
-        assert_int_equal(pick_ids(w, 100000, 100, &l), b);
+        assert_int_equal(pick_ids(w, 100000, 200, &l), b);
         clime_workers_release(w, &l, CLIME_OUTCOME_SERVED);
     }
     clime_workers_release(w, &first, CLIME_OUTCOME_SERVED);
@@ -218,6 +218,35 @@ static void test_prefix_policy(void **state) {
     clime_workers_release(w, &l, CLIME_OUTCOME_SERVED);
     assert_int_equal(clime_workers_remove(w, other + 1, no_session, NULL), CLIME_OK);
     assert_int_not_equal(pick_ids(w, 0, 640, &l), other);
+    clime_workers_free(w);
+}
+
+/* What a worker has to do is what counts, not what it holds: a prompt that is done is no load. */
+static void test_a_prompt_that_is_done_is_no_load(void **state) {
+    (void)state;
+    struct clime_workers *w = fleet(2, 0);
+    struct clime_route_request large = {.cost = 1000, .output = 10}, small = {.cost = 100, .output = 10};
+    struct clime_lease a, b, c;
+    struct clime_error e;
+    struct clime_worker_view v;
+    assert_int_equal(clime_workers_pick(w, &large, none_tried, &a, &e), CLIME_OK);
+    assert_int_equal(clime_workers_pick(w, &small, none_tried, &b, &e), CLIME_OK);
+    assert_int_not_equal(a.slot, b.slot);
+    clime_workers_began(w, &a);
+    clime_workers_began(w, &a); /* another output's first */
+    assert_int_equal(clime_workers_pick(w, &small, none_tried, &c, &e), CLIME_OK);
+    assert_int_equal(c.slot, a.slot);
+    assert_true(clime_workers_get(w, a.id, &v));
+    assert_int_equal(v.tokens, 1100); /* it holds them */
+    assert_int_equal(v.todo, 110);
+    clime_workers_release(w, &a, CLIME_OUTCOME_SERVED);
+    clime_workers_release(w, &b, CLIME_OUTCOME_SERVED);
+    clime_workers_release(w, &c, CLIME_OUTCOME_WORKER);
+    for (int64_t id = 1; id <= 2; id++) {
+        assert_true(clime_workers_get(w, id, &v));
+        assert_int_equal(v.tokens, 0);
+        assert_int_equal(v.todo, 0);
+    }
     clime_workers_free(w);
 }
 
@@ -606,6 +635,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_policy_names),
         cmocka_unit_test(test_least_tokens),
+        cmocka_unit_test(test_a_prompt_that_is_done_is_no_load),
         cmocka_unit_test(test_round_robin_is_even_with_exclusions),
         cmocka_unit_test(test_session_sticks_until_overloaded),
         cmocka_unit_test(test_failures_and_probes),
