@@ -11,7 +11,8 @@ SECOND = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
 BROKEN = '"arguments": {"city": oops}}'
 HALT = "<halt>"
 THOUGHT = "<think>\nHm.\n</think>\n\n"
-EXTRA = [*CALL, SECOND, BROKEN, HALT, THOUGHT]
+PATCH = '<tool_call>\n{"name": "patch", "arguments": {"input": "*** \\"\u00e9\\"\\n+1"}}\n</tool_call>'
+EXTRA = [*CALL, SECOND, BROKEN, HALT, THOUGHT, PATCH]
 TEMPLATE = (
     "{% if tools %}[tools] <tool_call>{{ tools|tojson }}\n</think>{% endif %}"
     "{% for m in messages %}[{{ m.role }}] {{ m.content }}"

@@ -155,6 +155,11 @@ def test_a_log_of_requests():
         while len(logged()) < 4 and time.monotonic() < deadline:  # a stream's line comes behind its last byte
             time.sleep(0.01)
         assert len(logged()) == 4 and "text" in logged()[-1]
+        s.json("/configure_logging", {"log_requests_level": 3})  # all of it, however long
+        whole = s.json("/v1/completions", odd | {"return_token_ids": True})["choices"][0]
+        line = logged()[-1]
+        assert line["text"] == whole["text"] and line["output_ids"] == whole["token_ids"] and line["prompt_ids"] == whole["prompt_token_ids"]
+        assert len(line["prompt_ids"]) > 32 and len(line["output_ids"]) == 300
         assert "dump_requests_folder is not supported" in s.json("/configure_logging", {"dump_requests_folder": "/tmp"}, 400)["message"]
 
 

@@ -144,6 +144,7 @@ def test_bad_requests(client, s):
         ({"messages": user, "tool_choice": {"type": "any"}}, "tool_choice"),
         ({"messages": user, "tools": [{"description": "no name"}]}, "tools"),
         ({"messages": user, "mcp_servers": [{"url": "x"}]}, "mcp_servers"),
+        ({"messages": user, "tools": [{"type": "bash_20250124", "name": "bash"}]}, "bash_20250124"),
         ({"messages": user, "model": "nobody"}, "nobody"),
     ):
         reply = s.post("/v1/messages", {"max_tokens": 4} | more)

@@ -5,7 +5,7 @@ import json
 import openai
 import pytest
 from programs import program, server
-from said import ARGUMENTS, BROKEN, CALL, HALT, SECOND, THOUGHT, TOOLS, beside, model, s  # noqa: F401
+from said import ARGUMENTS, BROKEN, CALL, HALT, PATCH, SECOND, THOUGHT, TOOLS, beside, model, s  # noqa: F401
 
 FLAT_TOOLS = [{"type": "function", "strict": False} | t["function"] for t in TOOLS]
 
@@ -144,6 +144,37 @@ def test_a_round_with_tools(client, model):
     assert client.responses.create(**body).usage.input_tokens > first.usage.input_tokens
 
 
+CUSTOM = [{"type": "custom", "name": "patch", "description": "d", "format": {"type": "grammar", "syntax": "lark", "definition": "start: line"}},
+          {"type": "custom", "name": "now"}, FLAT_TOOLS[0]]  # fmt: skip
+
+
+def test_custom_tools(client, s, model):
+    """Their calls are texts (as of an agent that writes patches): shown as functions with one text, and the text comes
+    back; what goes back is what the model wrote. Arguments of another form are the text. A function beside is one."""
+    body = forced(model, PATCH, SECOND, *CALL, HALT, tools=CUSTOM)
+    whole = client.responses.create(**body | {"max_output_tokens": 7})
+    said = [(i.type, i.name, getattr(i, "input", None)) for i in whole.output if i.type != "message"]
+    assert said == [("custom_tool_call", "patch", '*** "\u00e9"\n+1'), ("custom_tool_call", "now", "{}"), ("function_call", "get", None)]
+    with client.responses.stream(**body | {"max_output_tokens": 7}) as stream:
+        seen = list(stream)
+    check_items(seen[2:-1])
+    assert [(e.type.split(".")[-1], e.delta if e.type.endswith("delta") else e.input) for e in seen if "custom_tool" in e.type] == [
+        ("delta", '*** "\u00e9"\n+1'), ("done", '*** "\u00e9"\n+1'), ("delta", "{}"), ("done", "{}")]  # fmt: skip
+    mine = [i.model_dump(exclude_none=True) for i in whole.output if i.type == "custom_tool_call"]
+    assert len({i["id"] for i in mine}) == 2 and all(i["status"] == "completed" for i in mine)
+    items = [{"role": "user", "content": "Well?"}, mine[0], {"type": "custom_tool_call_output", "call_id": mine[0]["call_id"], "output": "ok"}]
+    parameters = lambda **more: {"type": "object", "properties": {"input": {"type": "string"} | more}, "required": ["input"]}
+    shown = [{"type": "function", "function": {"name": "patch", "description": "d", "parameters": parameters(description="start: line")}},
+             {"type": "function", "function": {"name": "now", "parameters": parameters()}},
+             {"type": "function", "function": {k: v for k, v in FLAT_TOOLS[0].items() if k != "type"}}]  # fmt: skip
+    arguments = json.dumps({"input": mine[0]["input"]}, ensure_ascii=False, separators=(",", ":"))
+    chat = [{"role": "user", "content": "Well?"},
+            {"role": "assistant", "content": "", "tool_calls": [{"id": mine[0]["call_id"], "type": "function", "function": {"name": "patch", "arguments": arguments}}]},
+            {"role": "tool", "tool_call_id": mine[0]["call_id"], "content": "ok"}]  # fmt: skip
+    want = s.json("/apply_template", {"messages": chat, "tools": shown, "add_special_tokens": False})["count"]
+    assert client.responses.create(model="", input=items, tools=CUSTOM, max_output_tokens=1).usage.input_tokens == want
+
+
 def test_bad_requests(client, s):
     for more, word in (
         ({"input": None}, "input"),
@@ -153,6 +184,8 @@ def test_bad_requests(client, s):
         ({"input": [{"role": "user", "content": "a"}, {"type": "function_call", "name": "f"}]}, "input[1]"),
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
         ({"background": True}, "background"),
+        ({"input": [{"type": "custom_tool_call", "name": "f"}]}, "input[0]"),
+        ({"tools": [{"type": "local_shell"}]}, "local_shell"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "schema"),
         ({"include": ["message.output_text.logprobs"]}, "logprobs"),

@@ -51,6 +51,21 @@ def test_chat_is_generate_on_the_rendered_prompt(s, client):
     assert reply.metadata["weight_version"] == "default"
 
 
+@pytest.mark.parametrize("prompt", ["Hi \U0001f600", "Hi \U0001f468\u200d\U0001f469\u200d\U0001f467"])
+def test_a_reply_begins_behind_its_prompt(s, client, prompt):
+    """Characters that this tokenizer has as single bytes, at a prompt's end, are the prompt's; one that is not whole
+    there comes with the reply that ends it."""
+    asked = dict(model="tales", prompt=prompt, max_tokens=6, temperature=0, extra_body={"return_token_ids": True})
+    plain, echoed = (client.completions.create(**asked, echo=echo).choices[0] for echo in (False, True))
+    ids = plain.prompt_token_ids
+    assert all(3 <= i < 259 for i in ids[-4:]), "bytes"
+    assert plain.text == s.json("/detokenize", {"tokens": ids + plain.token_ids})["prompt"].removeprefix(prompt)
+    assert "\ufffd" not in plain.text and echoed.text == prompt + plain.text
+    begun = {str(i): 100 for i in ids[-1:]} | {str(ids[-2]): -100}
+    half = client.completions.create(model="tales", prompt=ids[:-1], max_tokens=1, temperature=0, logit_bias=begun).choices[0]
+    assert half.text == prompt[-1]
+
+
 @pytest.mark.parametrize("n", [1, 3])
 def test_chat_stream_adds_up(client, n):
     body = dict(model="tales", messages=MESSAGES, max_completion_tokens=30, seed=9, n=n, logprobs=True, stop=["named"],
