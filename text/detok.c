@@ -146,6 +146,19 @@ void clime_detok_feed(struct clime_detok *d, int32_t id, struct clime_buf *out) 
     clime_matcher_free(m);
 }
 
+void clime_detok_begin_reply(struct clime_detok *d) {
+    uint8_t begun[4];
+    int n = 0;
+    for (size_t back = 1; back <= 3 && back <= d->held.len && n == 0; back++) {
+        const uint8_t *at = (const uint8_t *)d->held.data + d->held.len - back;
+        bool whole = sequence_length(*at) <= (int)back;
+        for (int i = 1; i < (int)back && !whole; i++) whole = !may_follow(at, i, at[i]);
+        if (!whole) memcpy(begun, at, (size_t)(n = (int)back));
+    }
+    clime_buf_clear(&d->held);
+    clime_buf_add(&d->held, (const char *)begun, (size_t)n);
+}
+
 void clime_detok_finish(struct clime_detok *d, struct clime_buf *out) {
     if (d->held.len) end_byte_run(d, out);
     if (d->n_tail) emit_replacement(d, out);

@@ -83,6 +83,8 @@ struct clime_detok {
 };
 void clime_detok_init(struct clime_detok *d, const struct clime_tokenizer *t, bool skip_special);
 void clime_detok_feed(struct clime_detok *d, int32_t id, struct clime_buf *out);
+/* What was fed so far was a text of its own, a prompt: of what is held back only a character's beginning stays. */
+void clime_detok_begin_reply(struct clime_detok *d);
 void clime_detok_finish(struct clime_detok *d, struct clime_buf *out); /* frees what was held; init before reuse */
 void clime_detok_free(struct clime_detok *d);                          /* for a stream that is given up */
 

@@ -16,6 +16,7 @@ void clime_stop_text_init(struct clime_stop_text *s, const struct clime_tokenize
     clime_buf_init(&s->text, CLIME_MAX_TEXT);
     for (int i = n_prompt > CONTEXT_TOKENS ? n_prompt - CONTEXT_TOKENS : 0; i < n_prompt; i++)
         clime_detok_feed(&s->detok, prompt[i], &s->text);
+    clime_detok_begin_reply(&s->detok);
     clime_buf_clear(&s->text);
 }
 
