@@ -486,9 +486,10 @@ static int make_table(struct clime_server_options *o, struct clime_opt *t) {
          .value = &o->log_requests_level,
          .def = "2",
          .choices = "N",
-         .max = 2,
+         .max = 3,
          .help =
-             "what it holds: 0 counts and times, 1 sampling parameters too, 2 the beginning of prompt and text too"},
+             "what it holds: 0 counts and times, 1 sampling parameters too, 2 the beginning of prompt and text too, "
+             "3 all of them and of the ids"},
         {.name = "print-routes",
          .type = CLIME_OPT_BOOL,
          .value = &o->print_routes,

@@ -1,5 +1,6 @@
 /* The log of requests (see request_log.h), and POST /configure_logging. HTTP workers; the level is one atomic. A line
- * of the log holds 2 KB (common/log.h), so what may be long is cut before, and each line is whole JSON.
+ * of the log holds 2 KB (common/log.h), so what may be long is cut before, and each line is whole JSON; with everything
+ * (level 3) it is as long as it is.
  */
 #include "server/api/request_log.h"
 
@@ -46,13 +47,18 @@ static void put_params(struct clime_jw *w, const struct clime_output *o) {
     clime_jw_close(w);
 }
 
-static void put_text(struct clime_jw *w, const struct clime_output *o) {
-    struct clime_str text = clime_stop_text_safe(&o->text);
-    if (text.len > SHOWN_BYTES) text.len = SHOWN_BYTES;
-    clime_jw_key(w, "prompt_ids");
+static void put_ids(struct clime_jw *w, const char *key, const int32_t *ids, int64_t n) {
+    clime_jw_key(w, key);
     clime_jw_array(w);
-    for (int i = 0; i < o->n_prompt && i < SHOWN_IDS; i++) clime_jw_int(w, o->ids[i]);
+    for (int64_t i = 0; i < n; i++) clime_jw_int(w, ids[i]);
     clime_jw_close(w);
+}
+
+static void put_text(struct clime_jw *w, const struct clime_output *o, bool all) {
+    struct clime_str text = clime_stop_text_safe(&o->text);
+    if (text.len > SHOWN_BYTES && !all) text.len = SHOWN_BYTES;
+    put_ids(w, "prompt_ids", o->ids, o->n_prompt > SHOWN_IDS && !all ? SHOWN_IDS : o->n_prompt);
+    if (all) put_ids(w, "output_ids", o->out.data, (int64_t)o->out.len);
     clime_jw_key(w, "text");
     clime_jw_str(w, text);
 }
@@ -70,7 +76,6 @@ static void write_line(struct clime_buf *out, const struct clime_http_request *r
     struct clime_str path = clime_http_path(rq), version = clime_str_of(o->version ? o->version->name : "");
     bool cut = level < CLIME_LOG_META;
     struct clime_jw w;
-    clime_buf_clear(out);
     clime_jw_init(&w, out);
     clime_jw_object(&w);
     clime_jw_key(&w, "rid");
@@ -91,7 +96,7 @@ static void write_line(struct clime_buf *out, const struct clime_http_request *r
     if (o->first_token_us) put_double(&w, "ttft", (double)(o->first_token_us - o->job->received_us) / 1e6);
     put_double(&w, "e2e_latency", (double)(o->finished_us - o->job->received_us) / 1e6);
     if (level >= CLIME_LOG_PARAMS) put_params(&w, o);
-    if (level >= CLIME_LOG_TEXT) put_text(&w, o);
+    if (level >= CLIME_LOG_TEXT) put_text(&w, o, level == CLIME_LOG_ALL);
     clime_jw_close(&w);
 }
 
@@ -99,9 +104,17 @@ void clime_request_log(const struct clime_server *s, const struct clime_http_req
     int level = atomic_load(&s->request_log);
     struct clime_buf line;
     if (level < CLIME_LOG_META) return;
-    clime_buf_init(&line, (size_t)1 << 16);
+    clime_buf_init(&line, CLIME_MAX_REPLY);
     for (int i = 0; i < j->n_outs; i++) {
+        if (level == CLIME_LOG_ALL) {
+            clime_buf_adds(&line, "request ");
+            write_line(&line, rq, &j->outs[i], level);
+            clime_log_whole(CLIME_LOG_INFO, line.data, line.len);
+            clime_buf_clear(&line);
+            continue;
+        }
         for (int at = level; at >= CLIME_LOG_META - 1; at--) { /* escapes make a text up to six times as long */
+            clime_buf_clear(&line);
             write_line(&line, rq, &j->outs[i], at);
             if (line.len <= LINE) break;
         }
@@ -127,7 +140,7 @@ static bool read_on(struct clime_json *j, void *object) {
 void clime_handle_configure_logging(struct clime_http_request *rq, void *context) {
     static const struct clime_member rows[] = {
         {"log_requests", CLIME_MEMBER_CALL, .read = read_on},
-        {"log_requests_level", CLIME_MEMBER_INT, offsetof(struct ask, level), .min = 0, .max = CLIME_LOG_TEXT}};
+        {"log_requests_level", CLIME_MEMBER_INT, offsetof(struct ask, level), .min = 0, .max = CLIME_LOG_ALL}};
     static const struct clime_members members = {rows, CLIME_COUNT(rows)};
     static const struct clime_field others[] = {{"log_requests_format", "\"json\""}, {"log_level", NULL},
                                                 {"dump_requests_folder", NULL},      {"dump_requests_threshold", NULL},

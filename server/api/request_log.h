@@ -11,7 +11,8 @@ enum clime_request_log {
     CLIME_LOG_NO_REQUESTS = -1,
     CLIME_LOG_META,   /* id, path, counts, times, how it ended */
     CLIME_LOG_PARAMS, /* sampling parameters */
-    CLIME_LOG_TEXT    /* the beginning of the prompt's ids and of the text */
+    CLIME_LOG_TEXT,   /* the beginning of the prompt's ids and of the text */
+    CLIME_LOG_ALL     /* all of them, and the ids of the output */
 };
 
 /* A closed job. */
