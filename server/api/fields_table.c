@@ -131,8 +131,8 @@ const struct clime_field clime_fields_openai[] = {
     {"prompt_cache_key", INERT},
     {"prompt_cache_options", INERT},
     {"prompt_cache_retention", INERT},
-    {"verbosity", "\"medium\""},
-    {"priority", INERT}, /* first come, first served */
+    {"verbosity", INERT}, /* a wish, as in Responses' text */
+    {"priority", INERT},  /* first come, first served */
     {"request_id", INERT},
     {NULL, NULL},
 };

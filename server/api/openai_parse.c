@@ -59,7 +59,8 @@ bool clime_openai_read_stream_options(struct clime_json *j, void *object) {
     static const struct clime_member rows[] = {{"include_usage", CLIME_MEMBER_BOOL, AT(usage_in_stream)},
                                                {"continuous_usage_stats", CLIME_MEMBER_BOOL, AT(usage_always)}};
     static const struct clime_members options = {rows, CLIME_COUNT(rows)};
-    static const struct clime_fields fields = {.where = "stream_options", .read = {&options}};
+    static const struct clime_field others[] = {{"include_obfuscation", CLIME_FIELD_INERT}, {NULL, NULL}};
+    static const struct clime_fields fields = {.where = "stream_options", .rows = {others}, .read = {&options}};
     const struct clime_openai_request *r = object;
     struct clime_str key;
     if (clime_json_peek(j) == CLIME_JSON_NULL) return clime_json_null(j);

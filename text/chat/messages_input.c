@@ -143,6 +143,14 @@ enum clime_err clime_messages_conversation(struct clime_str system, struct clime
 
 /* ---- tools ------------------------------------------------------------------------------------------------- */
 
+/* Tools that the client would run and whose arguments only Anthropic's models know: bash_20250124 and the like. */
+static bool has_no_schema(struct clime_str type) {
+    static const char *const types[] = {"bash_", "text_editor_", "computer_", "memory_"};
+    for (size_t i = 0; i < CLIME_COUNT(types); i++)
+        if (clime_str_starts(type, types[i])) return true;
+    return false;
+}
+
 /* {"name", "description", "input_schema"} to a function. Tools that Anthropic's own servers run are not shown. */
 static void read_tool(struct clime_json *j, struct clime_jw *w) {
     struct clime_str key, type = {"custom", 6}, name = {"", 0}, description = {NULL, 0}, schema = {"{}", 2};
@@ -156,6 +164,9 @@ static void read_tool(struct clime_json *j, struct clime_jw *w) {
         else
             clime_json_skip(j, clime_str_is(key, "input_schema") ? &schema : NULL);
     }
+    if (!j->failed && has_no_schema(type))
+        clime_json_bad(j, "the model would not know the arguments of " CLIME_STR_FMT ": give it with an input_schema",
+                       CLIME_STR_ARG(type));
     if (j->failed || !clime_str_is(type, "custom")) return;
     clime_jw_object(w);
     clime_jw_key(w, "type");

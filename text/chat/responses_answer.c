@@ -3,18 +3,33 @@
  */
 #include "text/chat/responses_answer.h"
 
+#include "text/chat/custom_tools.h"
+
 static const char *status(const struct clime_answer *a) {
     if (a->end == CLIME_ANSWER_OPEN) return "in_progress";
     if (a->end == CLIME_ANSWER_ABORT) return a->status >= 400 ? "failed" : "cancelled";
     return a->end == CLIME_ANSWER_LENGTH ? "incomplete" : "completed";
 }
 
-void clime_responses_item_id(const struct clime_answer *a, int segment, char id[CLIME_ANSWER_ID]) {
+static bool is_call(const struct clime_answer *a, int segment) {
+    enum clime_segment_kind kind = a->parse->segments.at[segment].kind;
+    return kind == CLIME_SEGMENT_CALL || kind == CLIME_SEGMENT_VOID;
+}
+
+bool clime_responses_is_custom(const struct clime_answer *a, const struct clime_responses_asked *q, int segment) {
+    if (!is_call(a, segment)) return false;
+    const struct clime_call *c = &a->parse->calls.at[a->parse->segments.at[segment].call];
+    return clime_custom_tool_is(q->tools, clime_buf_str(&c->name));
+}
+
+void clime_responses_item_id(const struct clime_answer *a, const struct clime_responses_asked *q, int segment,
+                             char id[CLIME_ANSWER_ID]) {
     static const char *const prefix[] = {[CLIME_SEGMENT_CONTENT] = "msg",
                                          [CLIME_SEGMENT_REASONING] = "rs",
                                          [CLIME_SEGMENT_CALL] = "fc",
                                          [CLIME_SEGMENT_VOID] = "fc"};
-    clime_answer_item_id(a, segment, prefix[a->parse->segments.at[segment].kind], id);
+    bool custom = clime_responses_is_custom(a, q, segment);
+    clime_answer_item_id(a, segment, custom ? "ctc" : prefix[a->parse->segments.at[segment].kind], id);
 }
 
 void clime_responses_write_part(struct clime_jw *w, enum clime_segment_kind kind, struct clime_str text) {
@@ -48,7 +63,7 @@ static void write_content(struct clime_jw *w, const struct clime_answer *a, int 
     clime_jw_close(w);
 }
 
-static void write_call(struct clime_jw *w, const struct clime_answer *a, int call, bool begins) {
+static void write_call(struct clime_jw *w, const struct clime_answer *a, int call, bool custom, bool begins) {
     const struct clime_call *c = &a->parse->calls.at[call];
     char id[CLIME_ANSWER_ID];
     clime_answer_call_id(a, call, id);
@@ -56,29 +71,33 @@ static void write_call(struct clime_jw *w, const struct clime_answer *a, int cal
     clime_jw_strz(w, id);
     clime_jw_key(w, "name");
     clime_jw_str(w, clime_buf_str(&c->name));
-    clime_jw_key(w, "arguments");
-    clime_jw_str(w, begins ? clime_str_of("") : clime_buf_str(&c->args));
+    clime_jw_key(w, custom ? "input" : "arguments");
+    if (custom && !begins)
+        clime_custom_tool_write_input(w, clime_buf_str(&c->args));
+    else
+        clime_jw_str(w, begins ? clime_str_of("") : clime_buf_str(&c->args));
 }
 
-void clime_responses_write_item(struct clime_jw *w, const struct clime_answer *a, int segment, bool begins) {
+void clime_responses_write_item(struct clime_jw *w, const struct clime_answer *a, const struct clime_responses_asked *q,
+                                int segment, bool begins) {
     static const char *const types[] = {[CLIME_SEGMENT_CONTENT] = "message",
                                         [CLIME_SEGMENT_REASONING] = "reasoning",
                                         [CLIME_SEGMENT_CALL] = "function_call",
                                         [CLIME_SEGMENT_VOID] = "function_call"};
     const struct clime_segment *g = &a->parse->segments.at[segment];
     bool last = segment + 1 == a->parse->segments.n, cut = last && a->end == CLIME_ANSWER_LENGTH;
-    bool call = g->kind == CLIME_SEGMENT_CALL || g->kind == CLIME_SEGMENT_VOID;
+    bool custom = clime_responses_is_custom(a, q, segment);
     char id[CLIME_ANSWER_ID];
-    clime_responses_item_id(a, segment, id);
+    clime_responses_item_id(a, q, segment, id);
     clime_jw_object(w);
     clime_jw_key(w, "id");
     clime_jw_strz(w, id);
     clime_jw_key(w, "type");
-    clime_jw_strz(w, types[g->kind]);
+    clime_jw_strz(w, custom ? "custom_tool_call" : types[g->kind]);
     clime_jw_key(w, "status");
     clime_jw_strz(w, begins ? "in_progress" : cut || g->kind == CLIME_SEGMENT_VOID ? "incomplete" : "completed");
-    if (call)
-        write_call(w, a, g->call, begins);
+    if (is_call(a, segment))
+        write_call(w, a, g->call, custom, begins);
     else
         write_content(w, a, segment, begins);
     clime_jw_close(w);
@@ -175,7 +194,7 @@ void clime_responses_write(struct clime_jw *w, const struct clime_answer *a, con
     clime_jw_key(w, "output");
     clime_jw_array(w);
     for (int i = 0; i < a->parse->segments.n && done; i++)
-        if (a->parse->segments.at[i].kind != CLIME_SEGMENT_VOID) clime_responses_write_item(w, a, i, false);
+        if (a->parse->segments.at[i].kind != CLIME_SEGMENT_VOID) clime_responses_write_item(w, a, q, i, false);
     clime_jw_close(w);
     write_error(w, a, done);
     write_request(w, q);

@@ -1,5 +1,5 @@
-/* An answer in the form of OpenAI's Responses: an object with items (reasoning, message, function_call), and the events
- * of its stream. Writers; no state but a stream's own.
+/* An answer in the form of OpenAI's Responses: an object with items (reasoning, message, function_call,
+ * custom_tool_call), and the events of its stream. Writers; no state but a stream's own.
  */
 #ifndef CLIME_TEXT_CHAT_RESPONSES_ANSWER_H
 #define CLIME_TEXT_CHAT_RESPONSES_ANSWER_H
@@ -18,16 +18,21 @@ struct clime_responses_asked {
 void clime_responses_write(struct clime_jw *w, const struct clime_answer *a, const struct clime_responses_asked *q,
                            bool done);
 /* An item of the output; begins: as it is added in a stream, without its text. */
-void clime_responses_write_item(struct clime_jw *w, const struct clime_answer *a, int segment, bool begins);
+void clime_responses_write_item(struct clime_jw *w, const struct clime_answer *a, const struct clime_responses_asked *q,
+                                int segment, bool begins);
+/* Whether the segment is a call of a custom tool (custom_tools.h). */
+bool clime_responses_is_custom(const struct clime_answer *a, const struct clime_responses_asked *q, int segment);
 /* A part of a message's or a reasoning's content. */
 void clime_responses_write_part(struct clime_jw *w, enum clime_segment_kind kind, struct clime_str text);
-void clime_responses_item_id(const struct clime_answer *a, int segment, char id[CLIME_ANSWER_ID]);
+void clime_responses_item_id(const struct clime_answer *a, const struct clime_responses_asked *q, int segment,
+                             char id[CLIME_ANSWER_ID]);
 
 /* How far a stream is; zero = the beginning. */
 struct clime_responses_stream {
     struct clime_parse_cursor at;
     int64_t n_events;
     bool open;   /* an item is */
+    bool custom; /* the open item is a custom tool's call */
     int segment; /* of the open item */
     int index;   /* of the open item, or the next */
 };

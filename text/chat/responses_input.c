@@ -7,11 +7,12 @@
 #include "common/json/members.h"
 #include "text/chat/chat_build.h"
 #include "text/chat/conversation.h"
+#include "text/chat/custom_tools.h"
 
 /* ---- input ------------------------------------------------------------------------------------------------- */
 
 struct item {
-    struct clime_str type, role, call_id, name;
+    struct clime_str type, role, call_id, name, input;
     struct clime_str arguments, content, output, summary; /* raw */
 };
 
@@ -21,6 +22,7 @@ static const struct clime_member item_rows[] = {
     {"call_id", CLIME_MEMBER_STRING, ITEM(call_id)},  {"name", CLIME_MEMBER_STRING, ITEM(name)},
     {"arguments", CLIME_MEMBER_RAW, ITEM(arguments)}, {"content", CLIME_MEMBER_RAW, ITEM(content)},
     {"output", CLIME_MEMBER_RAW, ITEM(output)},       {"summary", CLIME_MEMBER_RAW, ITEM(summary)},
+    {"input", CLIME_MEMBER_STRING, ITEM(input)},
 };
 static const struct clime_members item_members = {item_rows, CLIME_COUNT(item_rows)};
 
@@ -62,7 +64,14 @@ static bool add_item(struct reader *rd, struct clime_json *j, const struct item 
         clime_chat_build_called(&rd->build, it->call_id, it->name, it->arguments);
         return true;
     }
-    if (clime_str_is(it->type, "function_call_output")) {
+    if (clime_str_is(it->type, "custom_tool_call")) {
+        if (it->name.len == 0 || !it->input.ptr) return clime_json_bad(j, "a custom_tool_call needs name and input");
+        clime_buf_clear(&rd->text);
+        clime_custom_tool_arguments(it->input, &rd->text);
+        clime_chat_build_called(&rd->build, it->call_id, it->name, clime_buf_str(&rd->text));
+        return true;
+    }
+    if (clime_str_is(it->type, "function_call_output") || clime_str_is(it->type, "custom_tool_call_output")) {
         if (!text_of(rd, it->output)) return j->failed = true, false;
         clime_chat_build_tool(&rd->build, it->call_id, clime_buf_str(&rd->text));
         return true;
@@ -98,7 +107,7 @@ enum clime_err clime_responses_conversation(struct clime_str input, struct clime
     struct clime_json j;
     int n = 0;
     clime_chat_build_begin(&rd.build);
-    clime_buf_init(&rd.text, input.len + 1);
+    clime_buf_init(&rd.text, input.len * 12 + 128); /* a custom call's text is quoted twice */
     clime_chat_build_system(&rd.build, instructions);
     clime_json_init(&j, input.ptr, input.len, rd.arena, e);
     if (!read_items(&rd, &j, &n)) err = clime_error_prefix(e, "input[%d]", n);
@@ -110,17 +119,44 @@ enum clime_err clime_responses_conversation(struct clime_str input, struct clime
 
 /* ---- tools ------------------------------------------------------------------------------------------------- */
 
-/* {"type": "function", "name", ...} to {"type", "function": {...}}. Tools that OpenAI's servers run are not shown. */
+/* Tools that the client would run and whose arguments only OpenAI's models know. */
+static bool has_no_schema(struct clime_str type) {
+    static const char *const types[] = {"local_shell", "shell", "apply_patch", "computer", "computer_use_preview"};
+    for (size_t i = 0; i < CLIME_COUNT(types); i++)
+        if (clime_str_is(type, types[i])) return true;
+    return false;
+}
+
+static struct clime_str definition_of(struct clime_json *j) {
+    struct clime_str key, definition = {"", 0};
+    if (clime_json_peek(j) != CLIME_JSON_OBJECT) return clime_json_skip(j, NULL), definition;
+    for (clime_json_object(j); clime_json_key(j, &key);) {
+        if (clime_str_is(key, "definition"))
+            clime_lenient_string(j, &definition);
+        else
+            clime_json_skip(j, NULL);
+    }
+    return definition;
+}
+
+/* {"type": "function" or "custom", "name", ...} to {"type": "function", "function": {...}}. Tools that OpenAI's servers
+ * run are not shown. */
 static void read_tool(struct clime_json *j, struct clime_jw *w) {
-    struct clime_str key, raw, type = {"", 0};
+    struct clime_str key, raw, type = {"", 0}, definition = {"", 0};
     struct clime_json again = *j;
     for (clime_json_object(j); clime_json_key(j, &key);) {
         if (clime_str_is(key, "type"))
             clime_json_string(j, &type);
+        else if (clime_str_is(key, "format"))
+            definition = definition_of(j);
         else
             clime_json_skip(j, NULL);
     }
-    if (j->failed || !clime_str_is(type, "function")) return;
+    if (!j->failed && has_no_schema(type))
+        clime_json_bad(j, "the model would not know the arguments of " CLIME_STR_FMT ": give it as a function",
+                       CLIME_STR_ARG(type));
+    bool custom = clime_str_is(type, "custom");
+    if (j->failed || (!custom && !clime_str_is(type, "function"))) return;
     clime_jw_object(w);
     clime_jw_key(w, "type");
     clime_jw_strz(w, "function");
@@ -128,9 +164,13 @@ static void read_tool(struct clime_json *j, struct clime_jw *w) {
     clime_jw_object(w);
     for (clime_json_object(&again); clime_json_key(&again, &key);) {
         clime_json_skip(&again, &raw);
-        if (clime_str_is(key, "type") || clime_str_is(raw, "null")) continue;
+        if (clime_str_is(key, "type") || (custom && clime_str_is(key, "format")) || clime_str_is(raw, "null")) continue;
         clime_jw_key_str(w, key);
         clime_jw_raw(w, raw);
+    }
+    if (custom) {
+        clime_jw_key(w, "parameters");
+        clime_custom_tool_parameters(w, definition);
     }
     clime_jw_close(w);
     clime_jw_close(w);

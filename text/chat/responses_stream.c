@@ -2,10 +2,12 @@
  *
  * Its order: response.created, response.in_progress; for each item output_item.added, its part or arguments in deltas,
  * each ended by its done, output_item.done; then response.completed, incomplete or failed. Every event has its name and
- * a sequence number. A call that turns out to be none ends as incomplete, and its text follows as a message.
+ * a sequence number. A call that turns out to be none ends as incomplete, and its text follows as a message. A custom
+ * tool's text stands inside of the arguments that the model writes, so it comes at once, when they have ended.
  */
 #include <stdio.h>
 
+#include "text/chat/custom_tools.h"
 #include "text/chat/responses_answer.h"
 
 struct writer {
@@ -36,7 +38,7 @@ static struct clime_jw open_item_event(struct writer *o, const char *name) {
     const struct clime_responses_stream *c = o->stream;
     struct clime_jw w = open_event(o, name);
     char id[CLIME_ANSWER_ID];
-    clime_responses_item_id(o->a, c->segment, id);
+    clime_responses_item_id(o->a, o->q, c->segment, id);
     clime_jw_key(&w, "item_id");
     clime_jw_strz(&w, id);
     clime_jw_key(&w, "output_index");
@@ -54,7 +56,7 @@ static void send_item(struct writer *o, const char *name, bool begins) {
     clime_jw_key(&w, "output_index");
     clime_jw_int(&w, c->index);
     clime_jw_key(&w, "item");
-    clime_responses_write_item(&w, o->a, c->segment, begins);
+    clime_responses_write_item(&w, o->a, o->q, c->segment, begins);
     clime_answer_send_event(&w, o->to, name);
 }
 
@@ -90,10 +92,22 @@ static void send_text(struct writer *o, bool done, struct clime_str text) {
     clime_answer_send_event(&w, o->to, name);
 }
 
+static void send_input(struct writer *o) {
+    const struct clime_segment *g = &o->a->parse->segments.at[o->stream->segment];
+    for (int done = 0; done < 2; done++) {
+        const char *name = done ? "response.custom_tool_call_input.done" : "response.custom_tool_call_input.delta";
+        struct clime_jw w = open_item_event(o, name);
+        clime_jw_key(&w, done ? "input" : "delta");
+        clime_custom_tool_write_input(&w, clime_buf_str(&o->a->parse->calls.at[g->call].args));
+        clime_answer_send_event(&w, o->to, name);
+    }
+}
+
 static void open_item(struct writer *o, const struct clime_piece *p) {
     struct clime_responses_stream *c = o->stream;
     c->open = true;
     c->segment = p->segment;
+    c->custom = clime_responses_is_custom(o->a, o->q, p->segment);
     send_item(o, "response.output_item.added", true);
     if (p->kind != CLIME_SEGMENT_CALL) send_part(o, "response.content_part.added", clime_str_of(""));
 }
@@ -102,7 +116,9 @@ static void close_item(struct writer *o) {
     struct clime_responses_stream *c = o->stream;
     if (!c->open) return;
     const struct clime_segment *g = &o->a->parse->segments.at[c->segment];
-    if (g->kind == CLIME_SEGMENT_CALL) {
+    if (g->kind == CLIME_SEGMENT_CALL && c->custom) {
+        send_input(o);
+    } else if (g->kind == CLIME_SEGMENT_CALL) {
         send_text(o, true, clime_buf_str(&o->a->parse->calls.at[g->call].args));
     } else if (g->kind != CLIME_SEGMENT_VOID) {
         struct clime_str text = clime_answer_segment(o->a, c->segment);
@@ -128,7 +144,7 @@ void clime_responses_news(struct clime_responses_stream *c, const struct clime_a
     while (clime_parse_next(a->parse, a->text, &c->at, &p)) {
         if (c->open && p.segment != c->segment) close_item(&o);
         if (!c->open) open_item(&o, &p);
-        if (p.text.len > 0) send_text(&o, false, p.text);
+        if (p.text.len > 0 && !c->custom) send_text(&o, false, p.text);
     }
     if (a->end == CLIME_ANSWER_OPEN) return;
     close_item(&o);

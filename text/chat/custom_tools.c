@@ -1,0 +1,90 @@
+/* Custom tools (see custom_tools.h). Called by the readers of Responses' requests and the writers of its answers, on
+ * whichever thread has them. What is read here was read before as JSON; strings with escapes take an arena of the call.
+ */
+#include "text/chat/custom_tools.h"
+
+#define INPUT "input" /* the argument's name */
+
+void clime_custom_tool_parameters(struct clime_jw *w, struct clime_str definition) {
+    clime_jw_object(w);
+    clime_jw_key(w, "type");
+    clime_jw_strz(w, "object");
+    clime_jw_key(w, "properties");
+    clime_jw_object(w);
+    clime_jw_key(w, INPUT);
+    clime_jw_object(w);
+    clime_jw_key(w, "type");
+    clime_jw_strz(w, "string");
+    if (definition.len > 0) {
+        clime_jw_key(w, "description");
+        clime_jw_str(w, definition);
+    }
+    clime_jw_close(w);
+    clime_jw_close(w);
+    clime_jw_key(w, "required");
+    clime_jw_array(w);
+    clime_jw_strz(w, INPUT);
+    clime_jw_close(w);
+    clime_jw_close(w);
+}
+
+void clime_custom_tool_arguments(struct clime_str input, struct clime_buf *out) {
+    struct clime_buf inside;
+    struct clime_jw w;
+    clime_buf_init(&inside, input.len * 6 + 64); /* a control byte is six */
+    clime_jw_init(&w, &inside);
+    clime_jw_object(&w);
+    clime_jw_key(&w, INPUT);
+    clime_jw_str(&w, input);
+    clime_jw_close(&w);
+    clime_jw_init(&w, out);
+    clime_jw_str(&w, clime_buf_str(&inside));
+    clime_buf_free(&inside);
+}
+
+bool clime_custom_tool_is(struct clime_str tools, struct clime_str name) {
+    struct clime_error e = {0};
+    struct clime_arena a;
+    struct clime_json j;
+    struct clime_str key, type, its;
+    bool is = false;
+    if (tools.len == 0) return false;
+    clime_arena_init(&a, tools.len + 65536);
+    clime_json_init(&j, tools.ptr, tools.len, &a, &e);
+    if (clime_json_peek(&j) == CLIME_JSON_ARRAY)
+        for (clime_json_array(&j); clime_json_item(&j) && !is;) {
+            type = its = (struct clime_str){"", 0};
+            for (clime_json_object(&j); clime_json_key(&j, &key);) {
+                bool text = clime_json_peek(&j) == CLIME_JSON_STRING;
+                if (text && clime_str_is(key, "type"))
+                    clime_json_string(&j, &type);
+                else if (text && clime_str_is(key, "name"))
+                    clime_json_string(&j, &its);
+                else
+                    clime_json_skip(&j, NULL);
+            }
+            is = clime_str_is(type, "custom") && clime_str_eq(its, name);
+        }
+    clime_arena_free(&a);
+    return is;
+}
+
+void clime_custom_tool_write_input(struct clime_jw *w, struct clime_str arguments) {
+    struct clime_error e = {0};
+    struct clime_arena a;
+    struct clime_json j;
+    struct clime_str key, input = {NULL, 0};
+    bool only = true;
+    clime_arena_init(&a, arguments.len + 65536);
+    clime_json_init(&j, arguments.ptr, arguments.len, &a, &e);
+    for (clime_json_object(&j); clime_json_key(&j, &key);) {
+        bool its = clime_str_is(key, INPUT) && clime_json_peek(&j) == CLIME_JSON_STRING;
+        if (its)
+            clime_json_string(&j, &input);
+        else
+            clime_json_skip(&j, NULL);
+        only = only && its;
+    }
+    clime_jw_str(w, clime_json_end(&j) && only && input.ptr ? input : arguments);
+    clime_arena_free(&a);
+}
