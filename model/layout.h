@@ -169,8 +169,11 @@ void clime_layout_head_rows(const struct clime_layout *l, int rank, int n_ranks,
  * number of them. A rank's own parts lie behind each other in a buffer of its own. */
 struct clime_part { /* of world ranks, this one's; world 1: all */
     int rank, world;
-    bool experts; /* each rank has some experts whole, and their parts follow them: cut at the blocks in which one
-                   * rank's end, so that of a block which two of them share one has a few elements of the other's */
+    bool experts;   /* each rank has some experts whole, and their parts follow them: cut at the blocks in which one
+                     * rank's end, so that of a block which two of them share one has a few elements of the other's */
+    bool as_shares; /* each layer is cut as over the devices of a server, to the next block of the norm, and not evenly
+                     * as a whole: what a rank updates is what that server's rank computes with, but for a few blocks.
+                     * Only where clime_layout_shard can */
 };
 
 struct clime_range { /* elements [lo, hi) are the rank's; in its own buffer they begin at `at` */

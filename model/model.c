@@ -105,12 +105,21 @@ size_t clime_model_memory(const struct clime_model *m) {
     return clime_model_own_bytes(m) + clime_plan_bytes(&m->plan);
 }
 
+/* Its share as it lies in memory of its own, or in a trainer's. */
+static void lay_share(struct clime_model *m, bool in_ring) {
+    clime_shard_free(&m->shard);
+    CHECK(clime_layout_shard(&m->layout, m->ranks.rank, m->ranks.n, &m->shard, NULL) == CLIME_OK);
+    if (in_ring) clime_shares_in_ring(&m->layout, &m->shard);
+    clime_model_place(m);
+}
+
 static void drop_weights(struct clime_model *m) {
     if (!m->flat) return;
     if (m->foreign)
         m->ops->share_close(m->dev, m->flat);
     else
         m->ops->free(m->dev, m->flat);
+    if (m->foreign && m->ranks.n > 1) lay_share(m, false);
     m->flat = NULL;
     m->foreign = m->released = false;
 }
@@ -170,24 +179,62 @@ void clime_model_copy_slices(struct clime_model *m, const void *d_flat, const bo
     clime_model_repack(m);
 }
 
+static bool is_mapped(const struct clime_model *m, const uint8_t handle[CLIME_SHARE_BYTES]) {
+    return m->foreign && memcmp(m->handle, handle, sizeof m->handle) == 0;
+}
+
+static enum clime_err open_owners(struct clime_model *m, const uint8_t handle[CLIME_SHARE_BYTES], size_t bytes,
+                                  void **out, struct clime_error *e) {
+    bool same_unit;
+    enum clime_err rc = m->ops->share_open(m->dev, handle, bytes, &same_unit, out, e);
+    if (rc || same_unit) return rc;
+    m->ops->share_close(m->dev, *out);
+    *out = NULL;
+    return clime_fail(e, CLIME_ERR_INPUT, "the handle's memory lies on another device than %s",
+                      clime_dev_info(m->dev)->unit);
+}
+
+static void use_owners(struct clime_model *m, const uint8_t handle[CLIME_SHARE_BYTES], void *flat) {
+    drop_weights(m);
+    m->flat = flat;
+    m->foreign = true;
+    memcpy(m->handle, handle, sizeof m->handle);
+}
+
 enum clime_err clime_model_map(struct clime_model *m, const uint8_t handle[CLIME_SHARE_BYTES], struct clime_error *e) {
-    if (!m->foreign || memcmp(m->handle, handle, sizeof m->handle) != 0) {
-        bool same_unit;
-        void *p;
-        enum clime_err rc = m->ops->share_open(m->dev, handle, clime_model_bytes(m), &same_unit, &p, e);
-        if (rc) return rc;
-        if (!same_unit) {
-            m->ops->share_close(m->dev, p);
-            return clime_fail(e, CLIME_ERR_INPUT, "the handle's memory lies on another device than %s",
-                              clime_dev_info(m->dev)->unit);
-        }
-        drop_weights(m);
-        m->flat = p;
-        m->foreign = true;
-        memcpy(m->handle, handle, sizeof m->handle);
-    }
+    void *p;
+    enum clime_err rc = is_mapped(m, handle) ? CLIME_OK : open_owners(m, handle, clime_model_bytes(m), &p, e);
+    if (rc) return rc;
+    if (!is_mapped(m, handle)) use_owners(m, handle, p);
     clime_model_repack(m);
     return CLIME_OK;
+}
+
+enum clime_err clime_model_open_share(struct clime_model *m, const uint8_t handle[CLIME_SHARE_BYTES],
+                                      struct clime_error *e) {
+    struct clime_shard s;
+    CHECK(m->ranks.n > 1);
+    clime_model_use_share(m, false);
+    if (is_mapped(m, handle)) return CLIME_OK;
+    if (m->ranks.whole_experts)
+        return clime_fail(e, CLIME_ERR_INPUT, "a trainer's parts are not the shares of experts that lie whole");
+    enum clime_err rc = clime_layout_shard(&m->layout, m->ranks.rank, m->ranks.n, &s, e);
+    if (rc) return rc;
+    size_t n = (size_t)clime_shares_in_ring(&m->layout, &s);
+    clime_shard_free(&s);
+    memcpy(m->coming.handle, handle, sizeof m->coming.handle);
+    return open_owners(m, handle, n * clime_dtype_bytes(clime_model_dt(m)), &m->coming.flat, e);
+}
+
+void clime_model_use_share(struct clime_model *m, bool use) {
+    if (m->coming.flat && use) {
+        use_owners(m, m->coming.handle, m->coming.flat);
+        lay_share(m, true);
+    } else if (m->coming.flat) {
+        m->ops->share_close(m->dev, m->coming.flat);
+    }
+    m->coming.flat = NULL;
+    if (use) clime_model_repack(m);
 }
 
 enum clime_err clime_model_show(const struct clime_model *m, int gpu, struct clime_model_card *out,
@@ -370,6 +417,7 @@ enum clime_err clime_model_open(const char *dir, const struct clime_model_option
 void clime_model_close(struct clime_model *m) {
     if (!m) return;
     if (m->dev) {
+        if (m->coming.flat) clime_model_use_share(m, false);
         drop_weights(m);
         clime_plan_free(&m->plan, m->dev);
         m->ops->close(m->dev);

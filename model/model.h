@@ -41,7 +41,11 @@ struct clime_model_ranks {
  * where it is.
  *
  * Every rank asks for the same layers in the same order, whether it has something to compute or not; where a rank has
- * nothing it asks all the same (clime_train_idle). */
+ * nothing it asks all the same (clime_train_idle).
+ *
+ * As a server's shares (struct clime_part): what a rank of a server over as many devices needs of the layers then lies
+ * together in flat as that server would lay it out, so that it computes with the trainer's memory
+ * (clime_model_open_share). What a rank updates of others' shares lies behind. */
 #define CLIME_RING_PLACES 2
 
 /* Experts that stay (who.experts): each rank has its own ones whole, in one place for good; the ring has none of them.
@@ -63,8 +67,12 @@ struct clime_ring {
     uint32_t number;                  /* of its exchange */
     struct clime_links *links;        /* borrowed */
     struct clime_move *sends, *receives; /* [n_kept * (world - 1)], [n_kept] */
-    void *whole;                         /* host: all weights, of rank 0; NULL until they were wanted */
-    bool is_new;                         /* whole is older than the weights */
+    /* As a server's shares (who.as_shares): what of a rank's share another one updates, and what of another's this one,
+     * ascending; `at` in flat, `rank` is the other. It is sent on whenever it has changed. */
+    struct clime_range *taken, *given;
+    int n_taken, n_given;
+    void *whole; /* host: all weights, of rank 0; NULL until they were wanted */
+    bool is_new; /* whole is older than the weights */
 };
 
 struct clime_model {
@@ -83,6 +91,10 @@ struct clime_model {
     bool released;                       /* the bytes of flat are given back */
     bool foreign; /* flat is another process's memory, mapped from the handle: never written here */
     uint8_t handle[CLIME_SHARE_BYTES];
+    struct { /* clime_model_open_share: until it is used or let go */
+        void *flat;
+        uint8_t handle[CLIME_SHARE_BYTES];
+    } coming;
     struct clime_rope rope;
     struct clime_heads heads;    /* the rank's */
     struct clime_matrix *matrix; /* [layout.n_slices] of the row that a matrix begins with; N = 0 in all other rows.
@@ -134,6 +146,11 @@ void clime_model_copy_slices(struct clime_model *m, const void *d_flat, const bo
  * owner may rewrite them while this model does not compute; then map is called again. CLIME_ERR_INPUT as
  * ops->share_open or when they lie on another device; nothing has changed then. */
 enum clime_err clime_model_map(struct clime_model *m, const uint8_t handle[CLIME_SHARE_BYTES], struct clime_error *e);
+/* Over ranks: the same, from a trainer of as many that keeps parts as shares, in two steps, so that all ranks do it or
+ * none: open maps what this rank's device has, use computes with it from now on, or lets it go and changes nothing. */
+enum clime_err clime_model_open_share(struct clime_model *m, const uint8_t handle[CLIME_SHARE_BYTES],
+                                      struct clime_error *e);
+void clime_model_use_share(struct clime_model *m, bool use);
 /* Where others find the weights of this one (options.shared), while it has them. */
 struct clime_model_card {
     uint8_t handle[CLIME_SHARE_BYTES];
@@ -212,6 +229,8 @@ void clime_ring_drop_whole(struct clime_model *m); /* the copy is not needed for
 /* Also without a ring: */
 /* Where the rank's own element `offset` of the whole lies. */
 void *clime_model_kept(const struct clime_model *m, int64_t offset);
+/* Cuts shares of the parameters where what a rank keeps does not lie together. Both owned. */
+struct clime_share *clime_model_cut_shares(const struct clime_model *m, struct clime_share *shares, int *n);
 /* Element `offset` is on every rank. */
 bool clime_model_everywhere(const struct clime_model *m, int64_t offset);
 /* What of the whole lies on this rank, and where in flat; the first *n_everywhere on every rank. Owned. */
@@ -296,6 +315,15 @@ void clime_model_pack_rows(struct clime_model *m, int from, int to, bool staying
 /* First element of a layer; of one behind the last, the final norm's. */
 int64_t clime_layer_from(const struct clime_layout *l, int layer);
 void clime_ring_free(struct clime_ring *r); /* NULL is fine */
+/* What has the same place in every ring over a layout: first, end, places and tail. The elements up to their end. */
+int64_t clime_ring_lay(const struct clime_layout *l, struct clime_ring *r);
+/* Which part of flat the rank's shares have: from there on the kept ranges are cut and placed. r->n is the end. */
+void clime_ring_cut_shares(struct clime_ring *r, const struct clime_layout *l);
+void clime_ring_spread(struct clime_model *m); /* what has changed of others' shares goes to them */
+/* s is of a rank; its parts' places become those in the flat of the trainer's rank. Returns the elements needed. */
+int64_t clime_shares_in_ring(const struct clime_layout *l, struct clime_shard *s);
+/* m->place by m->shard. */
+void clime_model_place(struct clime_model *m);
 void clime_ring_put(struct clime_model *m, int64_t offset, const void *data, int64_t n);
 /* CLIME_ERR_UNAVAILABLE, naming it, when a table lacks operations that the configuration needs. */
 enum clime_err clime_model_operations(const struct clime_ops *ops, const struct clime_config *c, struct clime_error *e);

@@ -62,20 +62,73 @@ static void cut_at_experts(struct cutting *c, const struct clime_layout *l, int 
     }
 }
 
+/* Row of the table that layer i begins with, or what comes after the last. */
+static int first_row(const struct clime_layout *l, int i) {
+    return i < l->n_layers ? l->layer[i].w[CLIME_W_LN1] : l->norm;
+}
+
+/* Where in part i of a server's shares rank's gradients begin: of what every rank has, in an even part of it; -1 = what
+ * it has is of a rank before it. */
+static int64_t share_from(const struct clime_layout *l, const struct clime_shard *shards, int i, int rank, int world) {
+    const struct clime_shard_part *x = &shards[rank].parts[i];
+    const struct clime_slice *s = &l->slices[x->slice];
+    if (s->grad < 0 || x->n == 0) return -1;
+    if (s->cut.rule == CLIME_SHARD_WHOLE) return s->grad + s->n * rank / world;
+    if (rank > 0 && shards[rank - 1].parts[i].global == x->global) return -1;
+    return s->grad + (x->global - s->offset);
+}
+
+/* The layer whose rows of the table are [row, end_row), to the blocks in which its shares begin. */
+static void cut_at_shares(struct cutting *c, const struct clime_layout *l, const struct clime_shard *shards, int row,
+                          int end_row, int64_t end) {
+    const int world = c->p->who.world;
+    int rank = 0;
+    for (int i = clime_shard_first(&shards[0], l->slices[row].offset); i < shards[0].n_parts; i++) {
+        if (shards[0].parts[i].slice >= end_row) break;
+        for (int r = 0; r < world; r++) {
+            int64_t from = share_from(l, shards, i, r, world);
+            if (from < 0 || r == rank) continue;
+            from = (from + c->block / 2) / c->block * c->block;
+            from = from < c->at ? c->at : from > end ? end : from;
+            add(c->p, c->own, c->at, from, rank);
+            c->at = from;
+            rank = r;
+        }
+    }
+    add(c->p, c->own, c->at, end, rank);
+    c->at = end;
+}
+
+static struct clime_shard *shards_of(const struct clime_layout *l, int world, int *n_parts) {
+    struct clime_shard *s = xcalloc((size_t)world, sizeof *s);
+    for (int r = 0; r < world; r++) CHECK(clime_layout_shard(l, r, world, &s[r], NULL) == CLIME_OK);
+    *n_parts = s[0].n_parts;
+    return s;
+}
+
+static void free_shards(struct clime_shard *s, int world) {
+    for (int r = 0; s && r < world; r++) clime_shard_free(&s[r]);
+    free(s);
+}
+
 void clime_parts_make(struct clime_parts *p, const struct clime_layout *l, size_t norm_block, struct clime_part who) {
     const int world = who.world > 1 ? who.world : 1;
+    int n_parts = 0;
+    struct clime_shard *shards = who.as_shares && world > 1 ? shards_of(l, world, &n_parts) : NULL;
     struct cutting c = {p, (int64_t)norm_block, 0, xcalloc((size_t)world, sizeof *c.own)};
-    *p = (struct clime_parts){.who = {who.rank, world, who.experts && world > 1}};
-    p->ranges = xcalloc((size_t)(l->n_layers + 2) * (size_t)world * (1 + 2 * CLIME_STAYS), sizeof *p->ranges);
+    *p = (struct clime_parts){.who = {who.rank, world, who.experts && world > 1, shards != NULL}};
+    p->ranges = xcalloc(((size_t)(l->n_layers + 2) * (1 + 2 * CLIME_STAYS) + (size_t)n_parts) * (size_t)world,
+                        sizeof *p->ranges);
     for (int i = 0; i <= l->n_layers + 1 && world > 1; i++) { /* the embedding, the layers, norm and head */
-        int64_t end = i > l->n_layers ? l->n_grads
-                                      : first_gradient(l, i < l->n_layers ? l->layer[i].w[CLIME_W_LN1] : l->norm) /
-                                            c.block * c.block;
-        if (i > 0 && i <= l->n_layers) cut_at_experts(&c, l, i - 1);
+        int64_t end = i > l->n_layers ? l->n_grads : first_gradient(l, first_row(l, i)) / c.block * c.block;
+        const bool layer = i > 0 && i <= l->n_layers;
+        if (layer && shards) cut_at_shares(&c, l, shards, first_row(l, i - 1), first_row(l, i), end);
+        if (layer) cut_at_experts(&c, l, i - 1);
         cut_evenly(&c, end, i);
     }
     if (world == 1) add(p, c.own, 0, l->n_grads, 0);
     p->own = c.own[who.rank];
+    free_shards(shards, world);
     free(c.own);
 }
 

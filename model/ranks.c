@@ -58,17 +58,19 @@ static void make_matrices(struct clime_model *m, const int64_t *held) {
     m->matrix[l->head].N = (int)(to - from);
 }
 
+void clime_model_place(struct clime_model *m) {
+    for (int i = m->shard.n_parts; i-- > 0;) /* the first part of a row last */
+        m->place[m->shard.parts[i].slice] = m->shard.parts[i].local;
+}
+
 enum clime_err clime_model_lay(struct clime_model *m, struct clime_error *e) {
     const struct clime_layout *l = &m->layout;
     enum clime_err rc = clime_layout_shard(l, m->ranks.rank, m->ranks.n, &m->shard, e);
     if (rc) return rc;
     int64_t *held = xcalloc((size_t)l->n_slices, sizeof *held);
     m->place = xmalloc((size_t)l->n_slices * sizeof *m->place);
-    for (int i = 0; i < m->shard.n_parts; i++) {
-        const struct clime_shard_part *p = &m->shard.parts[i];
-        if (!held[p->slice]) m->place[p->slice] = p->local;
-        held[p->slice] += p->n;
-    }
+    clime_model_place(m);
+    for (int i = 0; i < m->shard.n_parts; i++) held[m->shard.parts[i].slice] += m->shard.parts[i].n;
     make_matrices(m, held);
     free(held);
     m->heads = heads_of(&m->cfg, m->ranks.n);

@@ -116,7 +116,10 @@ static void cut_layers(struct clime_ring *r, const struct clime_layout *l, const
         r->experts[i].hi = r->experts[i].lo + s.each;
         if (s.each > r->n_visit) r->n_visit = s.each < VISIT ? s.each : VISIT;
     }
-    place_kept(r, n_experts);
+    if (r->who.as_shares)
+        clime_ring_cut_shares(r, l);
+    else
+        place_kept(r, n_experts);
     clime_parts_free(&p);
 }
 
@@ -138,21 +141,28 @@ static int gathered(const struct clime_layout *l, int layer, struct clime_part w
     return n;
 }
 
+int64_t clime_ring_lay(const struct clime_layout *l, struct clime_ring *r) {
+    struct span spans[CLIME_STAYS + 1];
+    int64_t most = 0, n;
+    r->first = clime_layer_from(l, 0);
+    r->end = clime_layer_from(l, l->n_layers);
+    for (int i = 0; i < l->n_layers; i++) {
+        const struct span *last = &spans[gathered(l, i, r->who, spans) - 1];
+        n = last->at + (last->to - last->from);
+        if (n > most) most = n;
+    }
+    r->tail = r->first;
+    n = r->tail + (l->n - r->end);
+    for (int i = 0; i < CLIME_RING_PLACES; i++, n += most) r->place[i] = n;
+    return n;
+}
+
 static struct clime_ring *new_ring(const struct clime_model *m, const struct clime_layout *trained,
                                    struct clime_part who) {
     const struct clime_layout *l = &m->layout;
     struct clime_ring *r = xcalloc(1, sizeof *r);
-    struct span spans[CLIME_STAYS + 1];
-    int64_t most = 0;
-    *r = (struct clime_ring){.who = who, .first = clime_layer_from(l, 0), .end = clime_layer_from(l, l->n_layers)};
-    for (int i = 0; i < l->n_layers; i++) {
-        const struct span *last = &spans[gathered(l, i, who, spans) - 1];
-        int64_t n = last->at + (last->to - last->from);
-        if (n > most) most = n;
-    }
-    r->tail = r->first;
-    r->n = r->tail + (l->n - r->end);
-    for (int i = 0; i < CLIME_RING_PLACES; i++, r->n += most) r->place[i] = r->n;
+    r->who = who;
+    r->n = clime_ring_lay(l, r);
     cut_layers(r, trained, m->ops);
     r->visit = r->n;
     r->n += aligned(r->n_visit);
@@ -171,6 +181,8 @@ void clime_ring_free(struct clime_ring *r) {
     free(r->experts);
     free(r->sends);
     free(r->receives);
+    free(r->taken);
+    free(r->given);
     free(r->whole);
     free(r);
 }
@@ -320,6 +332,7 @@ void clime_ring_changed(struct clime_model *m) {
     for (int i = 0; i < CLIME_RING_PLACES; i++) r->holds[i] = -1;
     r->edges = false;
     r->is_new = true;
+    if (r->who.as_shares && r->links) clime_ring_spread(m);
 }
 
 /* ---- the whole ------------------------------------------------------------------------------------------------- */
@@ -396,6 +409,27 @@ void *clime_model_kept(const struct clime_model *m, int64_t offset) {
     return clime_model_at(m, k->at + (offset - k->lo));
 }
 
+struct clime_share *clime_model_cut_shares(const struct clime_model *m, struct clime_share *shares, int *n) {
+    const struct clime_ring *r = m->ring;
+    if (!r) return shares;
+    struct clime_share *out = xcalloc((size_t)*n + (size_t)r->n_kept, sizeof *out);
+    int n_out = 0;
+    for (int i = 0; i < *n; i++) {
+        struct clime_share s = shares[i];
+        for (int k = find(r, s.offset); !clime_model_everywhere(m, s.offset) && r->kept[k].hi < s.offset + s.n; k++) {
+            const int64_t head = r->kept[k].hi - s.offset;
+            out[n_out] = s;
+            out[n_out++].n = head;
+            s = (struct clime_share){s.offset + head, s.state + head, s.n - head, s.at + head,
+                                     s.range,         s.rank,         s.decay};
+        }
+        out[n_out++] = s;
+    }
+    free(shares);
+    *n = n_out;
+    return out;
+}
+
 struct clime_range *clime_model_holds(const struct clime_model *m, int *n, int *n_everywhere) {
     const struct clime_ring *r = m->ring;
     struct clime_range *out = xcalloc((size_t)(r ? r->n_kept : 0) + 2, sizeof *out);
@@ -412,14 +446,23 @@ struct clime_range *clime_model_holds(const struct clime_model *m, int *n, int *
     return out;
 }
 
-/* As clime_model_put, which knows the model's own share. */
-void clime_ring_put(struct clime_model *m, int64_t offset, const void *data, int64_t n) {
+static void put(struct clime_model *m, const struct clime_range *ranges, int n_ranges, int64_t offset, const void *data,
+                int64_t n) {
+    const struct clime_parts all = {.ranges = (struct clime_range *)(uintptr_t)ranges, .n = n_ranges};
     const size_t width = clime_dtype_bytes(clime_model_dt(m));
-    int n_ranges, unused;
-    struct clime_range *held = clime_model_holds(m, &n_ranges, &unused), c;
-    for (int i = 0; i < n_ranges; i++)
-        if (clime_range_cut(&held[i], offset, offset + n, &c))
+    struct clime_range c;
+    for (int i = clime_parts_find(&all, offset); i < n_ranges && clime_range_cut(&ranges[i], offset, offset + n, &c);
+         i++)
+        if (ranges != m->ring->kept || c.rank == m->ring->who.rank)
             m->ops->copy_in(m->dev, clime_model_at(m, c.at), (const char *)data + (size_t)(c.lo - offset) * width,
                             (size_t)(c.hi - c.lo) * width);
-    free(held);
+}
+
+/* As clime_model_put, which knows the model's own share. */
+void clime_ring_put(struct clime_model *m, int64_t offset, const void *data, int64_t n) {
+    const struct clime_ring *r = m->ring;
+    const struct clime_range all[] = {{.hi = r->first}, {.lo = r->end, .hi = m->layout.n, .at = r->tail}};
+    put(m, all, 2, offset, data, n);
+    put(m, r->kept, r->n_kept, offset, data, n);
+    put(m, r->taken, r->n_taken, offset, data, n);
 }

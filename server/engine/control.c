@@ -221,15 +221,18 @@ void clime_engine_set_label(struct clime_engine *g, const char *name, uint64_t n
     atomic_store(&g->version, l);
 }
 
-/* Over several ranks each has its share in memory of its own, also of weights that are their owner's. */
+/* Over several ranks each has its share in memory of its own, also of weights that are their owner's, unless that is
+ * many, too, and lies as theirs would. */
 static enum clime_err share_weights(struct clime_engine *g, const struct clime_weight_source *from,
                                     struct clime_error *e) {
     const struct clime_model *m = g->model;
     void *theirs = NULL;
     bool same_unit;
     enum clime_err err = CLIME_OK;
+    if (from->kind == CLIME_FROM_OWNER && from->n_handles > 1)
+        return clime_followers_map(g->opts.followers, from->handles, e);
     if (from->kind == CLIME_FROM_OWNER)
-        err = m->ops->share_open(m->dev, from->handle, clime_model_bytes(m), &same_unit, &theirs, e);
+        err = m->ops->share_open(m->dev, from->handles[0], clime_model_bytes(m), &same_unit, &theirs, e);
     if (!err)
         err = clime_followers_update(g->opts.followers, theirs ? theirs : from->flat, from->kind == CLIME_FROM_HOST, e);
     if (theirs && !err) err = m->ops->sync(m->dev, e); /* what is queued reads it */
@@ -249,7 +252,7 @@ static enum clime_err take_weights(struct clime_engine *g, const struct clime_we
         clime_model_copy_slices(m, from->flat, from->slices);
         return CLIME_OK;
     default:
-        return clime_model_map(m, from->handle, e);
+        return clime_model_map(m, from->handles[0], e);
     }
 }
 

@@ -75,8 +75,10 @@ enum clime_err clime_engine_flush(struct clime_engine *g, bool running, struct c
 struct clime_weight_source {
     enum { CLIME_FROM_HOST, CLIME_FROM_DEVICE, CLIME_FROM_OWNER } kind;
     const void *flat; /* host or device memory, copied */
-    const uint8_t
-        *handle;        /* FROM_OWNER: [CLIME_SHARE_BYTES] of memory that stays another process's (clime_model_map) */
+    /* FROM_OWNER: [n_handles] of memory that stays another process's: one with all weights (clime_model_map), or one
+     * with a share for each of the server's devices (clime_model_open_share) */
+    const uint8_t (*handles)[CLIME_SHARE_BYTES];
+    int n_handles;
     const bool *slices; /* FROM_DEVICE: [layout.n_slices] the tensors that change; NULL = all do */
 };
 

@@ -138,15 +138,14 @@ enum clime_err clime_followers_check(struct clime_followers *f, struct clime_err
  */
 
 /* All followers' answers to a word; the first error of one is ours, and none of the others' is left unread. */
-static enum clime_err ask(struct clime_followers *f, enum clime_follow_word word, unsigned tags, size_t *kv,
-                          size_t *weights, struct clime_error *e) {
-    const struct clime_follow m = {.word = word, .tags = tags};
+static enum clime_err ask(struct clime_followers *f, const void *message, size_t n, size_t *kv, size_t *weights,
+                          struct clime_error *e) {
     struct clime_follow_answer a;
     struct clime_error lost = {0};
     enum clime_err rc = CLIME_OK, err = clime_model_ranks_check(f->model, &lost);
-    if (!err) err = tell(f, &m, sizeof m, &lost);
+    if (!err) err = tell(f, message, n, &lost);
     for (int r = 1; r < f->world && !err; r++) {
-        err = clime_group_receive(f->group, r, "memory given back or taken", f->limit_us, &f->wire, &lost);
+        err = clime_group_receive(f->group, r, "memory taken, given back or mapped", f->limit_us, &f->wire, &lost);
         if (err) break;
         CHECK(f->wire.len == sizeof a);
         memcpy(&a, f->wire.data, sizeof a);
@@ -162,7 +161,8 @@ static enum clime_err ask(struct clime_followers *f, enum clime_follow_word word
 
 enum clime_err clime_followers_memory(struct clime_followers *f, enum clime_follow_word word, unsigned tags, size_t *kv,
                                       size_t *weights, struct clime_error *e) {
-    return ask(f, word, tags, kv, weights, e);
+    const struct clime_follow m = {.word = word, .tags = tags};
+    return ask(f, &m, sizeof m, kv, weights, e);
 }
 
 /* Puts what rank has said of n elements where it belongs. What the rank before has, too, is there already. */
@@ -196,8 +196,8 @@ enum clime_err clime_followers_read(struct clime_followers *f, int64_t offset, i
     struct clime_shard_part p;
     enum clime_err rc = CLIME_OK, err = clime_model_ranks_check(f->model, &lost);
     if (!err) err = tell(f, &m, sizeof m, &lost);
-    for (int i = clime_shard_first(&f->shards[0], offset); !err && clime_shard_cut(&f->shards[0], i, offset, n, &p);
-         i++)
+    const struct clime_shard *own = &f->model->shard; /* as it lies now */
+    for (int i = clime_shard_first(own, offset); !err && clime_shard_cut(own, i, offset, n, &p); i++)
         f->model->ops->copy_out(f->model->dev, (char *)h_out + (size_t)(p.global - offset) * width,
                                 clime_model_at(f->model, p.local), (size_t)p.n * width);
     for (int r = 1; r < f->world && !err; r++) {
@@ -211,14 +211,38 @@ enum clime_err clime_followers_read(struct clime_followers *f, int64_t offset, i
 }
 
 enum clime_err clime_followers_update(struct clime_followers *f, const void *flat, bool host, struct clime_error *e) {
-    const struct clime_follow m = {.word = CLIME_FOLLOW_WEIGHTS};
+    const struct clime_follow own = {.word = CLIME_FOLLOW_OWN}, m = {.word = CLIME_FOLLOW_WEIGHTS};
     size_t unused[2] = {0};
     enum clime_err rc = clime_model_own(f->model, e);
-    if (!rc) rc = ask(f, CLIME_FOLLOW_OWN, 0, &unused[0], &unused[1], e);
+    if (!rc) rc = ask(f, &own, sizeof own, &unused[0], &unused[1], e);
     if (rc) return rc;
     if ((rc = tell(f, &m, sizeof m, e))) {
         clime_model_ranks_fail(f->model, e);
         return rc;
     }
     return clime_model_hand_out(f->model, flat, host, e);
+}
+
+enum clime_err clime_followers_map(struct clime_followers *f, const uint8_t handles[][CLIME_SHARE_BYTES],
+                                   struct clime_error *e) {
+    const struct clime_follow open = {.word = CLIME_FOLLOW_OPEN};
+    struct clime_follow end = {.word = CLIME_FOLLOW_USE};
+    size_t unused[2] = {0};
+    enum clime_err rc = clime_model_open_share(f->model, handles[0], e), err;
+    if (rc) return rc;
+    clime_buf_clear(&f->wire);
+    clime_buf_add(&f->wire, &open, sizeof open);
+    clime_buf_add(&f->wire, handles, (size_t)f->world * sizeof *handles);
+    struct clime_buf message = f->wire; /* answers come into the other */
+    clime_buf_init(&f->wire, CLIME_FOLLOW_BYTES);
+    rc = ask(f, message.data, message.len, &unused[0], &unused[1], e);
+    clime_buf_free(&message);
+    if (rc) end.word = CLIME_FOLLOW_LET_GO;
+    clime_model_use_share(f->model, !rc);
+    struct clime_error lost;
+    if (!clime_model_ranks_check(f->model, NULL) && (err = tell(f, &end, sizeof end, &lost))) {
+        clime_model_ranks_fail(f->model, &lost);
+        if (!rc) rc = clime_fail(e, err, "%s", lost.msg);
+    }
+    return rc;
 }

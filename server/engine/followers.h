@@ -20,6 +20,9 @@ enum clime_follow_word {
     CLIME_FOLLOW_LOGITS,    /* and the head over some of them, whose numbers follow */
     CLIME_FOLLOW_OWN,       /* have memory for weights. Answered */
     CLIME_FOLLOW_WEIGHTS,   /* take your share of new ones */
+    CLIME_FOLLOW_OPEN,      /* map the share that another process has for you; all ranks' handles follow. Answered */
+    CLIME_FOLLOW_USE,       /* compute with it from now on; */
+    CLIME_FOLLOW_LET_GO,    /* or not */
     CLIME_FOLLOW_GIVE_BACK, /* memory by tags. Answered */
     CLIME_FOLLOW_TAKE_BACK, /* the same */
     CLIME_FOLLOW_READ,      /* say what your share of some weights is. Answered with the bytes alone */
@@ -91,6 +94,11 @@ enum clime_err clime_followers_check(struct clime_followers *f, struct clime_err
 /* New weights on all ranks, from the whole of them in host or device memory. CLIME_ERR_LIMIT: a rank has no memory,
  * nothing has changed. */
 enum clime_err clime_followers_update(struct clime_followers *f, const void *flat, bool host, struct clime_error *e);
+
+/* From now on each rank computes with the memory of a trainer's rank, in place. CLIME_ERR_INPUT: a rank cannot map it,
+ * nothing has changed. */
+enum clime_err clime_followers_map(struct clime_followers *f, const uint8_t handles[][CLIME_SHARE_BYTES],
+                                   struct clime_error *e);
 
 /* n elements of the whole model's weights, from offset on, from all ranks into host memory. CLIME_ERR_INTERNAL: what
  * several ranks have is not the same on all. */

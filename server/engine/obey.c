@@ -53,6 +53,17 @@ static enum clime_err change_memory(struct clime_model *model, struct clime_runn
     return clime_group_send(g, 0, &a, sizeof a, e);
 }
 
+static enum clime_err open_share(struct clime_model *model, struct clime_group *g, const char *handles, size_t n,
+                                 struct clime_error *e) {
+    struct clime_follow_answer a = {0};
+    const struct clime_follow m = {.word = CLIME_FOLLOW_OPEN};
+    if (n != (size_t)model->ranks.n * CLIME_SHARE_BYTES) return misfit(&m, e);
+    uint8_t own[CLIME_SHARE_BYTES];
+    memcpy(own, handles + (size_t)model->ranks.rank * sizeof own, sizeof own);
+    clime_model_open_share(model, own, &a.error);
+    return clime_group_send(g, 0, &a, sizeof a, e);
+}
+
 static enum clime_err read_weights(const struct clime_model *model, struct clime_group *g, const struct clime_follow *m,
                                    struct clime_error *e) {
     size_t width = clime_dtype_bytes(clime_model_dt(model));
@@ -74,6 +85,12 @@ static enum clime_err obey(struct clime_model *model, struct clime_runner *r, st
         return run_logits(r, m, rest, n, e);
     case CLIME_FOLLOW_WEIGHTS:
         return clime_model_take_share(model, e);
+    case CLIME_FOLLOW_OPEN:
+        return open_share(model, g, rest, n, e);
+    case CLIME_FOLLOW_USE:
+    case CLIME_FOLLOW_LET_GO:
+        clime_model_use_share(model, m->word == CLIME_FOLLOW_USE);
+        return CLIME_OK;
     case CLIME_FOLLOW_READ:
         return read_weights(model, g, m, e);
     case CLIME_FOLLOW_OWN:

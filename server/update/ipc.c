@@ -18,7 +18,8 @@ enum mode { MODE_COPY, MODE_SHARE, MODE_WRITING };
 
 struct ipc_request {
     enum mode mode;
-    uint8_t handle[CLIME_SHARE_BYTES];
+    uint8_t handles[CLIME_GROUP_MAX][CLIME_SHARE_BYTES];
+    int n_handles;
     uint64_t checksum;
     char label[CLIME_MAX_LABEL + 1];
     bool abort_all, flush_cache;
@@ -61,7 +62,38 @@ static enum clime_err check_model(const struct clime_model *m, struct clime_str 
 
 struct ipc_words { /* slices of the body */
     struct clime_str mode, handle, layout, dtype, checksum, label, unit;
+    struct clime_str handles[CLIME_GROUP_MAX];
+    int n_handles;
 };
+
+static void read_handles(struct clime_json *j, struct ipc_words *w) {
+    w->n_handles = 0;
+    for (clime_json_array(j); clime_json_item(j);) {
+        if (w->n_handles == CLIME_GROUP_MAX) {
+            clime_json_bad(j, "there are more handles than a server has devices");
+            return;
+        }
+        clime_json_string(j, &w->handles[w->n_handles++]);
+    }
+}
+
+/* One handle of all weights, or of a trainer that keeps parts of them one for each of this server's devices. */
+static enum clime_err check_handles(const struct clime_server *s, struct ipc_request *r, struct ipc_words *w,
+                                    struct clime_error *e) {
+    const int n = w->n_handles;
+    if (n && w->handle.len) return clime_fail(e, CLIME_ERR_INPUT, "handle and handles: only one of them can be meant");
+    if (n && r->mode != MODE_SHARE)
+        return clime_fail(e, CLIME_ERR_INPUT, "handles are of parts that are shared: mode must be share");
+    if (n && (n < 2 || n != s->model->ranks.n))
+        return clime_fail(e, CLIME_ERR_INPUT, "%d handles of parts are not those of a server over %d device%s", n,
+                          s->model->ranks.n, s->model->ranks.n == 1 ? "" : "s");
+    if (!n) w->handles[0] = w->handle;
+    r->n_handles = n ? n : 1;
+    enum clime_err err = CLIME_OK;
+    for (int i = 0; i < r->n_handles && !err; i++)
+        err = clime_update_hex(n ? "each of handles" : "handle", w->handles[i], r->handles[i], sizeof r->handles[i], e);
+    return err;
+}
 
 static enum clime_err read_body(struct clime_http_request *rq, struct clime_arena *a, struct ipc_request *r,
                                 struct ipc_words *w, struct clime_error *e) {
@@ -82,6 +114,8 @@ static enum clime_err read_body(struct clime_http_request *rq, struct clime_aren
             clime_json_null(&j);
         else if (word)
             clime_json_string(&j, word);
+        else if (clime_str_is(key, "handles"))
+            read_handles(&j, w);
         else if (clime_str_is(key, "abort_all_requests"))
             clime_json_bool(&j, &r->abort_all);
         else if (clime_str_is(key, "flush_cache"))
@@ -110,7 +144,7 @@ static enum clime_err parse(struct clime_server *s, struct clime_http_request *r
         return clime_fail(e, CLIME_ERR_INPUT, "timeout must be above 0 and at most 86400 seconds");
     if (r->mode == MODE_WRITING) return CLIME_OK;
     if ((err = clime_update_label(w.label, e)) || (err = check_model(s->model, w.layout, w.dtype, e)) ||
-        (err = clime_update_hex("handle", w.handle, r->handle, sizeof r->handle, e)))
+        (err = check_handles(s, r, &w, e)))
         return err;
     const char *own = clime_dev_info(s->model->dev)->unit;
     if (r->mode == MODE_SHARE && w.unit.len > 0 && !clime_str_is(w.unit, own))
@@ -131,7 +165,7 @@ static enum clime_err copy_weights(struct clime_server *s, const struct ipc_requ
     bool same_unit;
     enum clime_err err = clime_update_device(s, &dev, e);
     if (err) return err;
-    if ((err = ops->share_open(dev, r->handle, bytes, &same_unit, &theirs, e)) ||
+    if ((err = ops->share_open(dev, r->handles[0], bytes, &same_unit, &theirs, e)) ||
         (err = ops->alloc(dev, bytes, "staging of the weights", &staging, e)))
         goto done;
     ops->copy(dev, staging, theirs, bytes);
@@ -154,7 +188,7 @@ done:
 
 static enum clime_err do_request(struct clime_server *s, const struct ipc_request *r, int *n_inflight,
                                  struct clime_error *e) {
-    struct clime_weight_source from = {.kind = CLIME_FROM_OWNER, .handle = r->handle};
+    struct clime_weight_source from = {.kind = CLIME_FROM_OWNER, .handles = r->handles, .n_handles = r->n_handles};
     switch (r->mode) {
     case MODE_COPY:
         return copy_weights(s, r, n_inflight, e);

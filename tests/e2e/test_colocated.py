@@ -1,7 +1,5 @@
 """Servers that compute with the memory of a trainer of several ranks (--colocate): each with that of the rank on its device."""
 
-import os
-import re
 
 import pytest
 from programs import LIMIT
@@ -11,7 +9,7 @@ from test_rl import children, command, final_sha, held_until, metrics, model, ru
 
 def memory(pid):
     """The inodes of the shared memory that a process has mapped."""
-    return {line.split()[4] for line in open(f"/proc/{pid}/maps") if "memfd:clime" in line}
+    return {line.split()[4] for line in open(f"/proc/{pid}/maps") if "memfd:clime (deleted)" in line}
 
 
 def option(pid, name):
@@ -31,19 +29,33 @@ def alone(model):  # noqa: F811
     return run_whole(command(model, model / "alone", "--gradient-lanes", "2", num_rollout=2, rollout_max_response_len=24), model / "alone.log")
 
 
-def test_a_server_for_each_rank(model, alone):  # noqa: F811
-    """Whole weights on two ranks: server i computes with rank i's, on its device."""
-    go, run_dir, log = model / "each.go", model / "each", model / "each.log"
-    p = start(command(model, run_dir, "--colocate", "--actor-num-gpus-per-node", "2", "--rollout-num-gpus", "2", "--gradient-lanes", "2",
-                      **held_until(go), num_rollout=2, rollout_max_response_len=24), log)  # fmt: skip
-    servers = lambda: {option(pid, "--gpu"): pid for pid, name in children(p.pid).items() if name == "clime-server"}
+def owners(model, name, *more):  # noqa: F811
+    """Runs it to the end; whose memory each process of the servers had mapped, by server and its rank."""
+    go, run_dir, log = model / f"{name}.go", model / name, model / f"{name}.log"
+    p = start(command(model, run_dir, "--colocate", "--actor-num-gpus-per-node", "2", "--gradient-lanes", "2", *more, **held_until(go),
+                      num_rollout=2, rollout_max_response_len=24), log)  # fmt: skip
+
+    def processes():
+        firsts = {option(pid, "--gpu"): pid for pid, of in children(p.pid).items() if of == "clime-server"}
+        return {(i, r): pid for i, first in firsts.items() for r, pid in {0: first, **ranks_of(first)}.items()}
+
     try:
-        until(lambda: re.search(r"server-1 .*in place", log.read_text()) and len(servers()) == 2, "both servers")
+        until(lambda: p.poll() is not None or (len(processes()) == 2 and all(map(memory, processes().values()))), "weights in both processes")
         ranks = {0: p.pid, **ranks_of(p.pid)}
-        until(lambda: all(memory(pid) for pid in servers().values()), "their weights")
-        assert {i: [r for r, pid in ranks.items() if memory(pid) & memory(of)] for i, of in servers().items()} == {0: [0], 1: [1]}
+        return {k: [r for r, pid in ranks.items() if memory(pid) & memory(server)] for k, server in processes().items()}
     finally:
         go.touch()
         p.wait(2 * LIMIT)
-    assert p.returncode == 0, log.read_text()[-2000:]
-    assert checked(run_dir, log) == alone
+        assert p.returncode == 0, log.read_text()[-2000:]
+
+
+def test_a_server_for_each_rank(model, alone):  # noqa: F811
+    """Whole weights on two ranks: server i computes with rank i's, on its device."""
+    assert owners(model, "each", "--rollout-num-gpus", "2") == {(0, 0): [0], (1, 0): [1]}
+    assert checked(model / "each", model / "each.log") == alone
+
+
+def test_a_server_over_the_ranks(model, alone):  # noqa: F811
+    """Parts of the weights on two ranks: each rank of the server computes with the part of the rank on its device."""
+    assert owners(model, "parts", "--shard-weights", "on", "--rollout-num-gpus-per-engine", "2") == {(0, 0): [0], (0, 1): [1]}
+    assert checked(model / "parts", model / "parts.log") == alone

@@ -89,7 +89,8 @@ static enum clime_err make_server(struct clime_fleet *f, int i, const char *prog
     enum clime_err rc = init_program(f, &f->children[i], name, program, args, n, e);
     struct clime_fleet_server *s = clime_fleet_add(f);
     s->child = &f->children[i];
-    s->owner = owner;
+    s->owners = owner;
+    s->n_owners = f->o.in_parts ? f->o.n_owners : 1;
     s->way = owner ? CLIME_BY_SHARE : CLIME_BY_HTTP;
     free(args);
     return rc;

@@ -49,6 +49,7 @@ struct clime_fleet_options {
     const struct clime_model_card *owners; /* [n_owners] the servers compute with the trainer's own weights, on the
                                             * devices of these ranks (--colocate). NULL = they have their own */
     int n_owners;
+    bool in_parts; /* each server computes with the parts of all of them */
     enum clime_transport transport;
     struct {
         const char *host;   /* where the trainer hands packets out, as servers reach it */

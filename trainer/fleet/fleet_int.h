@@ -63,15 +63,16 @@ struct clime_fleet_server {
     char url[CLIME_FLEET_URL];   /* "" = not up */
     struct clime_program *child; /* NULL = external */
     enum clime_fleet_state state;
-    struct clime_wait wait;               /* for the next state, unless it serves */
-    int64_t since_us;                     /* in this state; clime_now_us scale */
-    int64_t answered_us;                  /* when it last answered anything, or was added */
-    int64_t pushed;                       /* version it serves, -1 = unknown */
-    enum clime_way way;                   /* how it gets weights */
-    const struct clime_model_card *owner; /* SHARE: of the memory that it computes with */
-    bool way_known;                       /* it was asked where it is */
-    char device[64];                      /* kind, as it says; "" = not asked yet */
-    bool in_router;                       /* as far as we know */
+    struct clime_wait wait;                /* for the next state, unless it serves */
+    int64_t since_us;                      /* in this state; clime_now_us scale */
+    int64_t answered_us;                   /* when it last answered anything, or was added */
+    int64_t pushed;                        /* version it serves, -1 = unknown */
+    enum clime_way way;                    /* how it gets weights */
+    const struct clime_model_card *owners; /* SHARE: [n_owners] of the memory that it computes with */
+    int n_owners;
+    bool way_known;          /* it was asked where it is */
+    char device[64];         /* kind, as it says; "" = not asked yet */
+    bool in_router;          /* as far as we know */
     int64_t told_us;         /* when the router was last told of it: a list that it began before says nothing */
     bool lost;               /* it does not serve (any more): out of the router, from the beginning */
     bool died;               /* with its process: its URL is void too */

@@ -124,17 +124,22 @@ static void make_body(const struct clime_push *p, const char *url, struct clime_
 }
 
 static void make_handle(const struct clime_push *p, enum clime_way way, const char *url,
-                        const struct clime_model_card *owner, struct clime_push_call *out) {
+                        const struct clime_model_card *owners, int n_owners, struct clime_push_call *out) {
     struct clime_buf *b = &out->body;
     out->url = xasprintf("%s" CLIME_PUSH_IPC_PATH, url);
-    clime_buf_init(b, 4096);
+    clime_buf_init(b, (size_t)1 << 15);
     clime_buf_printf(b, "{\"mode\":\"%s\",\"weight_version\":\"%" PRId64 "\",\"dtype\":\"%s\",",
                      way == CLIME_BY_SHARE ? "share" : "copy", p->version, dtype_of(p) == CLIME_BF16 ? "bf16" : "f32");
     if (way == CLIME_BY_IPC) clime_buf_printf(b, "\"checksum\":\"%016" PRIx64 "\",", p->checksum);
-    clime_buf_printf(b, "\"device_unit\":\"%s\",", owner->unit);
-    clime_buf_printf(b, "\"layout\":\"%016" PRIx64 "\",\"handle\":\"", p->model->handover);
-    for (int i = 0; i < CLIME_SHARE_BYTES; i++) clime_buf_printf(b, "%02x", owner->handle[i]);
-    clime_buf_adds(b, "\"}");
+    clime_buf_printf(b, "\"device_unit\":\"%s\",", owners->unit);
+    clime_buf_printf(b, "\"layout\":\"%016" PRIx64 "\",", p->model->handover);
+    clime_buf_adds(b, n_owners > 1 ? "\"handles\":[" : "\"handle\":");
+    for (int r = 0; r < n_owners; r++) {
+        clime_buf_adds(b, r ? ",\"" : "\"");
+        for (int i = 0; i < CLIME_SHARE_BYTES; i++) clime_buf_printf(b, "%02x", owners[r].handle[i]);
+        clime_buf_adds(b, "\"");
+    }
+    clime_buf_adds(b, n_owners > 1 ? "]}" : "}");
     out->call = (struct clime_http_call){.method = "POST", .body = clime_buf_str(b)};
 }
 
@@ -151,7 +156,8 @@ static void make_request(const struct clime_push *p, const char *url, const char
 }
 
 void clime_push_call_make(const struct clime_push *p, enum clime_way way, const char *url, const char *relay,
-                          const struct clime_model_card *owner, const atomic_bool *stop, struct clime_push_call *out) {
+                          const struct clime_model_card *owners, int n_owners, const atomic_bool *stop,
+                          struct clime_push_call *out) {
     CHECK(way != CLIME_BY_NCCL);
     *out = (struct clime_push_call){.stop = stop};
     if (way == CLIME_BY_PULL) {
@@ -161,8 +167,9 @@ void clime_push_call_make(const struct clime_push *p, enum clime_way way, const 
         CHECK(p->flat);
         make_body(p, url, out);
     } else {
-        CHECK((way == CLIME_BY_SHARE ? owner != NULL : p->exported) && !p->keep_kv);
-        make_handle(p, way, url, way == CLIME_BY_SHARE ? owner : &p->card, out);
+        const bool share = way == CLIME_BY_SHARE;
+        CHECK((share ? owners != NULL : p->exported) && !p->keep_kv);
+        make_handle(p, way, url, share ? owners : &p->card, share ? n_owners : 1, out);
     }
     out->call.url = out->url;
     if (!out->call.timeout_us) out->call.timeout_us = p->timeout_us;

@@ -78,10 +78,11 @@ struct clime_push_call {
     const char *headers[2];
 };
 
-/* What the way needs is there. relay: PULL: the server that url's server is to ask first, or NULL. owner: SHARE: where
- * the weights are that it computes with. *out must stay where it is. */
+/* What the way needs is there. relay: PULL: the server that url's server is to ask first, or NULL. owners: SHARE: where
+ * the weights are that it computes with, of several the parts of its devices in turn. *out must stay where it is. */
 void clime_push_call_make(const struct clime_push *p, enum clime_way way, const char *url, const char *relay,
-                          const struct clime_model_card *owner, const atomic_bool *stop, struct clime_push_call *out);
+                          const struct clime_model_card *owners, int n_owners, const atomic_bool *stop,
+                          struct clime_push_call *out);
 void clime_push_call_free(struct clime_push_call *c); /* zero is fine */
 
 /* What says that the weights which a server shares are about to be rewritten: it answers when no step of it runs any

@@ -297,7 +297,8 @@ static void push(struct clime_fleet *f, struct clime_fleet_server *s) {
     s->relays = false;
     atomic_store(&s->outdated, false);
     const atomic_bool *stop = way == CLIME_BY_HTTP ? &f->holding : way == CLIME_BY_PULL ? &s->outdated : NULL;
-    clime_push_call_make(&f->push, way, s->url, s->relay ? s->relay->url : NULL, s->owner, stop, &s->push);
+    clime_push_call_make(&f->push, way, s->url, s->relay ? s->relay->url : NULL, s->owners, s->n_owners, stop,
+                         &s->push);
     snprintf(s->call_url, sizeof s->call_url, "%s", s->push.url);
     start(f, s, CLIME_DOING_PUSH, &s->push.call);
 }

@@ -56,7 +56,8 @@ static struct clime_memory_users memory_users(const struct clime_learner *l) {
                                    .has_critic = needs_critic(o),
                                    .offload = offload(l),
                                    .servers = !clime_loss_is_supervised(&o->objective) || o->beside_servers,
-                                   .part = {.world = o->n_ranks, .experts = o->expert_parallel > 1},
+                                   .part =
+                                       l->model->ring ? l->model->ring->who : (struct clime_part){.world = o->n_ranks},
                                    .lanes = clime_lanes_left(o->gradient_lanes, o->context_parallel, o->n_ranks)};
     clime_memory_fit(l->model, &u);
     return u;
@@ -64,8 +65,13 @@ static struct clime_memory_users memory_users(const struct clime_learner *l) {
 
 /* ---- weights in parts ---- */
 
+/* A server on the ranks' devices computes with their parts. */
+static bool serves_parts(const struct clime_learner_options *o) {
+    return o->n_ranks > 1 && o->expert_parallel <= 1 && o->server_devices == o->n_ranks;
+}
+
 static struct clime_part rank_of(const struct clime_learner_options *o) {
-    return (struct clime_part){o->place.rank, o->n_ranks, o->expert_parallel > 1};
+    return (struct clime_part){o->place.rank, o->n_ranks, o->expert_parallel > 1, serves_parts(o)};
 }
 
 static size_t need(const struct clime_learner *l, bool *fits) {
@@ -77,8 +83,8 @@ static size_t need(const struct clime_learner *l, bool *fits) {
 }
 
 /* Whole weights where they fit, since gathering layers is not free; where neither fits, what takes less says what else
- * would help. Memory that servers read must be whole. out: gets the arithmetic of both; may be NULL. Followers are told
- * what rank 0 has decided. */
+ * would help. Memory that servers read must be whole, or in parts that are theirs. out: gets the arithmetic of both;
+ * may be NULL. Followers are told what rank 0 has decided. */
 static void choose_parts(struct clime_learner *l, struct clime_buf *out) {
     struct clime_learner_options *o = &l->opts;
     size_t of[2];
@@ -100,7 +106,8 @@ static void choose_parts(struct clime_learner *l, struct clime_buf *out) {
                          (double)of[0] / (1 << 30), fits[0] ? "" : ", which does not fit", (double)of[1] / (1 << 30),
                          fits[1] ? "" : ", which does not fit");
     if (o->shard_weights == CLIME_SHARD_AUTO)
-        o->shard_weights = fits[0] || of[1] >= of[0] || o->read_by_servers ? CLIME_SHARD_OFF : CLIME_SHARD_ON;
+        o->shard_weights =
+            fits[0] || of[1] >= of[0] || (o->read_by_servers && !serves_parts(o)) ? CLIME_SHARD_OFF : CLIME_SHARD_ON;
     if (o->shard_weights == CLIME_SHARD_OFF) clime_model_ring(l->model, &l->model->layout, (struct clime_part){0, 1});
 }
 
@@ -171,14 +178,28 @@ static enum clime_err check_ranks(const struct clime_learner *l, struct clime_er
             "--context-parallel-size %d: --advantage-estimator %s trains a critic, whose micro-batches no "
             "ranks share yet",
             o->context_parallel, o->objective.estimator->name);
-    if (o->shard_weights == CLIME_SHARD_ON && o->read_by_servers)
+    if (o->shard_weights == CLIME_SHARD_ON && o->read_by_servers && !serves_parts(o))
         return clime_fail(
             e, CLIME_ERR_INPUT,
             "--shard-weights on: with --colocate, --update-weight-transport ipc and nccl servers read whole "
-            "weights in this rank's device memory; http can be had");
+            "weights in this rank's device memory; http can be had, and --colocate with a server over as many devices "
+            "as there are ranks (--rollout-num-gpus-per-engine %d)",
+            o->n_ranks);
     if (o->rank_transport == CLIME_LINKS_NCCL && strcmp(l->model->ops->comm_backend, "nccl"))
         return clime_fail(e, CLIME_ERR_INPUT, "--rank-transport nccl is of GPUs; ranks on \"%s\" share memory",
                           l->model->ops->name);
+    return CLIME_OK;
+}
+
+/* Where the model cannot be cut as a server's, its parts are nobody's shares. */
+static enum clime_err check_shares(struct clime_learner *l, struct clime_error *e) {
+    struct clime_learner_options *o = &l->opts;
+    struct clime_shard s;
+    if (!serves_parts(o)) return CLIME_OK;
+    enum clime_err err = clime_layout_shard(&l->model->layout, 0, o->n_ranks, &s, e);
+    clime_shard_free(&s);
+    if (!err || o->shard_weights == CLIME_SHARD_ON) return err;
+    o->server_devices = 0;
     return CLIME_OK;
 }
 
@@ -191,6 +212,7 @@ enum clime_err clime_learner_prepare(const struct clime_learner_options *o, stru
     enum clime_err err = clime_model_prepare(o->hf_checkpoint, &l->opts.model, &l->model, e);
     if (!err) err = clime_freeze(&l->model->layout, &o->only_train, &o->freeze, e);
     if (!err) err = check_ranks(l, e);
+    if (!err) err = check_shares(l, e);
     if (err) {
         clime_learner_close(l);
         return err;

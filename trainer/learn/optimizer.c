@@ -47,6 +47,7 @@ static int64_t lay_states(const struct clime_layout *l, const struct clime_parts
 static int64_t make_shares(struct clime_optimizer *o, const struct clime_model *m, struct clime_part part) {
     clime_parts_make(&o->parts, &m->layout, m->ops->norm_block, part);
     o->shares = clime_parts_shares(&o->parts, &m->layout, &o->n_shares);
+    o->shares = clime_model_cut_shares(m, o->shares, &o->n_shares);
     o->states = xcalloc((size_t)o->parts.n, sizeof *o->states);
     return o->n = lay_states(&m->layout, &o->parts, o->shares, o->n_shares, o->states);
 }

@@ -10,7 +10,7 @@
 /* Structs go as they are, and each of their pointers is sent and replaced one by one: a field that is added to one of
  * them is looked at here, and its size put right. */
 #if __SIZEOF_POINTER__ == 8
-_Static_assert(sizeof(struct clime_learner_options) == 720, "put_options, clime_wire_options");
+_Static_assert(sizeof(struct clime_learner_options) == 728, "put_options, clime_wire_options");
 _Static_assert(sizeof(struct clime_sample) == 240, "put_sample, sample");
 _Static_assert(sizeof(struct clime_estimate) == 40, "put_estimate, estimate");
 #endif

@@ -109,6 +109,7 @@ static enum clime_err prepare_learner(struct clime_rl *rl, struct clime_error *e
     l->model.dev.deterministic = true;
     l->model.shared = rl->o.colocate || rl->o.transport == CLIME_TRANSPORT_IPC;
     l->read_by_servers = l->model.shared || rl->o.transport == CLIME_TRANSPORT_NCCL;
+    l->server_devices = rl->o.colocate && !rl->o.evaluate ? (int)rl->o.gpus_per_engine : 0;
     l->max_seq_len = longest;
     if (rl->o.pack.dynamic && rl->o.max_tokens_per_gpu * l->context_parallel > 1 << 24)
         return clime_fail(e, CLIME_ERR_LIMIT, "--max-tokens-per-gpu %lld of %d ranks is over 2^24 tokens",
@@ -294,6 +295,12 @@ static enum clime_err open_fleet(struct clime_rl *rl, struct clime_error *e) {
     if (rl->o.colocate && !rl->o.evaluate) {
         rc = clime_learner_show(rl->learner, rl->owners, &o.n_owners, e);
         o.owners = rl->owners;
+        o.in_parts = clime_learner_model(rl->learner)->ring != NULL;
+        if (!rc && o.in_parts && o.n_owners != o.tp_size)
+            rc = clime_fail(
+                e, CLIME_ERR_INPUT,
+                "--shard-weights with --colocate: %d of the %d ranks are on this host, where the servers are",
+                o.n_owners, o.tp_size);
     }
     return rc ? rc : clime_fleet_open(&o, &rl->fleet, e);
 }

@@ -394,7 +394,7 @@ enum clime_err clime_rl_publish(struct clime_rl *rl, struct clime_error *e) {
                               .arg = rl};
     int64_t t0 = clime_now_us();
     if (push.model->ring) clime_fleet_hold(rl->fleet); /* who pushes the last version reads what this one is put into */
-    enum clime_err rc = clime_learner_whole(rl->learner, e);
+    enum clime_err rc = rl->o.colocate ? CLIME_OK : clime_learner_whole(rl->learner, e); /* those have the parts */
     if (rc) return rc;
     if (rl->o.async) { /* a server that restarts while the next step runs gets these */
         clime_fleet_hold(rl->fleet);
