@@ -282,6 +282,30 @@ static const struct clime_shard_part *part_of(const struct clime_layout *l, cons
 }
 
 /* By hand: rank 1 of 2. */
+/* But for a block at its edges, what a server's rank has of a layer, and no rank before it, is the trainer's rank's. */
+static void check_shares_in_parts(const struct clime_layout *l, const struct clime_parts *p, int64_t block) {
+    struct clime_shard s[8];
+    struct clime_range c;
+    struct clime_error e;
+    int n_checked = 0;
+    for (int r = 0; r < p->who.world; r++) {
+        if (clime_layout_shard(l, r, p->who.world, &s[r], &e)) fail_msg("%s", e.msg);
+        for (int i = 0; i < s[r].n_parts; i++) {
+            const struct clime_shard_part *x = &s[r].parts[i];
+            const struct clime_slice *t = &l->slices[x->slice];
+            bool of_layer = x->slice >= l->layer[0].w[CLIME_W_LN1] && x->slice < l->norm;
+            bool first = t->cut.rule != CLIME_SHARD_WHOLE && (r == 0 || s[r - 1].parts[i].global != x->global);
+            if (!of_layer || !first || t->grad < 0) continue;
+            int64_t lo = t->grad + (x->global - t->offset) + block, hi = lo + x->n - 2 * block;
+            for (int k = clime_parts_find(p, lo); k < p->n && clime_range_cut(&p->ranges[k], lo, hi, &c);
+                 k++, n_checked++)
+                assert_int_equal(c.rank, r);
+        }
+    }
+    assert_true(n_checked > 0 || block > 64);
+    for (int r = 0; r < p->who.world; r++) clime_shard_free(&s[r]);
+}
+
 /* Every element is one rank's, every block of the norm too; a layer is shared evenly; and what is updated is cut alike.
  */
 static void check_parts(const struct clime_layout *l, struct clime_part who, int64_t block) {
@@ -307,7 +331,7 @@ static void check_parts(const struct clime_layout *l, struct clime_part who, int
     struct clime_range c;
     for (int i = 0; i < p.n && from >= 0 && to >= 0; i++)
         if (clime_range_cut(&p.ranges[i], from, to, &c)) of_layer[c.rank] += c.hi - c.lo;
-    for (int r = 0; r < world && !who.experts && to - from >= 4 * block * world; r++)
+    for (int r = 0; r < world && !who.experts && !who.as_shares && to - from >= 4 * block * world; r++)
         assert_true(of_layer[r] >= (to - from) / world - 2 * block && of_layer[r] <= (to - from) / world + 2 * block);
     struct clime_share *shares = clime_parts_shares(&p, l, &n);
     for (int i = 0; i < n; i++) {
@@ -320,6 +344,7 @@ static void check_parts(const struct clime_layout *l, struct clime_part who, int
         if (l->slices[i].update != CLIME_FROZEN) updated -= l->slices[i].n;
     assert_int_equal(updated, 0);
     free(shares);
+    if (who.as_shares) check_shares_in_parts(l, &p, block);
     clime_parts_free(&p);
 }
 
@@ -346,8 +371,11 @@ static void parts_are_the_whole(void **state) {
             if (frozen) assert_int_equal(clime_layout_freeze(&l, rows, &e), CLIME_OK);
             free(rows);
             for (int world = 1; world <= 8; world *= 2)
-                for (int64_t block = 64; block <= 1 << 20; block *= 8)
-                    check_parts(&l, (struct clime_part){world - 1, world, false}, block);
+                for (int64_t block = 64; block <= 1 << 20; block *= 8) {
+                    check_parts(&l, (struct clime_part){world - 1, world}, block);
+                    if (world == 2 || world == 4)
+                        check_parts(&l, (struct clime_part){world - 1, world, .as_shares = true}, block);
+                }
         }
         clime_layout_free(&l);
     }

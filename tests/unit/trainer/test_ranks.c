@@ -27,6 +27,33 @@ static void sha_of(struct clime_learner *l, char hex[65]) {
     if (clime_learner_sha256(l, hex, &e)) fail_msg("%s", e.msg);
 }
 
+/* Each rank's memory has a server's share where that server looks for it (clime_model_open_share). */
+static void check_shares(struct clime_learner *l) {
+    const struct clime_model *m = l->model;
+    const size_t width = clime_dtype_bytes(clime_dev_info(m->dev)->dt);
+    struct clime_model_card cards[CLIME_GROUP_MAX];
+    struct clime_error e;
+    struct clime_shard s;
+    int n;
+    if (clime_learner_show(l, cards, &n, &e) || clime_learner_whole(l, &e)) fail_msg("%s", e.msg);
+    assert_int_equal(n, l->opts.n_ranks);
+    for (int r = 0; r < n; r++) {
+        bool same_unit;
+        void *theirs;
+        if (clime_layout_shard(&m->layout, r, n, &s, &e)) fail_msg("%s", e.msg);
+        size_t bytes = (size_t)clime_shares_in_ring(&m->layout, &s) * width;
+        if (m->ops->share_open(m->dev, cards[r].handle, bytes, &same_unit, &theirs, &e)) fail_msg("%s", e.msg);
+        for (int i = 0; i < s.n_parts; i++) {
+            const struct clime_shard_part *p = &s.parts[i];
+            if (memcmp((char *)theirs + (size_t)p->local * width, (char *)m->ring->whole + (size_t)p->global * width,
+                       (size_t)p->n * width) != 0)
+                fail_msg("%s of rank %d of %d is not what it was trained to", m->layout.slices[p->slice].name, r, n);
+        }
+        m->ops->share_close(m->dev, theirs);
+        clime_shard_free(&s);
+    }
+}
+
 /* The weights' SHA-256 after the steps [0, STEPS). */
 static void train_packs(const struct clime_learner_options *o, int tokens, char hex[65]) {
     struct clime_learner *l = open_learner(o);
@@ -34,6 +61,7 @@ static void train_packs(const struct clime_learner_options *o, int tokens, char 
     if (o->n_ranks > 1) assert_true(l->lanes.between.n_pieces > CLIME_BETWEEN_PLACES); /* places are used again */
     steps(l, 0, STEPS);
     sha_of(l, hex);
+    if (o->server_devices) check_shares(l);
     clime_learner_close(l);
 }
 
@@ -56,9 +84,14 @@ static void same_weights_on_any_number_of_ranks(void **state) {
         for (int k = 0; k < 4; k++) {
             o = ranks_of(names[i / 2], dtype, k % 2 ? 4 : 2, 4);
             o.shard_weights = k / 2 ? CLIME_SHARD_ON : CLIME_SHARD_OFF;
+            o.model.shared = k / 2 && (i / 2 + (size_t)k) % 2; /* parts that are a server's shares, and others */
+            o.server_devices = o.model.shared ? o.n_ranks : 0;
             train(&o, hex);
             if (strcmp(hex, alone) != 0)
-                fail_msg("%s %s on %d ranks, %s", names[i / 2], dtype, o.n_ranks, k / 2 ? "sharded" : "replicated");
+                fail_msg("%s %s on %d ranks, %s", names[i / 2], dtype, o.n_ranks,
+                         o.server_devices ? "in shares"
+                         : k / 2          ? "sharded"
+                                          : "replicated");
         }
     }
 }
