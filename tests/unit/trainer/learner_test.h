@@ -28,6 +28,12 @@ static enum clime_err counting_alloc(struct clime_dev *d, size_t bytes, const ch
     return clime_cpu_ops.alloc(d, bytes, what, out, e);
 }
 
+static enum clime_err counting_alloc_shared(struct clime_dev *d, size_t bytes, const char *what, void **out,
+                                            struct clime_error *e) {
+    taken += bytes;
+    return clime_cpu_ops.alloc_shared(d, bytes, what, out, e);
+}
+
 static void claimed_memory(struct clime_dev *d, size_t *free_bytes, size_t *total_bytes) {
     (void)d;
     *free_bytes = offered;
@@ -61,7 +67,8 @@ static struct clime_learner *prepare_with(const struct clime_learner_options *o)
     if (clime_learner_prepare(o, &l, &e)) fail_msg("%s", e.msg);
     own = clime_cpu_ops;
     own.own_memory = own_memory;
-    own.alloc = own.alloc_shared = counting_alloc;
+    own.alloc = counting_alloc;
+    own.alloc_shared = counting_alloc_shared;
     own.memory = claimed_memory;
     own.code_bytes = code_bytes;
     if (head_bytes) own.head_bytes = head_bytes;

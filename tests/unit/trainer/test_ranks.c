@@ -84,7 +84,8 @@ static void same_weights_on_any_number_of_ranks(void **state) {
         for (int k = 0; k < 4; k++) {
             o = ranks_of(names[i / 2], dtype, k % 2 ? 4 : 2, 4);
             o.shard_weights = k / 2 ? CLIME_SHARD_ON : CLIME_SHARD_OFF;
-            o.model.shared = k / 2 && (i / 2 + (size_t)k) % 2; /* parts that are a server's shares, and others */
+            /* parts that are a server's shares, and others; three heads cannot be cut */
+            o.model.shared = k / 2 && (i / 2 + (size_t)k) % 2 && strcmp(names[i / 2], "qwen2") != 0;
             o.server_devices = o.model.shared ? o.n_ranks : 0;
             train(&o, hex);
             if (strcmp(hex, alone) != 0)
