@@ -188,6 +188,27 @@ def test_new_weights_by_every_way(servers, model, tmp_path):
         owner.map[:] = policy(5, len(owner.map) // 2)
         ipc(s, mode="share", weight_version="rewritten", handle=owner.handle(), **same)
 
+    def parts(n, s):  # each rank with memory of its own owner: all or none. One value everywhere, so that places are of no account
+        large = [Owner(8 * len(owner.map)) for _ in range(n)]
+        for one in [owner, *large]:
+            one.fill(0x3C00)
+        handles = [one.handle() for one in large]
+        before = s.json("/weights_checker", {"action": "checksum"})
+        for wrong, says in [
+            ({"handles": handles + handles[:1]}, f"{n + 1} handles of parts are not those of a server over {n} device"),
+            ({"handles": handles, "mode": "copy", "checksum": "0" * 16}, "mode must be share"),
+            ({"handles": handles, "handle": handles[0]}, "only one of them"),
+            ({"handles": ["00"] * n}, "each of handles must be 128" if n > 1 else "1 handles"),
+            ({"handles": [*handles[:-1], Owner(64).handle()]}, f"rank {n - 1}" if n > 1 else "1 handles"),
+            ({"handles": [owner.handle(magic=1), *handles[1:]]}, "the handle is none of a CPU's" if n > 1 else "1 handles"),
+        ]:
+            reply = ipc(s, 400, **{"mode": "share", "weight_version": "parts", **same, **wrong})
+            assert says in reply["message"], reply
+            assert s.json("/weights_checker", {"action": "checksum"}) == before
+        ipc(s, mode="share", weight_version="parts", **({"handles": handles} if n > 1 else {"handle": owner.handle()}), **same)
+        ipc(s, mode="writing")
+        ipc(s, mode="share", weight_version="parts", **({"handles": handles} if n > 1 else {"handle": owner.handle()}), **same)
+
     def broadcast(n, s):
         sender = Sender()
         beside(sender.accept, lambda: s.json("/init_weights_update_group", GROUP | {"nccl_id": sender.id()}))
@@ -225,7 +246,7 @@ def test_new_weights_by_every_way(servers, model, tmp_path):
         else:
             assert reply.status_code == 200
 
-    for way in (put, disk, copy, share, rewritten, broadcast, carried):
+    for way in (put, disk, copy, share, rewritten, parts, broadcast, carried):
         each(way)
     for n, s in servers.items():
         some(n, s)

@@ -157,7 +157,7 @@ int clime_rl_learning_rows(struct clime_rl_options *o, struct clime_opt *t, stru
         {"ca-certificate", S, &o->ca_certificate, NULL, "FILE",
          "PEM with who vouches for https:// URLs (router, servers, rewards, teacher), in place of the system's"},
         {"colocate", B, &o->colocate, NULL, NULL,
-         "servers on the trainer's own device compute with its weights in place, without a copy", .first = true},
+         "servers on the trainer's own devices compute with its weights in place, without a copy", .first = true},
         {"offload-rollout", B, &o->offload_rollout, NULL, NULL,
          "servers give their KV memory back while the trainer trains"},
         {"update-weight-transport", C, &o->transport, "auto", "auto|http|ipc|nccl|pull",
