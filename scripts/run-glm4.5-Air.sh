@@ -10,8 +10,8 @@
 # a token meets 12.80e9. fp32 master weights and moments, 12 bytes a parameter, and rank 0's copy of the weights for the servers,
 # are 1394 GiB and stay on the host, where the CPU updates them to the same bits. Keys and values: 184.0 KiB a token over
 # all GPUs.
-# bf16 weights are 199.0 GiB and fp32 gradients 398.1, which lie in parts on the ranks (whole they were 656 GiB of 8 GPUs): 117 GiB
-# of each of 8 H200s, of 139, and 191 of 4, which are too few. A server over the same 8 would need 24.9 GiB of each for its
+# bf16 weights are 199.0 GiB and fp32 gradients 398.1, which lie in parts on the ranks (whole they were 666 GiB of 8 GPUs): 127 GiB
+# of each of 8 H200s, of 139, and 200 of 4, which are too few. A server over the same 8 would need 24.9 GiB of each for its
 # share and more for keys and values: it does not fit beside the trainer. So 8 GPUs train and 8 others serve: start there
 # clime-router and clime-server --tp-size 8, and say where: ROUTER=http://HOST:PORT.
 #
