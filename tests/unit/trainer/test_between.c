@@ -94,7 +94,28 @@ static void test_a_layer_has_places(void **state) {
             for (int ring = 0; ring < 2; ring++) check_pieces(models[i], world, ring);
 }
 
+/* Experts that stay with their rank are nobody else's to send: what lies received is of the other weights. */
+static void test_experts_that_stay_take_no_room(void **state) {
+    struct clime_model m = {.cfg = QWEN3_30B_A3B};
+    struct clime_ring ring;
+    (void)state;
+    clime_layout_make(&m.cfg, &m.layout);
+    m.ring = &ring;
+    for (int world = 2; world <= 8; world *= 2) {
+        struct clime_parts parts;
+        struct clime_plan plan = {0};
+        struct clime_between b = {0};
+        clime_parts_make(&parts, &m.layout, NORM_BLOCK, (struct clime_part){1, world, .experts = true});
+        clime_between_plan(&b, &m, &parts, &plan);
+        assert_in_range(clime_plan_bytes(&plan), 1, (size_t)1 << 29);
+        clime_between_free(&b);
+        clime_parts_free(&parts);
+    }
+    clime_layout_free(&m.layout);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_a_layer_has_places)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_a_layer_has_places),
+                                       cmocka_unit_test(test_experts_that_stay_take_no_room)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
