@@ -10,10 +10,23 @@
 #define ROOM ((int64_t)1 << 27)
 enum { LEAST_PIECES = 8, ALIGN = 64 };
 
-static int64_t longest_layer(const struct clime_layout *l) {
+/* Of the gradients [lo, hi) those that several ranks have something of: not of experts that stay with one. */
+static int64_t common(const struct clime_layout *l, struct clime_part who, int64_t lo, int64_t hi) {
+    const struct clime_range all = {.lo = lo, .hi = hi};
+    struct clime_stay s;
+    struct clime_range c;
+    int64_t n = hi - lo;
+    for (int i = 0; i < l->n_layers * CLIME_STAYS; i++)
+        if (clime_layout_stays(l, i / CLIME_STAYS, i % CLIME_STAYS, who, &s) && s.grad >= 0 && s.grad < hi &&
+            clime_range_cut(&all, s.grad, s.grad + s.n, &c))
+            n -= c.hi - c.lo;
+    return n;
+}
+
+static int64_t longest_layer(const struct clime_layout *l, struct clime_part who) {
     int64_t most = 0;
     for (int i = 1; i < clime_train_stages(l) - 1; i++) {
-        int64_t n = clime_train_stage(l, i - 1) - clime_train_stage(l, i);
+        int64_t n = common(l, who, clime_train_stage(l, i), clime_train_stage(l, i - 1));
         if (n > most) most = n;
     }
     return most;
@@ -21,9 +34,9 @@ static int64_t longest_layer(const struct clime_layout *l) {
 
 /* A layer's pieces have places all at once, beside one piece that was there before: a layer that is made waits for none
  * of its own, only for those of the layer above, which go out while it is computed. */
-static int64_t longest_piece(const struct clime_model *m) {
+static int64_t longest_piece(const struct clime_model *m, struct clime_part who) {
     int64_t small = ROOM / CLIME_BETWEEN_PLACES, n = m->layout.n_grads / LEAST_PIECES + 1;
-    int64_t of_layer = longest_layer(&m->layout) / (CLIME_BETWEEN_PLACES - 1) + 1, most = n < small ? n : small;
+    int64_t of_layer = longest_layer(&m->layout, who) / (CLIME_BETWEEN_PLACES - 1) + 1, most = n < small ? n : small;
     of_layer += of_layer / 32; /* the final norm goes with the last layer */
     return of_layer > most ? of_layer : most;
 }
@@ -34,13 +47,14 @@ static int64_t longest_piece(const struct clime_model *m) {
 static void cut(struct clime_between *b) {
     const struct clime_layout *l = &b->m->layout;
     const int n_stages = clime_train_stages(l);
-    const int64_t longest = longest_piece(b->m), least = b->m->ring ? 1 : longest / 4;
+    const int64_t longest = longest_piece(b->m, b->parts->who), least = b->m->ring ? 1 : longest / 4;
     int64_t hi = l->n_grads;
     b->pieces = xcalloc((size_t)(l->n_grads / longest + n_stages + 1), sizeof *b->pieces);
     for (int i = 0; i < n_stages; i++) {
         int64_t made = clime_train_stage(l, i);
         if (hi == made || (hi - made < least && made > 0)) continue;
-        int n = (int)((hi - made + longest - 1) / longest);
+        const int64_t sent = common(l, b->parts->who, made, hi);
+        const int n = sent > longest ? (int)((sent + longest - 1) / longest) : 1;
         for (int k = 0; k < n; k++) b->pieces[b->n_pieces++] = (struct clime_piece){made, hi, k, n};
         hi = made;
     }
@@ -80,8 +94,7 @@ static int64_t share(int64_t n, int k, int of) {
     return k == of ? n : n * k / of / ALIGN * ALIGN;
 }
 
-/* The next range of a piece that is a rank's, from *at on (0 to begin with); false when there is none. *made_by may be
- * NULL. */
+/* The next range of a piece that is a rank's, from *at on (0 to begin with); false when there is none. */
 static bool next_range(const struct clime_between *b, int piece, int rank, int *at, struct clime_range *out,
                        int *made_by) {
     const struct clime_piece p = b->pieces[piece];
@@ -90,7 +103,7 @@ static bool next_range(const struct clime_between *b, int piece, int rank, int *
         const int64_t n = out->hi - out->lo, from = share(n, p.share, p.of), to = share(n, p.share + 1, p.of);
         if (out->rank != rank || from == to) continue;
         *out = (struct clime_range){out->lo + from, out->lo + to, out->at + from, rank};
-        if (made_by) *made_by = b->made_by[i];
+        *made_by = b->made_by[i];
         *at = i + 1;
         return true;
     }
@@ -102,10 +115,13 @@ static bool gives(const struct clime_between *b, int rank, int made_by) {
     return made_by < 0 ? rank < b->n_ranks : rank == made_by;
 }
 
-static int64_t of_rank(const struct clime_between *b, int piece, int rank) {
+/* Elements of this rank's part of a piece that another one gives. */
+static int64_t given_by(const struct clime_between *b, int piece, int rank) {
     struct clime_range r;
     int64_t n = 0;
-    for (int at = 0; next_range(b, piece, rank, &at, &r, NULL);) n += r.hi - r.lo;
+    int by;
+    for (int at = 0; next_range(b, piece, b->parts->who.rank, &at, &r, &by);)
+        if (gives(b, rank, by)) n += r.hi - r.lo;
     return n;
 }
 
@@ -116,9 +132,12 @@ void clime_between_plan(struct clime_between *b, const struct clime_model *m, co
     b->parts = parts;
     cut(b);
     cut_ranges(b);
+    b->n_ranks = parts->who.world;
     for (int i = 0; i < b->n_pieces; i++) {
-        int64_t n = of_rank(b, i, parts->who.rank);
-        if (n > b->most) b->most = n;
+        for (int q = 0; q < parts->who.world; q++) {
+            int64_t n = q == parts->who.rank ? 0 : given_by(b, i, q);
+            if (n > b->most) b->most = n;
+        }
     }
     b->most = (b->most + ALIGN - 1) / ALIGN * ALIGN;
     b->sends = xcalloc((size_t)b->ranges.n, sizeof *b->sends);
@@ -158,9 +177,11 @@ static void begin_piece(struct clime_between *b, int piece) {
             if (gives(b, who.rank, by))
                 b->sends[n_sends++] = (struct clime_move){q, given(b, r.lo), (size_t)(r.hi - r.lo) * sizeof(float)};
         float *to = place(b, piece, q);
-        for (int at = 0; next_range(b, piece, who.rank, &at, &r, &by); to += r.hi - r.lo)
-            if (gives(b, q, by))
-                b->receives[n_receives++] = (struct clime_move){q, to, (size_t)(r.hi - r.lo) * sizeof(float)};
+        for (int at = 0; next_range(b, piece, who.rank, &at, &r, &by);) {
+            if (!gives(b, q, by)) continue;
+            b->receives[n_receives++] = (struct clime_move){q, to, (size_t)(r.hi - r.lo) * sizeof(float)};
+            to += r.hi - r.lo;
+        }
     }
     clime_links_begin(b->links, "adding gradients", b->sends, n_sends, b->receives, n_receives,
                       &b->number[piece % CLIME_BETWEEN_PLACES], &b->error);
@@ -171,16 +192,18 @@ static void add_piece(struct clime_between *b, int piece) {
     const int rank = b->parts->who.rank;
     const float *of[CLIME_GROUP_MAX];
     struct clime_range r;
-    int64_t done = 0;
+    int64_t done[CLIME_GROUP_MAX] = {0}; /* of what a rank has given */
     int by;
     /* Also where the whole piece was given away: with a ring what comes next writes over what was sent. That would be
      * in order without this wait only because a gather of weights, which is waited for, begins after it. */
     clime_links_end(b->links, b->number[piece % CLIME_BETWEEN_PLACES]);
-    if (of_rank(b, piece, rank) == 0) return;
-    for (int at = 0; next_range(b, piece, rank, &at, &r, &by); done += r.hi - r.lo) {
+    for (int at = 0; next_range(b, piece, rank, &at, &r, &by);) {
         int n = 0;
-        for (int q = 0; q < b->parts->who.world; q++)
-            if (gives(b, q, by)) of[n++] = q == rank ? given(b, r.lo) : place(b, piece, q) + done;
+        for (int q = 0; q < b->parts->who.world; q++) {
+            if (!gives(b, q, by)) continue;
+            of[n++] = q == rank ? given(b, r.lo) : place(b, piece, q) + done[q];
+            done[q] += r.hi - r.lo;
+        }
         b->m->ops->accumulate(b->m->dev, (size_t)(r.hi - r.lo), n, of, b->sum + r.at);
     }
 }

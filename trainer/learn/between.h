@@ -31,7 +31,7 @@ struct clime_between {
     int *made_by;               /* [ranges.n] the rank that has the sum of all ranks' gradients; -1: each has some */
     struct clime_piece *pieces; /* from the last gradients to the first, and by share */
     int n_pieces;
-    int64_t most;                    /* elements of this rank's part of a piece, at most */
+    int64_t most;                    /* elements that a rank gives of this one's part of a piece, at most */
     float *received;                 /* [places][world - 1][most] */
     const struct clime_train *train; /* knows where in `from` a gradient is */
     const float *from;               /* what this rank gives */
