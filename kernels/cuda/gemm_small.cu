@@ -14,35 +14,6 @@ enum { PANEL = 64, ROWS = 64, MAX_STAGES = 24, CLUSTER = 4, PRODUCERS = 4 };
 enum { SMEM = 227 << 10, STATIC = 1024, ALIGN = 1024, RING = SMEM - STATIC - ALIGN };
 enum { HALF_RING = 104 << 10 }; /* leaves room for a block of the next kernel */
 
-/* ---- blocks of a cluster ---- */
-
-static __device__ __forceinline__ int cluster_rank() {
-    int r;
-    asm volatile("mov.u32 %0, %%cluster_ctarank;\n" : "=r"(r));
-    return r;
-}
-
-static __device__ __forceinline__ void cluster_sync() {
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;\n" ::: "memory");
-}
-
-/* Arrives at the same barrier of block `rank`. */
-static __device__ __forceinline__ void barrier_arrive_at(uint64_t *b, int rank) {
-    asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
-                 "mbarrier.arrive.shared::cluster.b64 _, [there];\n}\n" ::"r"(shared_address(b)),
-                 "r"(rank)
-                 : "memory");
-}
-
-/* tensor_copy to the same place in every block of the cluster, counted by the barrier of each. */
-static __device__ __forceinline__ void tensor_copy_to_all(void *to, const CUtensorMap *map, int column, int row,
-                                                          uint64_t *b) {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
-                 "[%1, {%3, %4}], [%2], %5;\n" ::"r"(shared_address(to)),
-                 "l"(map), "r"(shared_address(b)), "r"(column), "r"(row), "h"((uint16_t)((1 << CLUSTER) - 1))
-                 : "memory");
-}
-
 /* ---- the kernel ---- */
 
 /* What a warp multiplies of one panel (64 of K): 16 rows of x, 8 NT rows of w. */
@@ -108,7 +79,8 @@ __global__ void __launch_bounds__((WARPS * MT + PRODUCERS) * 32)
 #pragma unroll
                 for (int p = 0; p < PANELS; p++)
                     if (C > 1)
-                        tensor_copy_to_all(to + p * X_PANEL, &x_map, (chunk * PANELS + p) * PANEL, first, &full[s]);
+                        tensor_copy_to_all<CLUSTER>(to + p * X_PANEL, &x_map, (chunk * PANELS + p) * PANEL, first,
+                                                    &full[s]);
                     else
                         tensor_copy(to + p * X_PANEL, &x_map, (chunk * PANELS + p) * PANEL, first, &full[s]);
             };
@@ -196,10 +168,7 @@ __global__ void __launch_bounds__((WARPS * MT + PRODUCERS) * 32)
                 }
             }
     }
-    if (C > 1) { /* others may still write here */
-        __syncwarp();
-        cluster_sync();
-    }
+    if (C > 1) cluster_sync(); /* others may still write here */
 }
 
 /* ---- the choice ---- */

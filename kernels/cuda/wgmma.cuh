@@ -112,6 +112,21 @@ static __device__ __forceinline__ void tensor_copy(void *to, const CUtensorMap *
                  : "memory");
 }
 
+/* The same of what nobody reads again soon: it leaves the L2 before what the next kernels wait for, which are rows,
+ * constants and their own instructions. policy: leaves_first(). */
+static __device__ __forceinline__ uint64_t leaves_first() {
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;\n" : "=l"(policy));
+    return policy;
+}
+static __device__ __forceinline__ void tensor_copy_once(void *to, const CUtensorMap *map, int column, int row,
+                                                        uint64_t *b, uint64_t policy) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+                 "[%1, {%3, %4}], [%2], %5;\n" ::"r"(shared_address(to)),
+                 "l"(map), "r"(shared_address(b)), "r"(column), "r"(row), "l"(policy)
+                 : "memory");
+}
+
 /* A box of a tensor of three dimensions, from there on; as above otherwise. */
 static __device__ __forceinline__ void tensor_copy_3d(void *to, const CUtensorMap *map, int i0, int i1, int i2,
                                                       uint64_t *b) {
@@ -122,9 +137,50 @@ static __device__ __forceinline__ void tensor_copy_3d(void *to, const CUtensorMa
         : "memory");
 }
 
+static __device__ __forceinline__ void tensor_copy_3d_once(void *to, const CUtensorMap *map, int i0, int i1, int i2,
+                                                           uint64_t *b, uint64_t policy) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+                 "[%1, {%3, %4, %5}], [%2], %6;\n" ::"r"(shared_address(to)),
+                 "l"(map), "r"(shared_address(b)), "r"(i0), "r"(i1), "r"(i2), "l"(policy)
+                 : "memory");
+}
+
 static __device__ __forceinline__ void tensor_map_prefetch(const CUtensorMap *map) {
     asm volatile("prefetch.tensormap [%0];\n" ::"l"(map) : "memory");
 }
+
+/* ---- blocks of a cluster ---- */
+
+static __device__ __forceinline__ int cluster_rank() {
+    int r;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;\n" : "=r"(r));
+    return r;
+}
+
+static __device__ __forceinline__ void cluster_sync() {
+    __syncwarp();
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;\n" ::: "memory");
+}
+
+/* Arrives at the same barrier of block `rank`. */
+static __device__ __forceinline__ void barrier_arrive_at(uint64_t *b, int rank) {
+    asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+                 "mbarrier.arrive.shared::cluster.b64 _, [there];\n}\n" ::"r"(shared_address(b)),
+                 "r"(rank)
+                 : "memory");
+}
+
+/* tensor_copy to the same place in each of the cluster's C blocks, counted by the barrier of each. */
+template <int C>
+static __device__ __forceinline__ void tensor_copy_to_all(void *to, const CUtensorMap *map, int column, int row,
+                                                          uint64_t *b) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+                 "[%1, {%3, %4}], [%2], %5;\n" ::"r"(shared_address(to)),
+                 "l"(map), "r"(shared_address(b)), "r"(column), "r"(row), "h"((uint16_t)((1 << C) - 1))
+                 : "memory");
+}
+
+/* ---- maps ---- */
 
 /* tma.cu: describes a row-major bf16 matrix whose rows lie ld elements apart, for copies of panels of box_rows rows (at
  * most 256). The kernel takes it as a const __grid_constant__ CUtensorMap parameter. at: 16-byte aligned; ld: a

@@ -35,11 +35,6 @@ struct few_place {
     int seq, rank, split, n_keys, first, n_blocks; /* blocks of keys of the split: the first, how many */
 };
 
-static __device__ __forceinline__ void cluster_sync() {
-    __syncwarp();
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;\n" ::: "memory");
-}
-
 /* To the same place in block `rank` of the cluster. */
 static __device__ __forceinline__ void store_at(float4 *to, int rank, const float (&v)[4]) {
     asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
