@@ -25,13 +25,14 @@ __global__ void __launch_bounds__(WARPS * 32)
     wait_for_last();
     if (t >= T) return;
     float x[N];
+    int below[N];
 #pragma unroll
     for (int i = 0; i < N; i++) {
         int e = (threadIdx.x & 31) + 32 * i;
         x[i] = e < r.E ? logits[(size_t)t * r.E + e] : -INFINITY;
     }
     route_row(r, x, bias, scores + (size_t)t * r.E, ids + (size_t)t * r.k, weights + (size_t)t * r.k,
-              fold ? fold + t : NULL, shared[warp]);
+              fold ? fold + t : NULL, shared[warp], below, true);
 }
 
 /* As kernels/cpu/experts.c has it. */

@@ -54,6 +54,7 @@ __global__ void __launch_bounds__(THREADS) rows_kernel(const __grid_constant__ C
         for (int e = lane; e < a.E; e += 32) expert += __ldcg(a.start + e + 1) <= row;
         expert = __reduce_add_sync(0xffffffffu, expert);
         if (others) return;
+        uint64_t policy = leaves_first();
         ring_at<STAGES> at = {0, 1}; /* parity: of the phase that empties a stage */
         for (int c = 0; c < n_chunks && lane == 0; c++, at.next()) {
             barrier_wait(&empty[at.stage], at.parity);
@@ -62,8 +63,8 @@ __global__ void __launch_bounds__(THREADS) rows_kernel(const __grid_constant__ C
             for (int p = 0; p < PANELS; p++) {
                 char *to = ring + at.stage * STAGE + p * W_PANEL;
                 int k = c * CHUNK + p * PANEL, first = expert * a.N + n0;
-                tensor_copy(to, &w_map, k, first, &full[at.stage]);
-                if (GATED) tensor_copy(to + W_PANEL / 2, &w_map, k, first + width, &full[at.stage]);
+                tensor_copy_once(to, &w_map, k, first, &full[at.stage], policy);
+                if (GATED) tensor_copy_once(to + W_PANEL / 2, &w_map, k, first + width, &full[at.stage], policy);
             }
         }
         return;

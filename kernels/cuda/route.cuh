@@ -63,11 +63,12 @@ static __device__ __forceinline__ void keep_groups(const clime_router &r, const 
 }
 
 /* x: the lane's logits, -inf where there are no more experts. c: 32 N numbers of the warp's in shared memory. fold: the
- * row's, or NULL. */
+ * row's, or NULL. below: of each of the lane's experts, how many are chosen before it. Without `write` all is done but
+ * what others see. */
 template <int N>
 static __device__ __forceinline__ void route_row(const clime_router &r, const float (&x)[N], const bf16 *bias,
-                                                 float *scores, int32_t *ids, float *weights, uint32_t *fold,
-                                                 float *c) {
+                                                 float *scores, int32_t *ids, float *weights, uint32_t *fold, float *c,
+                                                 int (&below)[N], bool write) {
     int lane = threadIdx.x & 31;
     float s[N], top = -INFINITY, all = 0;
     uint32_t key[N], chosen[N] = {};
@@ -93,7 +94,7 @@ static __device__ __forceinline__ void route_row(const clime_router &r, const fl
         float v = s[i];
         key[i] = 0;
         if (e >= r.E) continue;
-        scores[e] = s[i];
+        if (write) scores[e] = s[i];
         if (bias) v += f_of(bias[e]) + f_of(bias[r.E + e]) + f_of(bias[2 * r.E + e]);
         key[i] = order_of(v);
         c[e] = v;
@@ -109,46 +110,60 @@ static __device__ __forceinline__ void route_row(const clime_router &r, const fl
         for (int i = 0; i < N; i++) chosen[i] |= e == lane + 32 * i;
     }
     /* by ascending id; their scores to shared memory, where each lane adds them in that order */
-    int place[N], before = 0;
+    int before = 0;
     uint32_t terms = 0;
 #pragma unroll
     for (int i = 0; i < N; i++) {
         uint32_t who = __ballot_sync(0xffffffffu, chosen[i]);
-        place[i] = before + __popc(who & ((1u << lane) - 1));
+        below[i] = before + __popc(who & ((1u << lane) - 1));
         before += __popc(who);
         if (chosen[i]) {
             terms += clime_choice_term(lane + 32 * i);
-            ids[place[i]] = lane + 32 * i;
-            c[place[i]] = s[i];
+            if (write) ids[below[i]] = lane + 32 * i;
+            c[below[i]] = s[i];
         }
     }
     if (fold) {
         terms = __reduce_add_sync(0xffffffffu, terms);
-        if (lane == 0) *fold = clime_choice_fold(*fold, terms);
+        if (lane == 0 && write) *fold = clime_choice_fold(*fold, terms);
     }
     __syncwarp();
     float sum = 0;
     for (int j = 0; j < r.k; j++) sum += c[j];
 #pragma unroll
     for (int i = 0; i < N; i++)
-        if (chosen[i]) weights[place[i]] = (r.renormalize ? s[i] / (sum + 1e-20f) : s[i]) * r.scale;
+        if (chosen[i] && write) weights[below[i]] = (r.renormalize ? s[i] / (sum + 1e-20f) : s[i]) * r.scale;
 }
 
-/* V columns from c on, of experts' rows at[0 .. k) and of `last`, where there is one, each by its weight, in fp32. */
+/* V columns from c on, of experts' rows at[0 .. k) and of `last`, where there is one, each by its weight, in fp32. What
+ * AT_ONCE of them need is asked for before the first is added: in a decode step each answer takes as long as all. */
 template <int V>
 static __device__ __forceinline__ void experts_sum(float (&sum)[V], int k, const int32_t *at, const float *weights,
                                                    const bf16 *x, int D, int c, const bf16 *last, float last_weight) {
-    float v[V];
-    auto add = [&](float w, const bf16 *from) {
-        unpack(load<V>(from), v);
+    enum { AT_ONCE = 8 };
+    lanes<V> v[AT_ONCE], of_last;
+    float w[AT_ONCE];
+    auto add = [&](float by, const lanes<V> &from) {
+        float f[V];
+        unpack(from, f);
 #pragma unroll
-        for (int i = 0; i < V; i++) sum[i] = __fmaf_rn(w, v[i], sum[i]);
+        for (int i = 0; i < V; i++) sum[i] = __fmaf_rn(by, f[i], sum[i]);
     };
 #pragma unroll
     for (int i = 0; i < V; i++) sum[i] = 0;
-#pragma unroll 8
-    for (int j = 0; j < k; j++) add(weights ? weights[j] : 1.0f, x + (size_t)at[j] * D + c);
-    if (last) add(last_weight, last + c);
+    if (last) of_last = load<V>(last + c);
+    for (int first = 0; first < k; first += AT_ONCE) {
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++)
+            if (first + j < k) {
+                w[j] = weights ? weights[first + j] : 1.0f;
+                v[j] = load<V>(x + (size_t)at[first + j] * D + c);
+            }
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++)
+            if (first + j < k) add(w[j], v[j]);
+    }
+    if (last) add(last_weight, of_last);
 }
 
 #endif

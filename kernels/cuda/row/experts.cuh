@@ -62,35 +62,40 @@ static __device__ void sum_experts(const row_experts &a, int threads, uint64_t *
     }
 }
 
-/* By one warp. N: experts of a lane. c: 32 N numbers in shared memory. */
-template <int N> static __device__ __forceinline__ void choose(const row_router &a, uint32_t number, float *c) {
-    int lane = threadIdx.x & 31;
+/* By one warp. N: experts of a lane. c: 32 N numbers in shared memory. It goes through all twice, first before what
+ * went before has ended and with nothing to write: what it is made of (instructions, constants, the bias) has left the
+ * caches since the last layer, and comes from memory a piece at a time. */
+template <int N>
+static __device__ __forceinline__ void choose(const row_router &a, const unsigned long long *launched, float *c) {
+    int lane = threadIdx.x & 31, below[N];
     float x[N];
-    bool all;
-    do {
-        all = true;
+#pragma unroll 1
+    for (int turn = 0; turn < 2; turn++) {
+        if (turn == 1) wait_for_last();
+        uint32_t number = launch_number(launched);
+        bool all;
+        do {
+            all = true;
 #pragma unroll
-        for (int i = 0; i < N; i++) {
-            int e = lane + 32 * i;
-            x[i] = -INFINITY;
-            if (e >= a.r.E) continue;
-            uint64_t word = take_word(a.logits + e);
-            x[i] = __uint_as_float((uint32_t)word);
-            all &= (uint32_t)(word >> 32) == number;
+            for (int i = 0; i < N; i++) {
+                int e = lane + 32 * i;
+                x[i] = -INFINITY;
+                if (e >= a.r.E) continue;
+                uint64_t word = take_word(a.logits + e);
+                x[i] = __uint_as_float((uint32_t)word);
+                all &= (uint32_t)(word >> 32) == number;
+            }
+        } while (turn == 1 && !__all_sync(0xffffffffu, all));
+        route_row(a.r, x, a.bias, a.scores, a.ids, a.weights, a.fold, c, below, turn == 1);
+        if (!a.start || turn == 0) continue;
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            if (lane + 32 * i < a.r.E) a.start[lane + 32 * i] = below[i];
+        if (lane == 0) a.start[a.r.E] = a.r.k;
+        for (int j = lane; j < a.r.k; j += 32) { /* a row's ids ascend: slot j is place j */
+            a.from[j] = 0;
+            a.at[j] = j;
         }
-    } while (!__all_sync(0xffffffffu, all));
-    route_row(a.r, x, a.bias, a.scores, a.ids, a.weights, a.fold, c);
-    if (!a.start) return;
-    __syncwarp();
-    /* a row's ids ascend: slot j is place j */
-    for (int e = lane; e <= a.r.E; e += 32) {
-        int lower = 0;
-        for (int j = 0; j < a.r.k; j++) lower += a.ids[j] < e;
-        a.start[e] = lower;
-    }
-    for (int j = lane; j < a.r.k; j += 32) {
-        a.from[j] = 0;
-        a.at[j] = j;
     }
 }
 

@@ -93,6 +93,7 @@ struct ring_place {
 /* By the producer alone. */
 static __device__ void bring_weights(const row_kernel_args &p, char *ring, uint64_t *full, ring_place at) {
     for (int i = 0; i < p.n; i++) tensor_map_prefetch(&p.w_map[i]);
+    uint64_t policy = leaves_first();
     ring_place oldest = at; /* of those in flight */
     int asked = 0;
     for (int i = 0; i < p.n; i++) {
@@ -109,7 +110,8 @@ static __device__ void bring_weights(const row_kernel_args &p, char *ring, uint6
                 }
                 barrier_expect(&full[at.stage], n * a.panel_bytes);
                 for (int q = 0; q < n; q++)
-                    tensor_copy_3d(to + q * a.panel_bytes, &p.w_map[i], (k + q) * PANEL, first, 0, &full[at.stage]);
+                    tensor_copy_3d_once(to + q * a.panel_bytes, &p.w_map[i], (k + q) * PANEL, first, 0, &full[at.stage],
+                                        policy);
             }
     }
 }
@@ -352,6 +354,7 @@ __global__ void __launch_bounds__(THREADS, 1) row_kernel(const __grid_constant__
     __shared__ float sums[NORM_WARPS > 32 ? NORM_WARPS : 32];
     __shared__ float routed[MAX_ROUTED];
     __shared__ row_step steps[MAX_STEPS]; /* a constant that nobody has read lately takes as long as memory does */
+    __shared__ row_experts experts;
     char *ring = smem + (ALIGN - shared_address(smem) % ALIGN) % ALIGN;
     uint32_t *row = (uint32_t *)(ring + p.n_stages * p.stage_bytes);
     start_next();
@@ -364,6 +367,7 @@ __global__ void __launch_bounds__(THREADS, 1) row_kernel(const __grid_constant__
     }
     for (int i = threadIdx.x; i < p.n * (int)(sizeof(row_step) / sizeof(uint64_t)); i += THREADS)
         ((uint64_t *)steps)[i] = ((const uint64_t *)p.step)[i];
+    if (threadIdx.x == 0) experts = p.experts;
     __syncthreads();
     ring_place at = {kept(shared_address(ring)),
                      kept(shared_address(full)),
@@ -375,12 +379,10 @@ __global__ void __launch_bounds__(THREADS, 1) row_kernel(const __grid_constant__
     bool routes = p.router.r.k > 0 && blockIdx.x == gridDim.x - 1; /* it has fewest columns */
     if (threadIdx.x >= CONSUMERS + 32) {
         if (!routes) return;
-        wait_for_last();
-        uint32_t number = launch_number(p.launched);
         if (p.router.r.E <= 64)
-            choose<2>(p.router, number, routed);
+            choose<2>(p.router, p.launched, routed);
         else
-            choose<4>(p.router, number, routed);
+            choose<4>(p.router, p.launched, routed);
         named_barrier(2, CONSUMERS + 32);
         return;
     }
@@ -391,7 +393,7 @@ __global__ void __launch_bounds__(THREADS, 1) row_kernel(const __grid_constant__
     wait_for_last();
     uint32_t number = launch_number(p.launched); /* here before the first words are */
     int needed = 0, there = -1;                  /* the row: of which step it was first */
-    if (p.experts.k > 0) sum_experts(p.experts, CONSUMERS, steps[0].words, number);
+    if (experts.k > 0) sum_experts(experts, CONSUMERS, steps[0].words, number);
 #pragma unroll 1
     for (int i = 0; i < p.n; i++) {
         const row_step &a = steps[i];
@@ -408,7 +410,7 @@ __global__ void __launch_bounds__(THREADS, 1) row_kernel(const __grid_constant__
             else
                 product<2>(a, first, row, at, words, number);
     }
-    if (p.n > 1 || p.experts.k > 0 || p.router.r.k > 0) { /* nobody here needs the number any more */
+    if (p.n > 1 || experts.k > 0 || p.router.r.k > 0) { /* nobody here needs the number any more */
         if (routes)
             named_barrier(2, CONSUMERS + 32);
         else
