@@ -1,13 +1,17 @@
 /* Before latent attention: the row that is kept of a position, and the rotating part of the queries; and back. Launched
  * by the context's owner.
  *
- * A block a row: its threads norm the latent part by a fixed tree, then rotate pairs of the kept row and of all heads.
- * All arithmetic in fp32, one rounding at the end. Backward a block takes a chunk of rows, a thread the same columns of
- * each, whose sums for the norm's gradient stay in its registers. */
+ * A block a row: some of its threads norm the latent part by a fixed tree and rotate the kept row's pairs, the others
+ * rotate those of all heads. What is known before the step runs is there before the row is: in a decode step each
+ * answer of memory that another waits for takes as long as the rest. All arithmetic in fp32, one rounding at the end.
+ * Backward a block takes a chunk of rows, a thread the same columns of each, whose sums for the norm's gradient stay in
+ * its registers. */
 #include "kernels/cuda/cuda_int.cuh"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/wgmma.cuh"
 
 enum { ROPE_THREADS = 128, MOST_R = 2048, EACH = MOST_R / ROPE_THREADS, CHUNK_ROWS = 8 };
+enum { ROTATORS = 512 }; /* threads of a block, forward, that have heads; after ROPE_THREADS for the kept row */
 
 struct latent_rope_args {
     int T, H, R, Dn, Dr, interleaved;
@@ -48,6 +52,16 @@ static __device__ __forceinline__ void rotate_back(const turn &r, const bf16 *fr
     to[r.right] = b_of(y * r.c - x * r.s);
 }
 
+/* Sum over ROPE_THREADS threads by block_sum's tree. */
+static __device__ __forceinline__ float row_sum(float v, float *shared) {
+    int lane = threadIdx.x & 31;
+    v = warp_sum(v);
+    named_barrier(1, ROPE_THREADS);
+    if (lane == 0) shared[threadIdx.x >> 5] = v;
+    named_barrier(1, ROPE_THREADS);
+    return warp_sum(lane < ROPE_THREADS / 32 ? shared[lane] : 0.0f);
+}
+
 /* 1 / rms of the row's latent part, from each thread's columns. */
 static __device__ __forceinline__ float rstd_of(const latent_rope_args &a, const bf16 *row, bf16 (&x)[EACH],
                                                 float *shared) {
@@ -59,34 +73,44 @@ static __device__ __forceinline__ float rstd_of(const latent_rope_args &a, const
         x[i] = row[c];
         squares = norm_add(squares, x[i]);
     }
-    return norm_rstd(block_sum(squares, shared), a.R, a.eps);
+    return norm_rstd(row_sum(squares, shared), a.R, a.eps);
 }
 
-__global__ void __launch_bounds__(ROPE_THREADS)
+__global__ void __launch_bounds__(ROPE_THREADS + ROTATORS)
     latent_rope_kernel(const latent_rope_args a, const bf16 *q, const bf16 *kv, bf16 *out, bf16 *k) {
     __shared__ float shared[32];
-    int t = blockIdx.x, W = a.R + a.Dr, pairs = a.Dr / 2;
-    bf16 x[EACH];
+    int t = blockIdx.x, W = a.R + a.Dr, pairs = a.Dr / 2, pos = a.pos[t];
     start_next();
-    wait_for_last();
+    if (threadIdx.x >= ROPE_THREADS) {
+        int i = threadIdx.x - ROPE_THREADS;
+        turn r = turn_of(a, pos, i % pairs);
+        wait_for_last();
+        while (i < a.H * pairs) {
+            size_t at = (size_t)t * a.H + i / pairs;
+            rotate(r, q + at * (a.Dn + a.Dr) + a.Dn, out + at * W + a.R);
+            i += ROTATORS;
+            r = turn_of(a, pos, i % pairs);
+        }
+        return;
+    }
     const bf16 *row = kv + (size_t)t * W;
     bf16 *to = k + (size_t)(a.slot ? a.slot[t] : t) * W; /* pages hold CLIME_PAGE rows and nothing between them */
+    bf16 x[EACH], scale[EACH];
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        int c = i * ROPE_THREADS + threadIdx.x;
+        if (c < a.R) scale[i] = a.norm[c];
+    }
+    turn r = turn_of(a, pos, threadIdx.x % pairs);
+    wait_for_last();
     float rstd = rstd_of(a, row, x, shared);
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
         int c = i * ROPE_THREADS + threadIdx.x;
-        if (c >= a.R) break;
-        to[c] = norm_of(x[i], rstd, a.norm[c]);
+        if (c < a.R) to[c] = norm_of(x[i], rstd, scale[i]);
     }
-    for (int i = threadIdx.x; i < (a.H + 1) * pairs; i += ROPE_THREADS) {
-        int h = i / pairs;
-        turn r = turn_of(a, a.pos[t], i % pairs);
-        size_t at = (size_t)t * a.H + h;
-        if (h < a.H)
-            rotate(r, q + at * (a.Dn + a.Dr) + a.Dn, out + at * W + a.R);
-        else
-            rotate(r, row + a.R, to + a.R);
-    }
+    for (int p = threadIdx.x; p < pairs; p += ROPE_THREADS, r = turn_of(a, pos, p % pairs))
+        rotate(r, row + a.R, to + a.R);
 }
 
 CUDA_OP void clime_cuda_latent_rope(struct clime_dev *d, int T, const struct clime_heads *h,
@@ -94,8 +118,8 @@ CUDA_OP void clime_cuda_latent_rope(struct clime_dev *d, int T, const struct cli
                                     const void *q, const void *kv, const void *norm, const int32_t *pos,
                                     const int32_t *slot, void *out, void *k) {
     if (T == 0) return;
-    launch(d, latent_rope_kernel, T, ROPE_THREADS, 0, args_of(T, h, l, rope, eps, norm, pos, slot), (const bf16 *)q,
-           (const bf16 *)kv, (bf16 *)out, (bf16 *)k);
+    launch(d, latent_rope_kernel, T, ROPE_THREADS + ROTATORS, 0, args_of(T, h, l, rope, eps, norm, pos, slot),
+           (const bf16 *)q, (const bf16 *)kv, (bf16 *)out, (bf16 *)k);
 }
 
 /* partial[block][R] = the norm's gradient over the block's rows, or NULL. */
