@@ -57,9 +57,10 @@ static __device__ __forceinline__ int consumer_group() {
     return uniform(threadIdx.x / 128 - 1);
 }
 
-/* Rows from n on become zeros: they are another sequence's or nobody's, and 0 x NaN is NaN. Every consumer. */
-static __device__ __forceinline__ void zero_rows(char (*tile)[PANEL], int panels, int n) {
-    for (int e = consumer() + n * 8; e < LATENT_ROWS * 8; e += CONSUMERS)
+/* Rows from n on become zeros: they are another sequence's or nobody's, and 0 x NaN is NaN. Of `threads`, each. */
+static __device__ __forceinline__ void zero_rows(char (*tile)[PANEL], int panels, int n, int thread = consumer(),
+                                                 int threads = CONSUMERS) {
+    for (int e = thread + n * 8; e < LATENT_ROWS * 8; e += threads)
         for (int p = 0; p < panels; p++) *(uint4 *)(tile[p] + e * 16) = make_uint4(0, 0, 0, 0);
 }
 
