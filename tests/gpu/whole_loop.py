@@ -119,6 +119,9 @@ def report(root, way, peaks):
     gap = [m.get("train/train_rollout_logprob_abs_diff") for m in steps]
     tokens = sum(m["train/logprob_gap_tokens"] for m in steps)
     check(tokens > 0 and not any(gap), f"{way}: gap {gap} over {tokens} tokens")
+    if "--num-experts" in SHAPES[SHAPE]:
+        routed = [sum(m.get(f"train/routing_{x}", 0) for m in steps) for x in ("tokens", "wrong")]
+        check(routed == [tokens, 0], f"{way}: other experts drew {routed[1]} of {routed[0]} tokens")
     print(f"        peak: GPUs {' '.join(f'{x:.1f}' for x in peaks.gpus)} GiB, host {peaks.host:.1f} GiB")
 
 
