@@ -240,27 +240,38 @@ static void shared_backward(struct clime_train *t, int T, const int *w, void *co
     ops->add(d, T, D, t->dnorm, dx, t->dnorm);                                                     /* dnorm += */
 }
 
+static struct clime_layer_act act_of_cut(const struct clime_cut_walk *c, void *const *a) {
+    return clime_layer_cut(c->t->m, a, c->done - 1, c->n);
+}
+
 /* From t->dres to expert_out, gradients of the rows in their places, and t->dweights. expert_in and expert_out are not
- * kept; here they hold the rows in their places once more, and gradients of them. */
+ * kept; here they hold the rows in their places once more, and gradients of them. Each cut has places of its own. */
 static void expert_rows_backward(struct clime_train *t, int T, const int *w, void *const *a) {
     struct clime_model *m = t->m;
     const struct clime_ops *ops = m->ops;
-    const struct clime_matrix *gu = &m->matrix[w[CLIME_W_EXPERTS_GU]], *down = &m->matrix[w[CLIME_W_EXPERTS_DOWN]];
-    const int32_t *start = a[CLIME_ACT_START], *from = a[CLIME_ACT_FROM];
+    const int gu = w[CLIME_W_EXPERTS_GU], down = w[CLIME_W_EXPERTS_DOWN];
     struct clime_dev *d = m->dev;
-    int D = m->cfg.D, F = m->cfg.F_expert, k = m->cfg.router.k, R = T * k;
-    float *dgu = clime_train_grad(t, w[CLIME_W_EXPERTS_GU]), *ddown = clime_train_grad(t, w[CLIME_W_EXPERTS_DOWN]);
-    void *dy = a[CLIME_ACT_EXPERT_OUT], *dx = dy, *x = a[CLIME_ACT_EXPERT_IN];
-
-    ops->gather(d, R, D, from, t->dres, dy);       /* dy = */
-    ops->grouped_dx(d, R, start, dy, down, t->dh); /* dh = */
-    ops->combine_bwd(d, T, F, k, a[CLIME_ACT_AT], a[CLIME_ACT_WEIGHTS], t->dh, a[CLIME_ACT_H],
-                     t->dweights); /* dweights = , dh and h with the weight */
-    if (ddown) ops->grouped_dw(d, R, start, down, dy, a[CLIME_ACT_H], ddown); /* weights += */
-    ops->swiglu_bwd(d, R, F, a[CLIME_ACT_GU], t->dh, a[CLIME_ACT_GU]);        /* gu = its gradient */
-    ops->gather(d, R, D, from, a[CLIME_ACT_LN2], x);                          /* x = , as in the forward pass */
-    if (dgu) ops->grouped_dw(d, R, start, gu, a[CLIME_ACT_GU], x, dgu);       /* weights += */
-    ops->grouped_dx(d, R, start, a[CLIME_ACT_GU], gu, dx);                    /* dx = , over dy */
+    const int D = m->cfg.D, F = m->cfg.F_expert, k = m->cfg.router.k;
+    for (struct clime_cut_walk c = {.t = t, .row = down, .T = T}; clime_cut_next(&c);) {
+        const struct clime_layer_act cut = act_of_cut(&c, a);
+        const int32_t *start = cut.at[CLIME_ACT_START];
+        void *dy = cut.at[CLIME_ACT_EXPERT_OUT], *dh = clime_train_rows(t, t->dh, c.from * k, F);
+        ops->gather(d, c.n * k, D, cut.at[CLIME_ACT_FROM], clime_train_rows(t, t->dres, c.from, D), dy); /* dy = */
+        ops->grouped_dx(d, c.n * k, start, dy, &m->matrix[down], dh);                                    /* dh = */
+        ops->combine_bwd(d, c.n, F, k, cut.at[CLIME_ACT_AT], cut.at[CLIME_ACT_WEIGHTS], dh, cut.at[CLIME_ACT_H],
+                         t->dweights + c.from * k); /* dweights = , dh and h with the weight */
+        if (c.grad)
+            ops->grouped_dw(d, c.n * k, start, &m->matrix[down], dy, cut.at[CLIME_ACT_H], c.grad); /* weights += */
+    }
+    for (struct clime_cut_walk c = {.t = t, .row = gu, .T = T}; clime_cut_next(&c);) {
+        const struct clime_layer_act cut = act_of_cut(&c, a);
+        const int32_t *start = cut.at[CLIME_ACT_START];
+        void *dgu = cut.at[CLIME_ACT_GU], *x = cut.at[CLIME_ACT_EXPERT_IN], *dx = cut.at[CLIME_ACT_EXPERT_OUT];
+        ops->swiglu_bwd(d, c.n * k, F, dgu, clime_train_rows(t, t->dh, c.from * k, F), dgu); /* gu = its gradient */
+        ops->gather(d, c.n * k, D, cut.at[CLIME_ACT_FROM], cut.at[CLIME_ACT_LN2], x); /* x = , as in the forward pass */
+        if (c.grad) ops->grouped_dw(d, c.n * k, start, &m->matrix[gu], dgu, x, c.grad); /* weights += */
+        ops->grouped_dx(d, c.n * k, start, dgu, &m->matrix[gu], dx);                    /* dx = , over dy */
+    }
 }
 
 /* Back through down_norm = sum of weighted experts of ln2: from t->dres to t->dnorm. */
@@ -282,8 +293,12 @@ static void experts_backward(struct clime_train *t, int l, const struct clime_ba
     clime_train_weight_grad(t, T, t->dscores, a[CLIME_ACT_LN2], w[CLIME_W_ROUTER]);             /* weight += */
     ops->gemm_dx(d, T, t->dscores, &m->matrix[w[CLIME_W_ROUTER]], t->dnorm);                    /* dnorm = */
     if (m->cfg.F_shared) shared_backward(t, T, w, a);                                           /* dnorm += */
-    ops->combine(d, T, m->cfg.D, r->k, a[CLIME_ACT_AT], NULL, a[CLIME_ACT_EXPERT_OUT], t->dnorm, NULL,
-                 t->dnorm); /* dnorm += */
+    for (struct clime_cut_walk c = {.t = t, .row = -1, .T = T}; clime_cut_next(&c);) {
+        const struct clime_layer_act cut = act_of_cut(&c, a);
+        void *dnorm = clime_train_rows(t, t->dnorm, c.from, m->cfg.D);
+        ops->combine(d, c.n, m->cfg.D, r->k, cut.at[CLIME_ACT_AT], NULL, cut.at[CLIME_ACT_EXPERT_OUT], dnorm, NULL,
+                     dnorm); /* dnorm += */
+    }
 }
 
 /* Experts that stay here, of which others' packs need this layer, while this rank has none. */
@@ -297,7 +312,10 @@ static void others_backward(struct clime_train *t, int l) {
 static void experts_again(struct clime_train *t, int l, const struct clime_batch *b, void *const *a) {
     (void)l;
     const struct clime_config *c = &t->m->cfg;
-    if (!t->travel) t->m->ops->swiglu(t->m->dev, b->T * c->router.k, c->F_expert, a[CLIME_ACT_GU], a[CLIME_ACT_H]);
+    for (struct clime_cut_walk walk = {.t = t, .row = -1, .T = b->T}; !t->travel && clime_cut_next(&walk);) {
+        const struct clime_layer_act cut = act_of_cut(&walk, a);
+        t->m->ops->swiglu(t->m->dev, walk.n * c->router.k, c->F_expert, cut.at[CLIME_ACT_GU], cut.at[CLIME_ACT_H]);
+    }
     if (c->F_shared) t->m->ops->swiglu(t->m->dev, b->T, c->F_shared, a[CLIME_ACT_SHARED_GU], a[CLIME_ACT_SHARED_H]);
 }
 

@@ -49,7 +49,8 @@ struct clime_train {
     int32_t *rows, *target; /* [R] loss rows: row of this rank's, id it predicts */
     float *inv_temp;        /* [R] */
     /* of a model with experts: what their routers chose for each row, and for the loss rows; else NULL */
-    uint32_t *routing, *loss_routing; /* [T], [R] */
+    uint32_t *routing, *loss_routing; /* [T], [n_loss] of the whole batch */
+    int32_t *choices;                 /* [T of all ranks, k] of a layer; NULL where none share the batch */
 
     /* the head; R = loss rows, C = rows of a chunk */
     void *head_x;          /* [R, D] residual stream of the loss rows */

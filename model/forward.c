@@ -117,7 +117,7 @@ static void travelling_rows(struct clime_model *m, int l, const struct clime_bat
 
 /* down_norm = sum over the chosen experts e of weight_e expert_out_e, plus the shared one's. Every rank chooses alike
  * and adds its columns. */
-static void experts(struct clime_model *m, int l, const struct clime_batch *b, void *const *a) {
+static void experts_of_rows(struct clime_model *m, int l, const struct clime_batch *b, void *const *a) {
     const struct clime_ops *ops = m->ops;
     const struct clime_router *r = &m->cfg.router;
     const int *w = m->layout.layer[l].w;
@@ -139,6 +139,21 @@ static void experts(struct clime_model *m, int l, const struct clime_batch *b, v
                  m->cfg.shared_gate ? a[CLIME_ACT_SHARED_WEIGHT] : NULL,
                  clime_ranks_mine(m, T, row, a[CLIME_ACT_PARTS], a[CLIME_ACT_DOWN_NORM]));
     clime_ranks_gather(m, T, 1, row, a[CLIME_ACT_PARTS], a[CLIME_ACT_DOWN_NORM]);
+}
+
+/* Cut by cut, as the backward pass adds up the gradients of experts: a cut's rows of an expert lie together. */
+static void experts(struct clime_model *m, int l, const struct clime_batch *b, void *const *a) {
+    struct clime_batch cut = *b;
+    if (b->cuts <= 1) {
+        experts_of_rows(m, l, b, a);
+        return;
+    }
+    cut.T = b->T / b->cuts;
+    for (int i = 0; i < b->cuts; i++) {
+        const struct clime_layer_act act = clime_layer_cut(m, a, i, cut.T);
+        if (b->routing) cut.routing = b->routing + i * cut.T;
+        experts_of_rows(m, l, &cut, act.at);
+    }
 }
 
 static void (*const mlps[])(struct clime_model *, int, const struct clime_batch *,

@@ -21,6 +21,7 @@ void clime_layer_acts(const struct clime_model *m, struct clime_act_info out[CLI
     enum clime_act_cost qkv = c->qk_norm || latent ? product : cheap;
     size_t E = (size_t)c->router.E, k = (size_t)c->router.k, FE = (size_t)c->F_expert, FS = (size_t)c->F_shared;
     size_t some = E ? 1 : 0, shared = FS ? 1 : 0, gate = c->shared_gate ? 1 : 0, i32 = sizeof(int32_t);
+    size_t start = some * ((E + 1) * i32 + 63) / 64 * 64; /* cuts' lie one behind the other, aligned */
     size_t whole = E && m->ranks.whole_experts ? 1 : 0, GU = 2 * (k * FE > F ? k * FE : F) / n;
     if (whole && 2 * k * FE > GU) GU = 2 * k * FE; /* all rows may choose one rank's */
     const size_t gathered[] = {D, whole || F > k * FE ? F : k * FE, FS, latent ? HV : Q};
@@ -61,7 +62,7 @@ void clime_layer_acts(const struct clime_model *m, struct clime_act_info out[CLI
         [CLIME_ACT_SCORES] = {"scores", E * f32, 0, product, CLIME_ACT_SCORES},
         [CLIME_ACT_CHOSEN] = {"chosen", k * i32, 0, product, CLIME_ACT_CHOSEN},
         [CLIME_ACT_WEIGHTS] = {"weights of experts", k * f32, 0, product, CLIME_ACT_WEIGHTS},
-        [CLIME_ACT_START] = {"start", 0, some * (E + 1) * i32, product, CLIME_ACT_START},
+        [CLIME_ACT_START] = {"start", 0, start, product, CLIME_ACT_START},
         [CLIME_ACT_FROM] = {"from", k * i32, 0, product, CLIME_ACT_FROM},
         [CLIME_ACT_AT] = {"at", k * i32, 0, product, CLIME_ACT_AT},
         [CLIME_ACT_EXPERT_IN] = {"expert_in", k * D * dt, 0, cheap, CLIME_ACT_EXPERT_IN},
@@ -76,4 +77,14 @@ void clime_layer_acts(const struct clime_model *m, struct clime_act_info out[CLI
         [CLIME_ACT_SHARED_WEIGHT] = {"shared_weight", gate * f32, 0, product, CLIME_ACT_SHARED_WEIGHT},
     };
     for (int i = 0; i < CLIME_ACT_N; i++) out[i] = rows[i];
+}
+
+struct clime_layer_act clime_layer_cut(const struct clime_model *m, void *const *a, int i, int rows) {
+    struct clime_act_info acts[CLIME_ACT_N];
+    struct clime_layer_act out;
+    clime_layer_acts(m, acts);
+    for (int k = 0; k < CLIME_ACT_N; k++)
+        out.at[k] = a[k] ? (char *)a[k] + (size_t)i * clime_act_bytes(&acts[k], rows) : NULL;
+    if (a[CLIME_ACT_DOWN_NORM] == a[CLIME_ACT_DOWN]) out.at[CLIME_ACT_DOWN_NORM] = out.at[CLIME_ACT_DOWN];
+    return out;
 }

@@ -20,7 +20,7 @@ enum clime_act_cost {
 
 struct clime_act_info {
     const char *name;
-    size_t row_bytes, fixed_bytes; /* of each row, and of any number of rows; both 0: this model has none */
+    size_t row_bytes, fixed_bytes; /* of each row, and of any number of rows of a cut; both 0: this model has none */
     enum clime_act_cost cost;
     int server; /* in a server: whose memory it has, which may be its own; -1 = a plane of KV, or it is not wanted */
 };
@@ -28,6 +28,9 @@ void clime_layer_acts(const struct clime_model *m, struct clime_act_info out[CLI
 static inline size_t clime_act_bytes(const struct clime_act_info *a, int rows) {
     return (size_t)rows * a->row_bytes + a->fixed_bytes;
 }
+
+/* Of rows that are cut (struct clime_batch): the buffers of an MLP's cut i of `rows` rows, as if it were alone. */
+struct clime_layer_act clime_layer_cut(const struct clime_model *m, void *const *a, int i, int rows);
 
 /* Runs layer l. With delta, x = res + delta comes first (the sum of the layer before, fused with this layer's norm);
  * without, x holds the residual stream already. Leaves x2 and down_norm, whose sum enters the next layer. */

@@ -263,8 +263,9 @@ struct clime_batch {
     const int32_t *pos;  /* [T] device */
     const int32_t *slot; /* [T] device, paged: page * CLIME_PAGE + place; NULL = packed */
     struct clime_attn attn;
-    struct clime_kv *kv;           /* NULL = packed */
-    uint32_t *routing;             /* [T] device: folds what the routers choose (ops->route); NULL = nobody asks */
+    struct clime_kv *kv; /* NULL = packed */
+    uint32_t *routing;   /* [T] device: folds what the routers choose (ops->route); NULL = nobody asks */
+    int cuts; /* packed: each of so many parts of the rows has its experts' rows together; 0 or 1: all rows */
     struct clime_context *context; /* packed: the T rows are this rank's of those that attn is of; NULL = all are */
     struct clime_travel *travel;   /* packed: rows go to experts that stay with their rank; NULL = all are here */
     bool again;                    /* for the backward pass, which needs nothing of what those experts would give */

@@ -33,7 +33,8 @@ static void size_acts(struct clime_train *t) {
         acts[CLIME_ACT_LSE].row_bytes = (size_t)(t->o.rows.ranks * clime_context_heads(t->context)) * sizeof(float);
     for (int i = 0; i < CLIME_ACT_N; i++)
         t->acts[i] = (struct clime_act_buffer){.name = acts[i].name,
-                                               .layer_bytes = clime_act_bytes(&acts[i], t->max_rows),
+                                               .layer_bytes = clime_act_bytes(&acts[i], t->max_rows) +
+                                                              (size_t)(t->n_cuts - 1) * acts[i].fixed_bytes,
                                                .keep = acts[i].cost != CLIME_ACT_CHEAP && acts[i].cost <= level};
 }
 
@@ -251,7 +252,9 @@ static void plan_train(struct clime_train *t) {
     clime_plan_add(p, "loss rows", R * 4, (void **)&t->rows);
     clime_plan_add(p, "targets", R * 4, (void **)&t->target);
     clime_plan_add(p, "inv_temp", R * 4, (void **)&t->inv_temp);
-    clime_plan_add(p, "routing of loss rows", R * routed, (void **)&t->loss_routing);
+    clime_plan_add(p, "routing of loss rows", whole * routed, (void **)&t->loss_routing);
+    clime_plan_add(p, "choices of all rows", t->context ? back * whole * K * sizeof *t->choices : 0,
+                   (void **)&t->choices);
     clime_plan_add(p, "head_x", R * D * dt, &t->head_x);
     clime_plan_add(p, "head_y", R * D * dt, &t->head_y);
     clime_plan_add(p, "head_rstd", R * 4, (void **)&t->head_rstd);
@@ -421,7 +424,8 @@ static void upload(struct clime_train *t, const struct clime_packed_batch *b) {
 }
 
 struct clime_batch clime_train_batch(const struct clime_train *t) {
-    struct clime_batch out = {.T = t->T, .ids = t->ids, .pos = t->pos, .context = t->context, .travel = t->travel};
+    struct clime_batch out = {
+        .T = t->T, .ids = t->ids, .pos = t->pos, .cuts = t->n_cuts, .context = t->context, .travel = t->travel};
     out.attn = (struct clime_attn){.n_seq = t->n_seq, .q_start = t->q_start, .h_q_start = t->start};
     for (int s = 0; s < t->n_seq; s++) {
         int len = t->start[s + 1] - t->start[s];
@@ -489,13 +493,12 @@ static void run_head(struct clime_train *t, int R, bool entropy) {
     }
 }
 
-/* Ranks that share the batch have each computed the numbers of their own rows. */
-static void share_numbers(struct clime_train *t, bool entropy) {
+/* Ranks that share the batch have each filled what is of their own loss rows. */
+static void share_loss_rows(const struct clime_train *t, void *x) {
     int from[CLIME_CUTS_MAX + 1];
     if (!t->context) return;
     for (int r = 0; r <= t->o.rows.ranks; r++) from[r] = t->loss_from[r * t->n_cuts];
-    clime_context_share(t->context, from, t->logp);
-    if (entropy) clime_context_share(t->context, from, t->entropy);
+    clime_context_share(t->context, from, x);
 }
 
 /* The device has done everything, and the weights were there. */
@@ -533,7 +536,8 @@ enum clime_err clime_train_forward(struct clime_train *t, const struct clime_pac
     if (b->n_loss) {
         run_layers(t, &batch);
         run_head(t, t->R, save || entropy);
-        share_numbers(t, save || entropy);
+        share_loss_rows(t, t->logp);
+        if (save || entropy) share_loss_rows(t, t->entropy);
         t->m->ops->copy_out(t->m->dev, logp, t->logp, (size_t)b->n_loss * 4);
         if (entropy) t->m->ops->copy_out(t->m->dev, entropy, t->entropy, (size_t)b->n_loss * 4);
     } else {
@@ -548,8 +552,21 @@ void clime_train_routing(const struct clime_train *t, const struct clime_packed_
     struct clime_model *m = t->m;
     CHECK(t->routing);
     if (b->n_loss == 0) return;
-    clime_gather_routing(m, b->n_loss, t->rows, t->routing, t->loss_routing);
+    if (t->R) clime_gather_routing(m, t->R, t->rows, t->routing, t->loss_routing + clime_train_first_loss(t));
+    share_loss_rows(t, t->loss_routing);
     m->ops->copy_out(m->dev, routing, t->loss_routing, (size_t)b->n_loss * sizeof *routing);
+}
+
+/* What layer l chose for all rows of the batch, on the device. */
+static const int32_t *choices_of(const struct clime_train *t, int l) {
+    const int k = t->m->cfg.router.k, own = t->T * k;
+    const int32_t *chosen = clime_train_act(t, l).at[CLIME_ACT_CHOSEN];
+    int from[CLIME_CUTS_MAX + 1];
+    if (!t->context) return chosen;
+    for (int r = 0; r <= t->o.rows.ranks; r++) from[r] = r * own;
+    t->m->ops->copy(t->m->dev, t->choices + from[t->o.rows.rank], chosen, (size_t)own * sizeof *chosen);
+    clime_context_share(t->context, from, t->choices);
+    return t->choices;
 }
 
 int32_t *clime_train_choices(const struct clime_train *t, const struct clime_packed_batch *b) {
@@ -562,7 +579,7 @@ int32_t *clime_train_choices(const struct clime_train *t, const struct clime_pac
     int32_t *out = xmalloc((size_t)m->cfg.L * n * sizeof *out);
     for (int l = 0; l < m->cfg.L; l++) {
         if (!clime_config_has_experts(&m->cfg, l)) continue;
-        m->ops->copy_out(m->dev, out + at, clime_train_act(t, l).at[CLIME_ACT_CHOSEN], n * sizeof *out);
+        m->ops->copy_out(m->dev, out + at, choices_of(t, l), n * sizeof *out);
         at += n;
     }
     return out;

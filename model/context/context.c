@@ -126,18 +126,19 @@ static void to_rows(struct clime_context *c, int kind, const void *y, void *x) {
     c->ops->gather(c->dev, c->T * first_head(c, kind, c->n), c->heads.Dh, c->to_rows[kind], c->parts, x);
 }
 
-void clime_context_share(struct clime_context *c, const int *from, float *x) {
-    const size_t own = (size_t)from[c->me] * sizeof *x, own_end = (size_t)from[c->me + 1] * sizeof *x;
+void clime_context_share(struct clime_context *c, const int *from, void *x) {
+    size_t at[CLIME_GROUP_MAX + 1];
     struct clime_move sends[CLIME_GROUP_MAX], receives[CLIME_GROUP_MAX];
     int n_sends = 0, n_receives = 0;
     const int base = c->links->rank - c->me;
     if (c->error.code) return;
+    for (int r = 0; r <= c->n; r++) at[r] = (size_t)from[r] * 4;
     for (int k = 1; k < c->n; k++) {
         const int r = (c->me + k) % c->n;
-        if (own < own_end) sends[n_sends++] = (struct clime_move){base + r, (char *)x + own, own_end - own};
-        if (from[r] < from[r + 1])
-            receives[n_receives++] =
-                (struct clime_move){base + r, x + from[r], (size_t)(from[r + 1] - from[r]) * sizeof *x};
+        if (at[c->me] < at[c->me + 1])
+            sends[n_sends++] = (struct clime_move){base + r, (char *)x + at[c->me], at[c->me + 1] - at[c->me]};
+        if (at[r] < at[r + 1])
+            receives[n_receives++] = (struct clime_move){base + r, (char *)x + at[r], at[r + 1] - at[r]};
     }
     clime_links_exchange(c->links, "sharing the figures of a pack", sends, n_sends, receives, n_receives, &c->error);
 }

@@ -55,7 +55,7 @@ void clime_context_attn_bwd(struct clime_context *c, const struct clime_attn *a,
                             const void *v, const void *out, const float *lse, const void *dout, void *dq, void *dk,
                             void *dv);
 
-/* x[from[n]] of which rank r has filled [from[r], from[r + 1]) is whole on all. */
-void clime_context_share(struct clime_context *c, const int *from, float *x);
+/* x[from[n]] of 4 bytes each, of which rank r has filled [from[r], from[r + 1]), is whole on all. */
+void clime_context_share(struct clime_context *c, const int *from, void *x);
 
 #endif

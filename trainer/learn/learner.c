@@ -131,11 +131,11 @@ static void derive_ranks(struct clime_learner_options *o) {
 /* What of a layer does not go over cut rows yet. */
 static enum clime_err check_cuts(const struct clime_learner *l, struct clime_error *e) {
     const struct clime_config *c = &l->model->cfg;
-    const char *what = c->latent.R ? "latent attention" : c->router.E ? "experts" : NULL;
-    if (!what) return CLIME_OK;
-    return clime_fail(e, CLIME_ERR_INPUT,
-                      "--context-parallel-size %d: %s has %s, which cannot be computed by several ranks yet",
-                      l->opts.context_parallel, c->architecture, what);
+    if (!c->latent.R) return CLIME_OK;
+    return clime_fail(
+        e, CLIME_ERR_INPUT,
+        "--context-parallel-size %d: %s has latent attention, which cannot be computed by several ranks yet",
+        l->opts.context_parallel, c->architecture);
 }
 
 /* Experts that stay with a rank each. */
@@ -150,6 +150,11 @@ static enum clime_err check_experts(const struct clime_learner *l, struct clime_
                           n, o->n_ranks, o->n_ranks == 1 ? "" : "s");
     if (!c->router.E)
         return clime_fail(e, CLIME_ERR_INPUT, "--expert-model-parallel-size %d: %s has no experts", n, c->architecture);
+    if (o->context_parallel > 1)
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "--expert-model-parallel-size %d: with --context-parallel-size %d every rank must have all "
+                          "experts (1)",
+                          n, o->context_parallel);
     if (c->router.E % n)
         return clime_fail(e, CLIME_ERR_INPUT, "--expert-model-parallel-size %d does not divide the %d experts of %s", n,
                           c->router.E, c->architecture);

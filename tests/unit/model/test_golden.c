@@ -347,7 +347,7 @@ static void test_ways(void **state) {
             int head_chunk, n_parts, cuts;
         } ways[] = {{7, 1, 1}, {1, 1, 1}, {0, 2, 1}, {0, 4, 1}, {5, 3, 1}, {0, 1, 2}, {7, 1, 4}, {0, 3, 8}};
         for (size_t k = 0; k < CLIME_COUNT(ways); k++) {
-            n_cuts = g.m->cfg.router.E || g.m->cfg.latent.R ? 1 : ways[k].cuts;
+            n_cuts = g.m->cfg.latent.R ? 1 : ways[k].cuts;
             run_parts(&g, CLIME_RECOMPUTE_NONE, ways[k].head_chunk, false, ways[k].n_parts, again, NULL, other);
             assert_memory_equal(logp, again, R * 4);
             for (int s = 0; s < g.m->layout.n_slices; s++) {

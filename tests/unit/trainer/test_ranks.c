@@ -100,17 +100,19 @@ static void same_weights_on_any_number_of_ranks(void **state) {
 /* Packs whose rows are cut: the cuts decide the weights, and not how many ranks have them. Packs of five sequences, of
  * one, of two, whose rows the cuts do not divide; cuts without loss rows; rounds that leave ranks without a pack; key
  * and value heads that ranks have two of, one or none; biases, norms of both kinds, frozen ones among them; heads that
- * are the embedding and others; all levels of recomputing. */
+ * are the embedding and others; experts, shared ones and frozen ones; all levels of recomputing. */
 static void same_weights_on_any_number_of_ranks_that_share_a_pack(void **state) {
-    static const char *const names[] = {"qwen3", "qwen2", "llama", "glm4"};
+    static const char *const names[] = {"qwen3", "qwen2", "llama", "glm4", "qwen3_moe", "glm4_moe"};
     static const char *frozen[] = {"k_proj", "embed_tokens", "layers.0.mlp", "q_norm"};
+    enum { FAMILIES = CLIME_COUNT(names) };
     (void)state;
-    for (int i = 0; i < 2 * (int)CLIME_COUNT(names) + 2; i++) {
-        const int name = i / 2 % (int)CLIME_COUNT(names), cuts = i % 4 < 2 ? 4 : 2, tokens = cuts == 4 ? 100 : 45;
+    for (int i = 0; i < 2 * FAMILIES + 3; i++) { /* the last with frozen tensors: qwen3 twice, qwen3_moe */
+        const int name = i < 2 * FAMILIES ? i / 2 : (i - 2 * FAMILIES) / 2 * 4, cuts = i % 4 < 2 ? 4 : 2,
+                  tokens = cuts == 4 ? 100 : 45;
         char alone[65], uncut[65], hex[65];
         struct clime_learner_options o = ranks_of(names[name], i % 2 ? "f32" : "bf16", 1, 4);
         o.recompute = (enum clime_recompute)(i % 3);
-        if (i >= 2 * (int)CLIME_COUNT(names)) o.freeze = (struct clime_opt_list){frozen, 4};
+        if (i >= 2 * FAMILIES) o.freeze = (struct clime_opt_list){frozen, 4};
         train_packs(&o, tokens, uncut);
         o.context_parallel = cuts;
         train_packs(&o, tokens, alone);
@@ -195,7 +197,7 @@ static void checkpoints_do_not_know_the_ranks(void **state) {
 static void the_plan_says_what_is_taken(void **state) {
     (void)state;
     for (int i = 0; i < 16; i++) {
-        const char *name = i & 8 ? "qwen2" : "qwen3_moe";
+        const char *name = (i & 12) == 8 ? "qwen2" : "qwen3_moe";
         struct clime_learner_options o = ranks_of(i & 1 ? "glm4" : name, i & 2 ? "f32" : "bf16", 2, 4);
         o.shard_weights = i & 4 ? CLIME_SHARD_ON : CLIME_SHARD_OFF;
         o.context_parallel = i & 8 ? 2 + (i & 2) : 0;
@@ -286,6 +288,7 @@ static void what_cannot_be_shared_is_refused(void **state) {
         const char *why;
         int cuts;
         const char *name;
+        int experts;
     } cases[] = {{2, 3, false, false, "--gradient-lanes 3: 1, 2, 4"},
                  {4, 2, false, false, "--gradient-lanes 2 cannot be shared by 4 ranks"},
                  {3, 0, false, false, "3 ranks"},
@@ -293,8 +296,8 @@ static void what_cannot_be_shared_is_refused(void **state) {
                  {2, 4, true, true, "--shard-weights on: with --colocate"},
                  {4, 4, false, false, "--context-parallel-size 3: a power of two", 3},
                  {2, 2, false, false, "--context-parallel-size 4: it must divide the 2 lanes", 4},
-                 {2, 2, false, false, "Qwen3MoeForCausalLM has experts, which cannot", 2, "qwen3_moe"},
-                 {2, 2, false, false, "has latent attention, which cannot", 2, "deepseek_v3"}};
+                 {2, 2, false, false, "has latent attention, which cannot", 2, "deepseek_v3"},
+                 {2, 2, false, false, "with --context-parallel-size 2 every rank must have all", 2, "qwen3_moe", 2}};
     struct clime_learner *l;
     struct clime_error e;
     (void)state;
@@ -302,6 +305,7 @@ static void what_cannot_be_shared_is_refused(void **state) {
         const char *name = cases[i].name ? cases[i].name : "qwen3";
         struct clime_learner_options o = ranks_of(name, "f32", cases[i].n_ranks, cases[i].lanes);
         o.context_parallel = cases[i].cuts;
+        o.expert_parallel = cases[i].experts;
         if (cases[i].parts) o.shard_weights = CLIME_SHARD_ON;
         o.read_by_servers = cases[i].shared;
         assert_int_equal(clime_learner_prepare(&o, &l, &e), CLIME_ERR_INPUT);

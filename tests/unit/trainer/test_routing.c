@@ -1,21 +1,29 @@
 /* The experts that drew a token, as a server says them, against those that a step's forward pass chooses: alike with
- * the same weights however rows are packed and layers computed again, told with their place where one router is
- * another, with the layer where one expert is, and compared only where there is something to compare. */
+ * the same weights however rows are packed, cut over ranks and layers computed again, told with their place where one
+ * router is another, with the layer where one expert is, and compared only where there is something to compare. */
 #define LEARNERS_ONLY
 #include "kernels/checksum.h"
 #include "tests/unit/trainer/learner_test.h"
+#include "trainer/learn/follower.h"
 #include "trainer/learn/routing.h"
 
 enum { N = 3, PROMPT = 4, LEN = 18, RESPONSE = LEN - PROMPT, VERSION = 7 };
 
-static struct clime_learner *learner(const char *golden, enum clime_recompute recompute) {
+/* Of so many ranks, which share each pack. */
+static struct clime_learner *learner_of(int n_ranks, const char *golden, enum clime_recompute recompute) {
     struct clime_learner_options o = options_of(golden, "f32");
     o.recompute = recompute;
     o.lr = 0;
+    o.n_ranks = o.context_parallel = n_ranks;
+    o.rank_limit_us = 120000000;
     offered = (size_t)1 << 30;
     struct clime_learner *l = prepare_with(&o);
     start(l);
     return l;
+}
+
+static struct clime_learner *learner(const char *golden, enum clime_recompute recompute) {
+    return learner_of(1, golden, recompute);
 }
 
 static void turn_router(struct clime_learner *l, int layer) {
@@ -160,7 +168,7 @@ static void test_which_layer(void **state) {
     }
 }
 
-/* The step finds it, from its own choices, where they are kept. */
+/* The step finds it, from its own choices, where they are kept; also where ranks share a pack, each with some rows. */
 static void test_layer_of_a_step(void **state) {
     (void)state;
     static const char *const golden[] = {"qwen3_moe", "glm4_moe"}; /* the first layer of the second is dense */
@@ -184,11 +192,16 @@ static void test_layer_of_a_step(void **state) {
             free(choices);
         }
         s[1]->routing[token] = kept ? said : said ^ 1;
-        struct clime_step_stats stats = step(l, s);
-        assert_int_equal(stats.routing_wrong, 1);
-        assert_true(stats.routing_at.sample == 1 && stats.routing_at.token == token);
-        assert_int_equal(stats.routing_at.layer, kept ? layer : -1);
+        struct clime_learner *shared = learner_of(2, golden[kind % 2], l->opts.recompute);
+        for (int ranks = 1; ranks <= 2; ranks++) {
+            struct clime_step_stats stats = step(ranks == 1 ? l : shared, s);
+            assert_int_equal(stats.routing_tokens, N * RESPONSE);
+            assert_int_equal(stats.routing_wrong, 1);
+            assert_true(stats.routing_at.sample == 1 && stats.routing_at.token == token);
+            assert_int_equal(stats.routing_at.layer, kept ? layer : -1);
+        }
         for (int i = 0; i < N; i++) clime_sample_free(s[i]);
+        clime_learner_close(shared);
         clime_learner_close(l);
     }
 }
@@ -230,8 +243,9 @@ static void test_another_router(void **state) {
     clime_learner_close(other);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_alike), cmocka_unit_test(test_which_layer),
                                        cmocka_unit_test(test_layer_of_a_step), cmocka_unit_test(test_another_router)};
+    if (argc == 2 && !strcmp(argv[1], "rank")) return clime_follower_main();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
