@@ -175,12 +175,92 @@ static void register_metrics(struct clime_router *r) {
                                           (int)CLIME_COUNT(seconds));
 }
 
+static enum clime_err open_router(const struct options *o, struct clime_router *r, struct clime_concurrency *fit,
+                                  struct clime_error *e) {
+    const struct clime_workers_options wo = {
+        .fail_threshold = (int)o->fail_threshold,
+        .ok_threshold = (int)o->ok_threshold,
+        .policy = clime_policies[o->policy],
+        .session_ttl_us = (int64_t)(o->session_ttl * 1e6),
+        .slack = o->session_slack,
+        .max_load = o->max_worker_load,
+    };
+    *fit = (struct clime_concurrency){
+        .n_threads = (int)o->http_threads, .n_ports = 1 + (o->admin_port >= 0), .max_kept = MAX_KEPT};
+    if (clime_router_fit_descriptors(fit, e)) return e->code;
+    *r = (struct clime_router){
+        .workers = clime_workers_new(&wo),
+        .connections = clime_connections_new(fit->max_kept),
+        .worker_key = o->worker_key,
+        .api_key = o->api_key,
+        .request_timeout_us = (int64_t)(o->request_timeout * 1e6),
+        .control_timeout_us = (int64_t)(o->control_timeout * 1e6),
+        .probe_interval_us = (int64_t)(o->probe_interval * 1e6),
+        .probe_timeout_us = (int64_t)(o->probe_timeout * 1e6),
+        .suspect_after_us = o->suspect_after > 0 ? (int64_t)(o->suspect_after * 1e6) : INT64_MAX,
+        .evict_after_us = (int64_t)(o->evict_after * 1e6),
+        .replay_memory = {.max = o->replay_memory},
+        .replay_wait_us = (int64_t)(o->replay_wait * 1e6),
+        .max_retries = (int)o->max_retries,
+        .max_reply = (size_t)o->max_body,
+    };
+    const uint64_t who[] = {(uint64_t)clime_wall_us(), (uint64_t)getpid()};
+    snprintf(r->instance, sizeof r->instance, "%016llx", (unsigned long long)clime_hash64(who, 2));
+    register_metrics(r);
+    const struct clime_router_queue_options qo = {.max_waiting = (int)o->queue_size,
+                                                  .max_going = (int)o->max_in_flight,
+                                                  .timeout_us = (int64_t)(o->queue_timeout * 1e6)};
+    if (o->queue_size > 0) r->queue = clime_router_queue_new(&qo);
+    return add_known_workers(r, o, e);
+}
+
+static enum clime_err open_http(const struct options *o, struct clime_router *r, int n_threads,
+                                struct clime_http_server **http, struct clime_error *e) {
+    const char *admin_host = o->admin_host ? o->admin_host : o->host;
+    if (clime_http_port_check("port", o->host, (int)o->port, e) ||
+        clime_http_port_check("health-port", o->host, (int)o->health_port, e) ||
+        clime_http_port_check("admin-port", admin_host, (int)o->admin_port, e) ||
+        clime_http_client_trust(o->ca_certificate, e))
+        return e->code;
+    const struct clime_http_options ho = {
+        .host = o->host,
+        .port = (int)o->port,
+        .n_threads = n_threads,
+        .n_slots = (int)(o->max_in_flight + o->queue_size),
+        .max_body = (size_t)o->max_body,
+        .max_body_memory = (size_t)o->max_body_memory,
+        .api_key = o->api_key,
+        .tls_certificate = o->tls_certificate,
+        .admin_key = o->admin_key,
+        .key_file = o->key_file,
+        .has_admin_port = o->admin_port >= 0,
+        .admin_port = (int)o->admin_port,
+        .admin_host = admin_host,
+        .cors_origins = o->cors_origins.items,
+        .n_cors_origins = o->cors_origins.n,
+        .routes = clime_router_routes,
+        .health_routes = o->health_port < 0 ? NULL : clime_router_health_routes,
+        .health_port = (int)o->health_port,
+        .context = r,
+    };
+    return clime_http_server_start(&ho, http, e);
+}
+
+/* Any of the ports may have been chosen by the system. */
+static void log_ports(const struct options *o, const struct clime_http_server *http) {
+    LOG_INFO("serving on %s:%d, policy %s", o->host, clime_http_server_port(http), clime_policies[o->policy]->name);
+    if (o->admin_port >= 0)
+        LOG_INFO("control calls on %s:%d", o->admin_host ? o->admin_host : o->host, clime_http_server_admin_port(http));
+    if (o->health_port >= 0) LOG_INFO("health on %s:%d", o->host, clime_http_server_health_port(http));
+}
+
 int main(int argc, char **argv) {
     struct clime_error e = {0};
     struct options o = {0};
     struct clime_http_server *http = NULL;
     struct clime_discovery *discovery = NULL;
     struct clime_router r = {0};
+    struct clime_concurrency fit;
 
     clime_malloc_limits(argv, GIVE_BACK_BYTES);
     clime_log_open("router", CLIME_LOG_INFO);
@@ -192,78 +272,16 @@ int main(int argc, char **argv) {
     clime_log_open("router", (enum clime_log_level)o.log_level);
     clime_process_begin();
     clime_http_client_global_init();
-
-    const struct clime_workers_options wo = {
-        .fail_threshold = (int)o.fail_threshold,
-        .ok_threshold = (int)o.ok_threshold,
-        .policy = clime_policies[o.policy],
-        .session_ttl_us = (int64_t)(o.session_ttl * 1e6),
-        .slack = o.session_slack,
-        .max_load = o.max_worker_load,
-    };
-    struct clime_concurrency fit = {
-        .n_threads = (int)o.http_threads, .n_ports = 1 + (o.admin_port >= 0), .max_kept = MAX_KEPT};
-    if (clime_router_fit_descriptors(&fit, &e)) goto failed;
-    r = (struct clime_router){
-        .workers = clime_workers_new(&wo),
-        .connections = clime_connections_new(fit.max_kept),
-        .worker_key = o.worker_key,
-        .api_key = o.api_key,
-        .request_timeout_us = (int64_t)(o.request_timeout * 1e6),
-        .control_timeout_us = (int64_t)(o.control_timeout * 1e6),
-        .probe_interval_us = (int64_t)(o.probe_interval * 1e6),
-        .probe_timeout_us = (int64_t)(o.probe_timeout * 1e6),
-        .suspect_after_us = o.suspect_after > 0 ? (int64_t)(o.suspect_after * 1e6) : INT64_MAX,
-        .evict_after_us = (int64_t)(o.evict_after * 1e6),
-        .replay_memory = {.max = o.replay_memory},
-        .replay_wait_us = (int64_t)(o.replay_wait * 1e6),
-        .max_retries = (int)o.max_retries,
-        .max_reply = (size_t)o.max_body,
-    };
-    const uint64_t who[] = {(uint64_t)clime_wall_us(), (uint64_t)getpid()};
-    snprintf(r.instance, sizeof r.instance, "%016llx", (unsigned long long)clime_hash64(who, 2));
-    register_metrics(&r);
-    const struct clime_router_queue_options qo = {.max_waiting = (int)o.queue_size,
-                                                  .max_going = (int)o.max_in_flight,
-                                                  .timeout_us = (int64_t)(o.queue_timeout * 1e6)};
-    if (o.queue_size > 0) r.queue = clime_router_queue_new(&qo);
-    if (add_known_workers(&r, &o, &e)) goto failed;
+    if (open_router(&o, &r, &fit, &e)) goto failed;
     const struct clime_discovery_options discover = {.file = o.worker_file,
                                                      .names = o.worker_names.items,
                                                      .n_names = o.worker_names.n,
                                                      .interval_us = (int64_t)(o.discovery_interval * 1e6)};
     if (clime_discovery_start(&discover, r.workers, &discovery, &e)) goto failed;
-
-    if (clime_http_port_check("port", o.host, (int)o.port, &e) ||
-        clime_http_port_check("health-port", o.host, (int)o.health_port, &e) ||
-        clime_http_port_check("admin-port", o.admin_host ? o.admin_host : o.host, (int)o.admin_port, &e) ||
-        clime_http_client_trust(o.ca_certificate, &e))
-        goto failed;
-    const struct clime_http_options ho = {
-        .host = o.host,
-        .port = (int)o.port,
-        .n_threads = fit.n_threads,
-        .n_slots = (int)(o.max_in_flight + o.queue_size),
-        .max_body = (size_t)o.max_body,
-        .max_body_memory = (size_t)o.max_body_memory,
-        .api_key = o.api_key,
-        .tls_certificate = o.tls_certificate,
-        .admin_key = o.admin_key,
-        .key_file = o.key_file,
-        .has_admin_port = o.admin_port >= 0,
-        .admin_port = (int)o.admin_port,
-        .admin_host = o.admin_host,
-        .cors_origins = o.cors_origins.items,
-        .n_cors_origins = o.cors_origins.n,
-        .routes = clime_router_routes,
-        .health_routes = o.health_port < 0 ? NULL : clime_router_health_routes,
-        .health_port = (int)o.health_port,
-        .context = &r,
-    };
-    if (clime_http_server_start(&ho, &http, &e)) goto failed;
+    if (open_http(&o, &r, fit.n_threads, &http, &e)) goto failed;
     r.prober = clime_prober_start(&r);
     if (clime_port_file_write(o.port_file, clime_http_server_port(http), (int)o.parent_fd, &e)) goto failed;
-    LOG_INFO("serving on %s:%d, policy %s", o.host, clime_http_server_port(http), wo.policy->name);
+    log_ports(&o, http);
 
     drain(&r, clime_process_wait((int)o.parent_fd), o.drain_timeout);
 failed:
