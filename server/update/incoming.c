@@ -16,7 +16,8 @@
 
 #define MAX_UNUSED 64 /* tensors of one request that are none of the layout's rows: a tied head, tables */
 
-void clime_incoming_drop(struct clime_weight_update *u) {
+/* What has gathered. */
+static void drop(struct clime_weight_update *u) {
     if (u->incoming) {
         u->ops->bind(u->dev);
         u->ops->free(u->dev, u->incoming);
@@ -28,12 +29,12 @@ void clime_incoming_drop(struct clime_weight_update *u) {
 }
 
 void clime_incoming_forget(struct clime_weight_update *u) {
-    clime_incoming_drop(u);
+    drop(u);
     u->to_be_finished = u->torn = false;
 }
 
 void clime_incoming_tear(struct clime_weight_update *u) {
-    clime_incoming_drop(u);
+    drop(u);
     u->torn = true;
 }
 

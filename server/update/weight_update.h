@@ -141,8 +141,8 @@ enum clime_err clime_incoming_apply(struct clime_server *s, struct clime_str che
                                     struct clime_error *e);
 /* CLIME_ERR_INPUT, and nothing is left, when the update is torn. */
 enum clime_err clime_incoming_refuse_torn(struct clime_weight_update *u, struct clime_error *e);
-void clime_incoming_drop(struct clime_weight_update *u);   /* what has gathered */
-void clime_incoming_forget(struct clime_weight_update *u); /* that, and that there was an update */
+/* What has gathered is dropped, and that there was an update. */
+void clime_incoming_forget(struct clime_weight_update *u);
 
 /* SGLang's two flags as one word. */
 static inline enum clime_inflight clime_update_inflight(bool abort_all, bool flush_cache) {

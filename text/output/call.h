@@ -30,7 +30,6 @@ struct clime_calls { /* zero-initialise */
     struct clime_call *at;
     int n, size;
 };
-void clime_calls_free(struct clime_calls *c);
 
 enum clime_call_step { CLIME_CALL_MORE, CLIME_CALL_DONE, CLIME_CALL_BAD };
 

@@ -24,7 +24,7 @@ bool clime_marker_begins(struct clime_str text, size_t at, const char *marker) {
     return n < strlen(marker) && memcmp(text.ptr + at, marker, n) == 0;
 }
 
-void clime_calls_free(struct clime_calls *c) {
+static void free_calls(struct clime_calls *c) {
     for (int i = 0; i < c->n; i++) {
         clime_buf_free(&c->at[i].name);
         clime_buf_free(&c->at[i].id);
@@ -36,7 +36,7 @@ void clime_calls_free(struct clime_calls *c) {
 
 void clime_parse_free(struct clime_parse *p) {
     clime_segments_free(&p->segments);
-    clime_calls_free(&p->calls);
+    free_calls(&p->calls);
 }
 
 int clime_parse_n_calls(const struct clime_parse *p) {

@@ -61,14 +61,18 @@ static unsigned read_enum(struct clime_json *j) {
     return types;
 }
 
+static unsigned schema_types(struct clime_json *j);
+
 static unsigned read_choices(struct clime_json *j) {
     unsigned types = 0;
     if (clime_json_peek(j) != CLIME_JSON_ARRAY) return clime_json_skip(j, NULL), 0;
-    for (clime_json_array(j); clime_json_item(j);) types |= clime_schema_types(j);
+    for (clime_json_array(j); clime_json_item(j);) types |= schema_types(j);
     return types;
 }
 
-unsigned clime_schema_types(struct clime_json *j) {
+/* The types that a schema allows: type (a name or a list), enum, anyOf, oneOf, allOf; string when it says nothing.
+ * Reads one value. */
+static unsigned schema_types(struct clime_json *j) {
     struct clime_str key;
     unsigned types = 0;
     if (clime_json_peek(j) != CLIME_JSON_OBJECT) return clime_json_skip(j, NULL), CLIME_TYPE_STRING;
@@ -106,7 +110,7 @@ static void read_params(struct clime_json *j, struct clime_tool *t) {
     for (clime_json_object(j); clime_json_key(j, &key);) {
         params = grow(j, params, t->n_params, sizeof *params);
         if (!params) return;
-        params[t->n_params++] = (struct clime_tool_param){key, clime_schema_types(j)};
+        params[t->n_params++] = (struct clime_tool_param){key, schema_types(j)};
         t->params = params;
     }
 }

@@ -47,10 +47,8 @@ const struct clime_tool *clime_tools_find(const struct clime_tools *t, struct cl
 /* The types that the tool's schema gives the parameter; 0 = it says nothing. t may be NULL. */
 unsigned clime_tools_types(const struct clime_tools *t, struct clime_str tool, struct clime_str param);
 
-/* The types that a schema allows: type (a name or a list), enum, anyOf, oneOf, allOf; string when it says nothing.
- * Reads one value. */
-unsigned clime_schema_types(struct clime_json *j);
-unsigned clime_schema_type(struct clime_str name); /* the bit of one name; peers' other names of them too */
+/* The bit of a type's name in a schema; peers' other names of them too. */
+unsigned clime_schema_type(struct clime_str name);
 
 /* Appends the text as a JSON value of the first type that it fits, tried as null, integer, number, boolean, object,
  * array, string: vLLM's rule. A text that fits none is a string, and so is what JSON cannot say (1e999). */

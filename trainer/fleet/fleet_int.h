@@ -168,9 +168,6 @@ void clime_fleet_step(struct clime_fleet *f, struct clime_fleet_server *s, int64
 /* It does not serve (any more): out of the router, to be pushed to and admitted again. Any thread. */
 void clime_fleet_lost(struct clime_fleet_server *s);
 
-/* What it was asked to do failed (why: s->last): a child is started anew, an external one is left alone for a while. */
-void clime_fleet_failed(struct clime_fleet *f, struct clime_fleet_server *s);
-
 /* A push by s->way failed; where the way was chosen and not asked for, it gives way to the next simpler. */
 void clime_fleet_push_failed(struct clime_fleet *f, struct clime_fleet_server *s);
 void clime_fleet_took(struct clime_fleet *f, struct clime_fleet_server *s); /* the version, by its own word */

@@ -73,8 +73,9 @@ static void quarantine(struct clime_fleet *f, struct clime_fleet_server *s) {
     LOG_WARN("%s: it is tried again in %.0f s: %.300s", s->url, (double)pause / 1e6, s->last.msg);
 }
 
-/* A fresh process is simpler than a doubtful one, where it is ours to start. */
-void clime_fleet_failed(struct clime_fleet *f, struct clime_fleet_server *s) {
+/* What it was asked to do failed (why: s->last): a child is started anew, since a fresh process is simpler than a
+ * doubtful one; an external one is left alone for a while. */
+static void give_up_for_now(struct clime_fleet *f, struct clime_fleet_server *s) {
     if (!s->child) {
         quarantine(f, s);
         return;
@@ -90,7 +91,7 @@ void clime_fleet_push_failed(struct clime_fleet *f, struct clime_fleet_server *s
             clime_error_prefix(&s->last, "%s has taken none of %d pushes in a row", clime_fleet_name(s), MOST_REFUSED);
             f->fatal = s->last;
         }
-        clime_fleet_failed(f, s);
+        give_up_for_now(f, s);
         return;
     }
     s->way = s->way == CLIME_BY_NCCL ? CLIME_BY_IPC : CLIME_BY_HTTP;
@@ -162,7 +163,7 @@ static void choose_way(struct clime_fleet *f, struct clime_fleet_server *s, cons
 static void take_info(struct clime_fleet *f, struct clime_fleet_server *s) {
     struct server_info info;
     if (read_info(s, &info, &s->last)) {
-        clime_fleet_failed(f, s);
+        give_up_for_now(f, s);
         return;
     }
     if (!f->device[0]) {
@@ -313,7 +314,7 @@ static void end_check(struct clime_fleet *f, struct clime_fleet_server *s, enum 
     } else if (!rc && !s->last.code) {
         s->pushed = -1; /* it was started again behind our back */
     } else if (s->state == CLIME_SERVER_SUSPECT) {
-        clime_fleet_failed(f, s);
+        give_up_for_now(f, s);
     } else {
         clime_fleet_enter(s, CLIME_SERVER_SUSPECT);
         s->next_look_us = 0;
@@ -389,13 +390,13 @@ static void ended(void *arg, enum clime_err rc) {
         switch (doing) {
         case CLIME_DOING_INFO:
             if (rc)
-                clime_fleet_failed(f, s);
+                give_up_for_now(f, s);
             else
                 take_info(f, s);
             break;
         case CLIME_DOING_PROBE:
             if (rc)
-                clime_fleet_failed(f, s);
+                give_up_for_now(f, s);
             else
                 s->n_probed = s->n_failures;
             break;

@@ -25,14 +25,14 @@ void clime_tfevents_fixed(struct clime_buf *b, uint64_t v, int bytes) {
     for (int i = 0; i < bytes; i++) clime_buf_addc(b, (char)(v >> 8 * i));
 }
 
-void clime_tfevents_varint(struct clime_buf *b, uint64_t v) {
+static void varint(struct clime_buf *b, uint64_t v) {
     for (; v >= 0x80; v >>= 7) clime_buf_addc(b, (char)(v | 0x80));
     clime_buf_addc(b, (char)v);
 }
 
 void clime_tfevents_bytes(struct clime_buf *b, int field, const void *data, size_t len) {
-    clime_tfevents_varint(b, (uint64_t)field << 3 | 2);
-    clime_tfevents_varint(b, len);
+    varint(b, (uint64_t)field << 3 | 2);
+    varint(b, len);
     clime_buf_add(b, data, len);
 }
 
@@ -41,14 +41,14 @@ void clime_tfevents_text(struct clime_buf *b, int field, const char *text) {
 }
 
 void clime_tfevents_int(struct clime_buf *b, int field, uint64_t v) {
-    clime_tfevents_varint(b, (uint64_t)field << 3);
-    clime_tfevents_varint(b, v);
+    varint(b, (uint64_t)field << 3);
+    varint(b, v);
 }
 
 void clime_tfevents_double(struct clime_buf *b, int field, double v) {
     uint64_t bits;
     memcpy(&bits, &v, sizeof bits);
-    clime_tfevents_varint(b, (uint64_t)field << 3 | 1);
+    varint(b, (uint64_t)field << 3 | 1);
     clime_tfevents_fixed(b, bits, 8);
 }
 

@@ -13,9 +13,8 @@
 #define CLIME_TFEVENTS_HEAD 12 /* bytes before an event: its length and that length's CRC */
 #define CLIME_TFEVENTS_TIME 9  /* bytes of an event's first field, its time */
 
-/* Protobuf: little-endian bytes, a varint, and fields by their number. */
+/* Protobuf: little-endian bytes, and fields by their number. */
 void clime_tfevents_fixed(struct clime_buf *b, uint64_t v, int bytes);
-void clime_tfevents_varint(struct clime_buf *b, uint64_t v);
 void clime_tfevents_bytes(struct clime_buf *b, int field, const void *data, size_t len);
 void clime_tfevents_text(struct clime_buf *b, int field, const char *text);
 void clime_tfevents_int(struct clime_buf *b, int field, uint64_t v);
