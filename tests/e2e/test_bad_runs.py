@@ -148,8 +148,8 @@ def test_rl_options(d, change, says):
 LINES = [
     ("broken", b'{"prompt": "1+1", "label": "2"', ["x.jsonl:2"]),
     ("a list", b"[1]", ["x.jsonl:2"]),
-    ("no prompt", b'{"label": "2"}', ["x.jsonl:2", '"prompt"', "--input-key"]),
-    ("no label", b'{"prompt": "1+1"}', ["x.jsonl:2", '"label"', "--label-key"]),
+    ("no prompt", b'{"label": "2"}', ["x.jsonl:2", 'no "prompt" (--input-key): the row has "label"']),
+    ("no label", b'{"prompt": "1+1"}', ["x.jsonl:2", 'no "label" (--label-key): the row has "prompt"']),
     ("prompt a number", b'{"prompt": 5, "label": "2"}', ["x.jsonl:2"]),
     ("empty messages", b'{"prompt": [], "label": "2"}', ["x.jsonl:2"]),
     ("not UTF-8", b'{"prompt": "\xff", "label": "2"}', ["x.jsonl:2"]),
@@ -176,8 +176,8 @@ def test_lines(d, tmp_path, command, line, says):
 def test_sft_response_that_is_no_text(d, tmp_path):
     path = tmp_path / "x.jsonl"
     path.write_text('{"prompt": "a", "response": "b"}\n{"prompt": "a", "response": 5}\n')
-    fails(["sft", "--hf-checkpoint", d / "init", "--prompt-data", path, "--save-hf", tmp_path / "out"], "line 2",
-          "response")  # fmt: skip
+    fails(["sft", "--hf-checkpoint", d / "init", "--prompt-data", path, "--save-hf", tmp_path / "out"],
+          f"{path}, line 2", "response")  # fmt: skip
     fails(["sft", "--hf-checkpoint", d / "init", "--prompt-data", "/nowhere.jsonl", "--save-hf", tmp_path / "out"],
           "/nowhere.jsonl")  # fmt: skip
 
