@@ -52,12 +52,10 @@ static enum clime_err read_fields(const struct loader *l, int64_t line, struct c
         if (o->tool_key && clime_str_is(key, o->tool_key)) f->tools = raw;
     }
     if (!clime_json_end(&j)) return clime_fail(e, CLIME_ERR_INPUT, "%s:%lld: %s", l->path, (long long)line, je.msg);
-    if (!f->input.ptr)
-        return clime_fail(e, CLIME_ERR_INPUT, "%s:%lld: no \"%s\" (--input-key)", l->path, (long long)line,
-                          o->input_key);
-    if (o->label_key && !f->label.ptr)
-        return clime_fail(e, CLIME_ERR_INPUT, "%s:%lld: no \"%s\" (--label-key)", l->path, (long long)line,
-                          o->label_key);
+    if (!f->input.ptr || (o->label_key && !f->label.ptr)) {
+        clime_row_lacks(text, f->input.ptr ? o->label_key : o->input_key, f->input.ptr ? "label-key" : "input-key", e);
+        return clime_error_prefix(e, "%s:%lld", l->path, (long long)line);
+    }
     if (f->metadata.ptr && clime_str_is(f->metadata, "null")) f->metadata.ptr = NULL;
     if (f->tools.ptr && clime_str_is(f->tools, "null")) f->tools.ptr = NULL;
     if (f->metadata.ptr && f->metadata.ptr[0] != '{')

@@ -41,8 +41,7 @@ static enum clime_err read_row(const struct loader *l, struct clime_str json, st
     if (!clime_json_end(&j)) return clime_fail(e, CLIME_ERR_INPUT, "%s", je.msg);
     for (int i = 0; i < 2; i++)
         if (!r->answer[i].ptr)
-            return clime_fail(e, CLIME_ERR_INPUT, "no \"%s\" (--%s-key)", i ? o->rejected_key : o->chosen_key,
-                              i ? "rejected" : "chosen");
+            return clime_row_lacks(json, i ? o->rejected_key : o->chosen_key, i ? "rejected-key" : "chosen-key", e);
     return CLIME_OK;
 }
 

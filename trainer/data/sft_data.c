@@ -33,9 +33,10 @@ static void set_add(struct clime_sft_set *set, struct clime_sample *s, int sourc
 
 /* ---- prompt and response ---- */
 
-/* One sample from one line; NULL with *e set when the response is no text. */
-static struct clime_sample *make_sample(const struct clime_prompt *p, const struct clime_tokenizer *tok,
-                                        struct clime_tok_scratch *scratch, struct clime_error *e) {
+/* One sample from one line of the source; NULL with *e set when the response is no text. */
+static struct clime_sample *make_sample(const struct clime_prompt *p, const char *source,
+                                        const struct clime_tokenizer *tok, struct clime_tok_scratch *scratch,
+                                        struct clime_error *e) {
     struct clime_arena arena;
     struct clime_json j;
     struct clime_str text;
@@ -44,7 +45,7 @@ static struct clime_sample *make_sample(const struct clime_prompt *p, const stru
     clime_arena_init(&arena, MAX_RESPONSE_BYTES);
     clime_json_init(&j, p->label ? p->label : "null", p->label ? strlen(p->label) : 4, &arena, e);
     if (!clime_json_string(&j, &text)) {
-        clime_error_prefix(e, "line %lld: the response must be a string", (long long)p->line);
+        clime_error_prefix(e, "%s, line %lld: the response must be a string", source, (long long)p->line);
         goto done;
     }
     clime_ids_append(&ids, p->ids, (size_t)p->n_ids);
@@ -76,7 +77,8 @@ static enum clime_err load_pairs(const struct clime_sft_data_options *o, const s
     if (err) return err;
     struct clime_tok_scratch *scratch = clime_tok_scratch_new(tok);
     for (int i = 0; i < data.n && !err; i++) {
-        struct clime_sample *s = make_sample(&data.prompts[i], tok, scratch, e);
+        struct clime_sample *s =
+            make_sample(&data.prompts[i], o->data.sources[data.prompts[i].source], tok, scratch, e);
         if (s)
             set_add(set, s, data.prompts[i].source, max_len, &size);
         else
@@ -168,7 +170,7 @@ static enum clime_err read_messages(const struct row_loader *l, struct clime_str
     if (!clime_json_end(&j))
         rc = clime_fail(e, CLIME_ERR_INPUT, "%s", je.msg);
     else if (!messages.ptr)
-        rc = clime_fail(e, CLIME_ERR_INPUT, "no \"%s\" (--messages-key)", l->o->messages_key);
+        rc = clime_row_lacks(json, l->o->messages_key, "messages-key", e);
     else
         rc = clime_conversation_read(&l->renderer, l->scratch, messages, tools, out, e);
     clime_arena_free(&arena);

@@ -1,0 +1,32 @@
+/* What a row has in place of a member that it lacks; see row.h. Called by the loaders, on their thread. No state. */
+#include "trainer/data/row.h"
+
+#include "common/json/scan.h"
+#include "common/json/write.h"
+
+#define MOST_NAMES 8
+#define MOST_BYTES 40 /* of a name: 8 of them leave room for the file's in the error */
+
+enum clime_err clime_row_lacks(struct clime_str row, const char *member, const char *option, struct clime_error *e) {
+    struct clime_arena arena;
+    struct clime_json j;
+    struct clime_error je = {0};
+    struct clime_buf names;
+    struct clime_jw w;
+    struct clime_str name;
+    int n = 0;
+    clime_arena_init(&arena, row.len + 4096);
+    clime_buf_init(&names, 4096);
+    clime_jw_init(&w, &names);
+    clime_json_init(&j, row.ptr, row.len, &arena, &je);
+    for (clime_json_object(&j); clime_json_key(&j, &name); clime_json_skip(&j, NULL), n++) {
+        if (n >= MOST_NAMES) continue;
+        clime_buf_adds(&names, n ? ", " : "");
+        clime_jw_str(&w, (struct clime_str){name.ptr, name.len < MOST_BYTES ? name.len : MOST_BYTES});
+    }
+    clime_fail(e, CLIME_ERR_INPUT, "no \"%.80s\" (--%s): the row has %s%s", member, option, n ? names.data : "nothing",
+               n > MOST_NAMES ? ", ..." : "");
+    clime_buf_free(&names);
+    clime_arena_free(&arena);
+    return CLIME_ERR_INPUT;
+}
