@@ -16,7 +16,7 @@
 #
 # --no-save-optim: no 113 GB checkpoints, only Hugging Face folders of 19 GB; a restart runs the recorded steps again.
 set -eu
-[ $# -ge 2 ] || { sed -n '2,7s/^# *//p' "$0" >&2; exit 2; }
+[ $# -ge 2 ] || { sed -n '2,6s/^# *//p' "$0" >&2; exit 2; }
 model=$1 prompts=$2 eval=
 shift 2
 case ${1:-} in '' | -*) ;; *) eval=$1 && shift ;; esac

@@ -11,9 +11,9 @@
 # are 398 GiB and stay on the host, where the CPU updates them to the same bits. Keys and values: 96.0 KiB a token over
 # all GPUs.
 # bf16 weights are 56.9 GiB and fp32 gradients 113.7. A rank that holds both whole needs 212 GiB of 4 GPUs, 198 of 8, and an H200
-# has 139: both lie in parts on the ranks (--shard-weights, by itself), 65 GiB of each of 4 and 45 of 8. So the server cannot
-# compute with the trainer's weights in place: it has its own share, 14.2 and 7.1 GiB of a GPU, gets new weights over HTTP, and
-# takes 0.4 of each GPU before the trainer opens.
+# has 139: both lie in parts on the ranks (--shard-weights, by itself), 65 GiB of each of 4 and 45 of 8. The server
+# has its own share, 14.2 and 7.1 GiB of a GPU, gets new weights over HTTP, and takes 0.4 of each GPU before the trainer opens.
+# Colocated it would compute with the trainer's parts in place (docs/devices.md): nobody has run that at this size.
 #
 # --no-save-optim: no checkpoints of 366 GB, only Hugging Face folders of 61 GB; a restart runs the recorded steps again.
 set -eu

@@ -11,7 +11,7 @@
 # 139 GiB some 345,000 tokens, so the 256 answers of a rollout run as many at a time as fit. With 80 GB
 # --optimizer-cpu-offload keeps master weights and moments on the host: 26 GiB of the GPU remain, 45 of the host's.
 set -eu
-[ $# -ge 2 ] || { sed -n '2,6s/^# *//p' "$0" >&2; exit 2; }
+[ $# -ge 2 ] || { sed -n '2,5s/^# *//p' "$0" >&2; exit 2; }
 model=$1 prompts=$2 eval=
 shift 2
 case ${1:-} in '' | -*) ;; *) eval=$1 && shift ;; esac

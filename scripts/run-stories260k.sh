@@ -5,7 +5,8 @@
 # DIR is the Hugging Face folder of stories260K; RUN the run folder (default runs/stories260k). WORD names the word
 # (default: dog). The reward is a command: JSON lines in, JSON lines out.
 set -eu
-dir=${1:?usage: scripts/run-stories260k.sh DIR [RUN]}
+case ${1:-} in '' | -*) sed -n '2,6s/^# *//p' "$0" >&2 && exit 2 ;; esac
+dir=$1
 dir=$(cd "$dir" && pwd)
 cd "$(dirname "$0")/.."
 run=${2:-runs/stories260k}
