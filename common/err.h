@@ -1,6 +1,6 @@
 /* Errors, checks and allocation that cannot fail.
  *
- * Three classes (DESIGN.md section 9):
+ * Three classes:
  *   - broken invariants: CHECK() prints and aborts, always compiled in;
  *   - bad input and environment: a function returns enum clime_err and fills a struct clime_error once, where
  *     the problem began; callers may prefix it on the way up and pass it on;

@@ -44,9 +44,8 @@ struct clime_opt {
  * option, the rest of it is set to NULL; more words are an error. After "--" every word is positional. A value given
  * twice: the last one holds. Prints and exits 0 (the only exit in common/): on "--help" or "-h" usage and the table,
  * its first rows where some are marked; on "--help WORD" the groups, or else the options, with the word in their names;
- * on
- * "--help-all" every row; on "--help-markdown" the part of docs/options.md (scripts/docs); on "--version" the program,
- * which is the first word of usage, and CLIME_VERSION. */
+ * on "--help-all" every row; on "--help-markdown" the part of docs/options.md (scripts/docs); on "--version" the
+ * program, which is the first word of usage, and CLIME_VERSION. */
 enum clime_err clime_options_parse(const struct clime_opt *table, int n, int argc, char **argv, const char **positional,
                                    int max_positional, const char *usage, struct clime_error *e);
 

@@ -1,5 +1,5 @@
 /* Moving bytes between the devices of a group: one process a device, and nothing is ever added on the way
- * (DESIGN.md 4.6). A sum over ranks is an exchange and a local sum in a fixed order.
+ * (docs/devices.md). A sum over ranks is an exchange and a local sum in a fixed order.
  *
  * Everything is one operation, an exchange: each rank says what it sends to whom and what it gets from whom; what goes
  * from one rank to another arrives in the order in which both name it, cut alike. The collectives below are exchanges

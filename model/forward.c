@@ -3,7 +3,7 @@
  * Called by the server's engine thread (clime_forward_paged, clime_forward_logits) and by train.c
  * (clime_layer_forward and the head); owns nothing. The invariant: everything but attention is row by row, and
  * attention's rows depend on their own keys alone, so a row's bits do not know whether they were computed in a prefill,
- * a decode step or a training batch (DESIGN.md 4.1). Nothing here may look at T to choose another operation.
+ * a decode step or a training batch (docs/numerics.md). Nothing here may look at T to choose another operation.
  *
  * The sum at the end of a layer is done at the start of the next, fused with its norm: one pass over [T, D] less per
  * layer. The sum is rounded to the context's type before the norm reads it, so a recomputed layer, which starts

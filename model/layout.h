@@ -2,8 +2,7 @@
  *
  * The order of the rows is that of the buffer, the same for server and trainer. q|k|v and gate|up are joined by rows,
  * so every Hugging Face tensor is a contiguous slice, and import, export, checksum, gradients, AdamW and checkpoints
- * are loops over the table. Every joined tensor starts at a multiple of 64 elements; the padding is zero. (DESIGN.md
- * 4.4)
+ * are loops over the table. Every joined tensor starts at a multiple of 64 elements; the padding is zero.
  *
  * Made once, by clime_layout_make; a trainer that freezes tensors says so before anything is planned
  * (clime_layout_freeze). From then on immutable; any thread may read it.
@@ -21,7 +20,7 @@ enum clime_param_type { CLIME_PARAM_MATRIX, CLIME_PARAM_NORM, CLIME_PARAM_BIAS }
 /* What a training step does with a tensor: the kind of optimizer, or nothing. */
 enum clime_update { CLIME_FROZEN, CLIME_ADAMW };
 
-/* How a tensor is cut over the devices of a group: always by output rows, never through a sum (DESIGN.md 4.6). */
+/* How a tensor is cut over the devices of a group: always by output rows, never through a sum (docs/devices.md). */
 enum clime_shard_rule {
     CLIME_SHARD_WHOLE, /* every device has all of it: norms; the embedding, of which a step reads any rows; the router;
                         * what latent attention's queries come through and what it keeps, which all heads read */

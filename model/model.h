@@ -6,7 +6,7 @@
  *
  * One thread owns a model and all its companions (the engine thread, the trainer's main thread).
  * The invariant everything rests on: a row's hidden state and log-probability are the same bits whether it runs
- * paged or packed, alone or among others (DESIGN.md 4.1).
+ * paged or packed, alone or among others (docs/numerics.md).
  */
 #ifndef CLIME_MODEL_MODEL_H
 #define CLIME_MODEL_MODEL_H

@@ -2,7 +2,7 @@
  *
  * Called by the owner of the model, on every rank alike and in the same order; owns the share and the matrices' table.
  * The invariant: nothing is added across ranks. Every output of a product is computed whole on one rank, from rows that
- * all have, so its bits do not know how many ranks there are (DESIGN.md 4.6).
+ * all have, so its bits do not know how many ranks there are (docs/devices.md).
  *
  * An exchange that fails is kept like a device's failure: later ones do nothing, what is computed from then on means
  * nothing, and whoever ends a step asks (clime_model_ranks_check).

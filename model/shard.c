@@ -1,7 +1,7 @@
 /* Which part of every tensor one device of a group holds.
  *
  * Called by whoever lays a model out over several devices; pure. The invariant: a device holds whole output rows, so
- * every output of a product is one chain on one device whatever their number (DESIGN.md 4.6); and its buffer is laid
+ * every output of a product is one chain on one device whatever their number (docs/devices.md); and its buffer is laid
  * out by the rules of the whole one, so that what the kernels read as one matrix (its rows of q, of k, of v) is one.
  */
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* Strict pull scanner over a JSON text in memory (RFC 8259): no tree, no copies but for escaped strings.
  *
  * Why our own next to cJSON: request bodies carry 10^4..10^5 ids and floats; cJSON takes 64 bytes and a malloc per
- * number and loses integers above 2^53 (measured 19 times slower; DESIGN.md section 5).
+ * number and loses integers above 2^53 (measured 19 times slower).
  *
  * Use: init, then exactly one value call per value, then end. After the first error every call returns false or
  * CLIME_JSON_ERROR and the error stays set (with the byte offset), so code may test once at the end.

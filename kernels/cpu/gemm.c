@@ -3,7 +3,7 @@
  * Called by the context's owner; tiles run on the pool. Owns nothing: packed weights belong to the caller, everything
  * else lives in the context's scratch rooms.
  * The invariant: an output is one fp32 chain over ascending K, whatever the number of rows, the blocking or the
- * threads (DESIGN.md 4.1). K is cut into pieces only between steps of that chain, with the sum kept in fp32.
+ * threads (docs/numerics.md). K is cut into pieces only between steps of that chain, with the sum kept in fp32.
  * Zero padding at odd ends is part of the chain and the same for every row.
  *
  * Blocking (Goto & van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication"): a task is a block of C;

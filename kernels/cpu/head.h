@@ -10,7 +10,7 @@ static inline int head_splits(int V) {
     return (V + HEAD_SPLIT - 1) / HEAD_SPLIT;
 }
 
-/* DESIGN.md 4.1, "the number". */
+/* docs/numerics.md, "the number". */
 static inline float head_logp(float logit, float inv_temp, float lse) {
     return logit * inv_temp - lse;
 }

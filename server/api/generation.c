@@ -178,7 +178,7 @@ static uint64_t make_seed(struct clime_server *s) {
 }
 
 /* Member i of a request with several outputs and one seed draws with hash64(seed, i), so that it equals a request of
- * its own with that seed (DESIGN.md 4.1). */
+ * its own with that seed (docs/protocol.md). */
 static uint64_t member_seed(uint64_t seed, int i) {
     uint64_t words[2] = {seed, (uint64_t)i};
     return clime_hash64(words, 2);

@@ -2,8 +2,8 @@
  *
  * Choices are prompt-major (i * n + j), which is the order of the job's outputs. With echo the prompt's tokens come
  * first in text and log-probabilities; lm-eval scores that way and compares the greedy token's number with the largest
- * of top_logprobs by ==, so both must be the same float (they are: DESIGN.md 4.1) and a rendered text that two tokens
- * share must keep the larger one.
+ * of top_logprobs by ==, so both must be the same float (they are: docs/numerics.md) and a rendered text that two
+ * tokens share must keep the larger one.
  */
 #include <stdio.h>
 #include <stdlib.h>

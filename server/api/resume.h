@@ -3,7 +3,8 @@
  * It holds that reply as it came, whole or the last event of a cumulative stream; for several outputs a list of them by
  * index, null where there is none. Its tokens become the output's first ones, with their numbers, versions, seed and
  * request id, and are computed again as those of a preempted sequence are; so under the same weights the finished reply
- * is the one that would have come without the break, bit for bit (DESIGN.md 4.1). Under others token_versions say it.
+ * is the one that would have come without the break, bit for bit (docs/numerics.md). Under others token_versions say
+ * it.
  */
 #ifndef CLIME_SERVER_API_RESUME_H
 #define CLIME_SERVER_API_RESUME_H

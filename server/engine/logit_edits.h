@@ -4,7 +4,7 @@
  * frequency and presence count the output only, logit_bias adds, min_new_tokens bans the ids that would end the
  * sequence: together a list, kept up to date token by token. allowed_token_ids are a set, and so are the tokens with
  * which a grammar goes on; where it may end, the ids that end the sequence are among them, and nowhere else. None of it
- * changes the reported log-probability (DESIGN.md 4.1).
+ * changes the reported log-probability (docs/numerics.md).
  * Made by the thread that submits; from then on the engine thread's.
  */
 #ifndef CLIME_SERVER_ENGINE_LOGIT_EDITS_H

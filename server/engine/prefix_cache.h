@@ -47,7 +47,7 @@ int clime_prefix_find(struct clime_prefix *c, uint64_t salt, const int32_t *ids,
 
 /* Offers a full page that follows `parent` (a cached page, or -1). Returns the page that now stands for this content:
  * the same one, or one cached before with equal content; then the offered page's reference has been exchanged for
- * one on that page (equal tokens under equal weights are equal bits, DESIGN.md 4.1). */
+ * one on that page (equal tokens under equal weights are equal bits, docs/numerics.md). */
 int32_t clime_prefix_insert(struct clime_prefix *c, uint64_t salt, int32_t parent, const int32_t *ids, int32_t page);
 
 /* Forgets everything; pages that sequences hold stay theirs. */

@@ -6,7 +6,7 @@
  * was queued, so one set of device arrays serves two steps in flight; the host's are two, and a step's are free when it
  * is finished.
  * Invariant: results depend on a row's sequence alone, never on the other rows of the plan or on where the blocks of
- * head rows are cut (DESIGN.md 4.1); every log-probability comes from clime_ops.head_stats and its lse.
+ * head rows are cut (docs/numerics.md); every log-probability comes from clime_ops.head_stats and its lse.
  * Draws whose edits depend on the token before (penalties) cannot be queued with a step that was started ahead of that
  * token: its forward is, and clime_runner_draw queues the draws once the token is known, while the device computes.
  * Lists of log-probabilities come with the drawn tokens, in the same transfer.

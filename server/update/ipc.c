@@ -3,7 +3,7 @@
  * By a handle of all weights, or of as many shares as this server has devices. Three modes. "copy": map, copy into
  * staging memory on the device, compare the checksum, swap in at a step boundary. "share": compute with the owner's
  * memory itself, nothing is copied. "writing": the owner is about to rewrite what is shared; the answer says that no
- * step runs any more, and "share" with the new version ends it (DESIGN.md 4.4). Invariant: a handle is mapped only when
+ * step runs any more, and "share" with the new version ends it. Invariant: a handle is mapped only when
  * layout and type are this model's; a refused update leaves the old version serving.
  */
 #include <stdio.h>

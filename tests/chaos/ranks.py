@@ -21,7 +21,7 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 import test_ranks as t  # noqa: E402
 
-LIMIT = 60 * float(os.environ.get("CLIME_SLOW", 1))  # seconds from a kill to the next step; what DESIGN.md promises
+LIMIT = 60 * float(os.environ.get("CLIME_SLOW", 1))  # seconds from a kill to the next step
 
 
 def newest(d, name):

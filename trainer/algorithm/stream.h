@@ -1,6 +1,6 @@
 /* What an algorithm says about each trained token, and the loss that follows from it.
  *
- * Algorithms are data (DESIGN.md section 7): an estimator fills these arrays for the samples of one step, the step
+ * Algorithms are data: an estimator fills these arrays for the samples of one step, the step
  * executes them and knows nothing else. All denominators are global to the step and are inside the weights already, so
  * results do not depend on packing, micro-batches or ranks (beyond rounding).
  *

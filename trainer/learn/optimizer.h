@@ -3,7 +3,7 @@
  * Owned by the learner; main thread. When the model is fp32 the master weights are the model's own buffer. The states
  * lie on the model's device, or with offload in host memory (a bf16 model on a device with memory of its own): then the
  * CPU's AdamW runs over them, to the same bits, while gradients come down and parameters go up piece by piece.
- * Weight decay runs only over slices marked so (matrices), epsilon 1e-8 by default (DESIGN.md 4.4). Frozen tensors have
+ * Weight decay runs only over slices marked so (matrices), epsilon 1e-8 by default. Frozen tensors have
  * no states and are never written.
  *
  * Over several ranks each has the states of its part of the gradients alone (model/layout.h) and updates its part of

@@ -1,5 +1,5 @@
 /* The ledger of a run: one writer thread that owns the writing connection, and a reading connection for the main
- * thread. The system of record (DESIGN.md 4.3): queues in memory are only views of it.
+ * thread. The system of record (docs/ledger.md): queues in memory are only views of it.
  *
  * Every write is a call that waits until its transaction is committed. The writer takes all the calls that wait, runs
  * each in a savepoint of one transaction, commits, and wakes them: rows are batched per commit without a caller ever

@@ -1,5 +1,5 @@
-/* Rows of steps and step_samples. The heart of exact recovery (DESIGN.md 4.3): written before a step runs, read when it
- * runs again. Main thread.
+/* Rows of steps and step_samples. The heart of exact recovery (docs/ledger.md): written before a step runs, read when
+ * it runs again. Main thread.
  *
  * Invariant: a sample belongs to one step for ever (UNIQUE in the schema), and a step once chosen never changes: it may
  * only run again. The estimates are recorded too, although they follow from rewards and weights: a re-run must not

@@ -1,4 +1,4 @@
-/* The options of `clime-train rl` and `eval`, under slime's names (DESIGN.md 4.5): one table, one struct, one set of
+/* The options of `clime-train rl` and `eval`, under slime's names: one table, one struct, one set of
  * checks.
  *
  * Three kinds of option:

@@ -1,7 +1,7 @@
 /* What goes to /generate and what comes back. Called by the client's workers.
  *
  * Invariant: ids and log-probabilities come from output_token_logprobs and nowhere else, so the two cannot be out of
- * step; text is never tokenised (DESIGN.md 4.2). A log-probability is read with strtof from the digits the server
+ * step; text is never tokenised. A log-probability is read with strtof from the digits the server
  * wrote: reading it as a double and rounding would be wrong in the last bit about once in 2^29 numbers, and the gap
  * must be exactly 0.
  */

@@ -1,6 +1,6 @@
 /* Packing: which samples run together in a micro-batch. First fit in the order given, under a cap of rows; a sample
  * longer than the cap gets a micro-batch of its own. Never truncates. Pure function of (lengths, cap, options), and its
- * result is recorded with the step, so that a step that runs again packs the same way (DESIGN.md 4.3).
+ * result is recorded with the step, so that a step that runs again packs the same way (docs/ledger.md).
  */
 #ifndef CLIME_TRAINER_SAMPLE_PACK_H
 #define CLIME_TRAINER_SAMPLE_PACK_H

@@ -1,6 +1,6 @@
 /* One sample: a prompt, what the policy sampled for it, and what became of it. The unit of the ledger and of training.
  *
- * ids are exactly what the server was given and returned; text is never tokenised again (DESIGN.md 4.2).
+ * ids are exactly what the server was given and returned; text is never tokenised again.
  * A sample is identified by (rollout, group, member): rollout counts from 0 in a run, group is the prompt's number in
  * the run (grows for ever), member counts 0..n-1 within the group. The order of samples everywhere is by this triple.
  *

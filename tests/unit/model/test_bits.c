@@ -1,5 +1,5 @@
-/* One number per token (DESIGN.md 4.1): the training forward's log-probabilities, packed, equal the paged forward's bit
- * for bit, whatever the batch, the chunks of prefill, the decode steps, the number of threads and the pages. All
+/* One number per token (docs/numerics.md): the training forward's log-probabilities, packed, equal the paged forward's
+ * bit for bit, whatever the batch, the chunks of prefill, the decode steps, the number of threads and the pages. All
  * families, fp32 and bf16, every instruction set of this machine. Unwritten KV slots hold NaN throughout. */
 #include <setjmp.h>
 #include <stdarg.h>
