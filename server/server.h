@@ -80,6 +80,7 @@ void clime_handle_chat(struct clime_http_request *rq, void *context);
 void clime_handle_messages(struct clime_http_request *rq, void *context);
 void clime_handle_count_tokens(struct clime_http_request *rq, void *context);
 void clime_handle_responses(struct clime_http_request *rq, void *context);
+void clime_handle_input_tokens(struct clime_http_request *rq, void *context);
 void clime_handle_models(struct clime_http_request *rq, void *context);
 void clime_handle_model(struct clime_http_request *rq, void *context);
 

@@ -143,9 +143,11 @@ const struct clime_field clime_fields_responses[] = {
     {"prompt", NULL}, /* a stored one */
     {"background", NULL},
     {"context_management", NULL},
-    {"truncation", "\"disabled\""},
-    {"top_logprobs", "0"},
     {"moderation", NULL},
+    {"personality", NULL}, /* a style that OpenAI's models have */
+    {"access_programs", INERT},
+    {"background_options", NULL},
+    {"image", INERT}, /* how images are shown; there are none */
     {"store", INERT},
     {"metadata", INERT},
     {"user", INERT},

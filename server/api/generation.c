@@ -15,6 +15,7 @@
 #include "common/hash.h"
 #include "server/api/request_log.h"
 #include "server/api/resume.h"
+#include "server/job/chat_newest.h"
 #include "server/job/logprob_cost.h"
 #include "server/server_metrics.h"
 
@@ -70,6 +71,14 @@ struct encode_task {
 /* One that is to be cut may be longer than what fits, but not by any amount. */
 #define MAX_CUT 16
 
+/* Tokens for a conversation that loses its oldest messages: the reply has its room then, so that not every turn from
+ * here on is cut anew. */
+static size_t room_of_newest(const struct clime_server *s, const struct clime_prompt *p) {
+    int64_t reply = p->params->max_new_tokens > 0 ? p->params->max_new_tokens : s->max_len / 8;
+    if (reply > s->max_len / 2) reply = s->max_len / 2;
+    return (size_t)(s->max_len - (reply > 0 ? reply : 1));
+}
+
 static enum clime_err encode_prompt(struct clime_server *s, struct clime_tok_scratch *scratch, struct clime_prompt *p,
                                     size_t *bytes, struct clime_error *e) {
     struct clime_buf rendered;
@@ -84,6 +93,10 @@ static enum clime_err encode_prompt(struct clime_server *s, struct clime_tok_scr
         err = clime_tokenizer_encode_up_to(s->tokenizer, scratch, text, p->add_special ? CLIME_ENCODE_SPECIAL : 0, max,
                                            &p->ids, e);
     clime_buf_free(&rendered);
+    bool too_long = err == CLIME_ERR_LIMIT || (!err && p->ids.len >= (size_t)s->max_len);
+    if (too_long && p->chat && p->chat->drop_oldest)
+        err = clime_chat_newest(&s->chat, s->tokenizer, scratch, p->chat, p->add_special ? CLIME_ENCODE_SPECIAL : 0,
+                                room_of_newest(s, p), &p->ids, e);
     if (err != CLIME_ERR_LIMIT) return err;
     struct clime_error why = *e;
     return clime_fail(e, CLIME_ERR_TOO_LONG, TOO_LONG "%s", s->max_len, why.msg);
@@ -117,6 +130,19 @@ enum clime_err clime_generation_encode(struct clime_generation *gen, struct clim
     clime_http_waits(gen->rq);
     enum clime_err err = clime_text_pool_run(gen->server->text, encode_prompts, &t, e);
     return err ? err : t.err;
+}
+
+void clime_generation_answer_count(struct clime_generation *gen, enum clime_err err, const struct clime_error *e,
+                                   void (*write)(const struct clime_generation *gen, struct clime_buf *out)) {
+    struct clime_buf body;
+    if (err) {
+        clime_http_reply_err(gen->rq, e);
+    } else {
+        clime_buf_init(&body, 4096);
+        write(gen, &body);
+        clime_reply_buf(gen->rq, 200, &body);
+    }
+    clime_generation_end(gen);
 }
 
 /* ---- checks ------------------------------------------------------------------------------------------------ */

@@ -48,6 +48,9 @@ enum clime_err clime_generation_model(struct clime_generation *gen, struct clime
 
 /* The prompts' ids from their texts and conversations; a part of clime_generation_run. */
 enum clime_err clime_generation_encode(struct clime_generation *gen, struct clime_error *e);
+/* The end of a request that asked for no more than how many there are: writes them, or replies with the error. */
+void clime_generation_answer_count(struct clime_generation *gen, enum clime_err err, const struct clime_error *e,
+                                   void (*write)(const struct clime_generation *gen, struct clime_buf *out));
 
 /* CLIME_OK: the job ran and is closed (and, when job->stream, the stream is written and ended). Otherwise nothing was
  * sent: the endpoint replies with the error. */

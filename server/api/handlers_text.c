@@ -8,6 +8,7 @@
 #include "server/api/id_list.h"
 #include "server/job/chat_prompt.h"
 #include "server/server.h"
+#include "text/chat/conversation.h"
 
 #define MAX_ITEMS 4096     /* texts or id lists of a request */
 #define MAX_IDS (1u << 20) /* of one text */
@@ -83,7 +84,7 @@ static enum clime_err parse(struct text_request *t, struct clime_http_request *r
     if (!takes_raw && !t->is_chat) return clime_fail(t->error, CLIME_ERR_INPUT, "messages is missing");
     if (f == &detokenize_fields && t->raw.len == 0) return clime_fail(t->error, CLIME_ERR_INPUT, "tokens is missing");
     if (t->is_chat == (t->raw.len > 0)) return clime_fail(t->error, CLIME_ERR_INPUT, "give either prompt or messages");
-    return CLIME_OK;
+    return clime_chat_functions(t->chat.tools, &t->arena, &t->chat.tools, t->error);
 }
 
 /* A value, or a list of values: strings for texts, lists of ids otherwise. */

@@ -54,7 +54,7 @@ void clime_handle_messages(struct clime_http_request *rq, void *context) {
     }
 }
 
-static void write_count(struct clime_generation *gen, struct clime_buf *out) {
+static void write_count(const struct clime_generation *gen, struct clime_buf *out) {
     struct clime_jw w;
     clime_jw_init(&w, out);
     clime_jw_object(&w);
@@ -71,14 +71,6 @@ void clime_handle_count_tokens(struct clime_http_request *rq, void *context) {
     clime_generation_begin(&gen, context, rq, clime_http_body(rq));
     enum clime_err err = clime_messages_parse(&gen, true, &m, &e);
     if (!err) err = clime_generation_encode(&gen, &e);
-    if (err) {
-        clime_http_reply_err(rq, &e);
-    } else {
-        struct clime_buf body;
-        clime_buf_init(&body, 4096);
-        write_count(&gen, &body);
-        clime_reply_buf(rq, 200, &body);
-    }
-    clime_generation_end(&gen);
+    clime_generation_answer_count(&gen, err, &e, write_count);
     clime_buf_free(&m.r.event);
 }

@@ -7,6 +7,7 @@
 
 #include "server/api/generation.h"
 #include "server/job/chat_prompt.h"
+#include "text/chat/allowed_tools.h"
 #include "text/chat/chat_answer.h"
 
 struct clime_openai_request {
@@ -25,6 +26,8 @@ struct clime_openai_request {
     bool stream, echo, no_tools, parallel_calls, add_special;
     bool must_call;                     /* tool_choice: required, or a function by name */
     struct clime_str must_name;         /* which; empty = any */
+    struct clime_allowed_tools allowed; /* tool_choice: allowed_tools */
+    struct clime_str custom_tools;      /* the tools as the client gave them, raw JSON, where some are custom */
     bool usage_in_stream, usage_always; /* stream_options */
     bool logprobs;
     bool separate_reasoning, stream_reasoning;
@@ -51,6 +54,7 @@ enum clime_err clime_openai_settle(struct clime_generation *gen, struct clime_op
 bool clime_openai_read_tool_choice(struct clime_json *j, void *object);
 bool clime_openai_read_stream_options(struct clime_json *j, void *object);
 bool clime_openai_read_model(struct clime_json *j, void *object);
+bool clime_openai_read_top(struct clime_json *j, void *object);
 
 /* "id", "object", "created", "model": opens the object, the caller closes it. */
 void clime_openai_open(struct clime_jw *w, const struct clime_job *j, const char *object);
@@ -66,6 +70,9 @@ void clime_openai_write_extras(struct clime_jw *w, const struct clime_openai_req
 void clime_openai_write_prompt_logprobs(struct clime_jw *w, const struct clime_output *o);
 /* "logprobs" as chat has them, {"content": [...]}, from the token `from` on; null where they were not asked for. */
 void clime_openai_write_content_logprobs(struct clime_jw *w, const struct clime_output *o, size_t from);
+/* The numbers of its tokens, for answers that show them by the text they belong to; none where they were not asked for.
+ */
+struct clime_answer_tokens clime_openai_tokens(const struct clime_output *o);
 void clime_openai_token_text(struct clime_jw *w, const struct clime_openai_request *r, const struct clime_job *j,
                              int32_t id);
 

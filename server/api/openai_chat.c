@@ -40,7 +40,7 @@ static void write_reply(struct clime_job *j, struct clime_buf *out) {
 /* ---- stream ------------------------------------------------------------------------------------------------ */
 
 struct cursor {
-    struct clime_parse_cursor at;
+    struct clime_chat_cursor at;
     size_t ids;
 };
 
@@ -84,17 +84,10 @@ static void send_delta(struct clime_jw *w, struct clime_output *o, struct clime_
     send_unfinished(w, o->job, sse);
 }
 
-static void send_text(struct clime_output *o, enum clime_segment_kind kind, struct clime_str text,
-                      struct clime_buf *sse) {
+static void send_piece(struct clime_output *o, const struct clime_answer *a, const struct clime_chat_delta *d,
+                       struct clime_buf *sse) {
     struct clime_jw w = open_chunk(o);
-    clime_chat_answer_text(&w, kind, text);
-    send_delta(&w, o, sse);
-}
-
-static void send_call(struct clime_output *o, const struct clime_piece *p, bool first, struct clime_buf *sse) {
-    const struct clime_answer a = clime_openai_answer(o);
-    struct clime_jw w = open_chunk(o);
-    clime_chat_answer_call(&w, &a, p, first);
+    clime_chat_answer_delta(&w, a, d);
     send_delta(&w, o, sse);
 }
 
@@ -102,25 +95,19 @@ static void send_call(struct clime_output *o, const struct clime_piece *p, bool 
 static bool must_wait(const struct clime_openai_request *r, const struct clime_output *o) {
     const struct clime_segments *s = &o->parse.segments;
     const struct cursor *c = o->cursor;
-    return !r->stream_reasoning && !o->text.done && c->at.segment + 1 == s->n &&
-           s->at[c->at.segment].kind == CLIME_SEGMENT_REASONING;
+    return !r->stream_reasoning && !o->text.done && c->at.at.segment + 1 == s->n &&
+           s->at[c->at.at.segment].kind == CLIME_SEGMENT_REASONING;
 }
 
 static void stream_news(struct clime_job *j, struct clime_output *o, struct clime_buf *sse) {
     struct clime_openai_request *r = j->endpoint;
     struct cursor *c = o->cursor;
-    struct clime_piece piece;
+    struct clime_chat_delta d;
     if (clime_openai_stream_failed(r, o, sse)) return;
-    while (!must_wait(r, o) && clime_parse_next(&o->parse, clime_stop_text_safe(&o->text), &c->at, &piece)) {
-        if (piece.kind != CLIME_SEGMENT_CALL) {
-            send_text(o, piece.kind, piece.text, sse);
-            continue;
-        }
-        if (piece.begins) send_call(o, &piece, true, sse);
-        if (piece.text.len > 0) send_call(o, &piece, false, sse);
-    }
+    const struct clime_answer a = clime_openai_answer(o);
+    while (!must_wait(r, o) && clime_chat_answer_next(&a, &c->at, &d)) send_piece(o, &a, &d, sse);
     if (c->ids < o->out.len && (r->logprobs || r->return_token_ids))
-        send_text(o, CLIME_SEGMENT_CONTENT, clime_str_of(""), sse);
+        send_piece(o, &a, &(struct clime_chat_delta){.piece = {.kind = CLIME_SEGMENT_CONTENT, .text = {"", 0}}}, sse);
     if (o->finish.type == CLIME_FINISH_NONE) return;
     struct clime_jw w = open_chunk(o);
     clime_jw_close(&w);

@@ -11,6 +11,21 @@ static void write_token(struct clime_jw *w, const struct clime_job *j, int32_t i
     clime_chat_answer_logprob(w, clime_tokenizer_bytes(j->tokenizer, id), logp);
 }
 
+/* The members of a sampled token's object. */
+static void write_sampled(struct clime_jw *w, const void *of, size_t i) {
+    const struct clime_output *o = of;
+    const struct clime_openai_request *r = o->job->endpoint;
+    write_token(w, o->job, o->out.data[i], o->out_logp[i]);
+    clime_jw_key(w, "top_logprobs");
+    clime_jw_array(w);
+    for (int k = 0; o->extra && k < o->extra[i]->n_top && k < r->top; k++) {
+        clime_jw_object(w);
+        write_token(w, o->job, o->extra[i]->at[k].id, o->extra[i]->at[k].logp);
+        clime_jw_close(w);
+    }
+    clime_jw_close(w);
+}
+
 void clime_openai_write_content_logprobs(struct clime_jw *w, const struct clime_output *o, size_t from) {
     const struct clime_openai_request *r = o->job->endpoint;
     clime_jw_key(w, "logprobs");
@@ -23,21 +38,23 @@ void clime_openai_write_content_logprobs(struct clime_jw *w, const struct clime_
     clime_jw_array(w);
     for (size_t i = from; i < o->out.len; i++) {
         clime_jw_object(w);
-        write_token(w, o->job, o->out.data[i], o->out_logp[i]);
-        clime_jw_key(w, "top_logprobs");
-        clime_jw_array(w);
-        for (int k = 0; o->extra && k < o->extra[i]->n_top && k < r->top; k++) {
-            clime_jw_object(w);
-            write_token(w, o->job, o->extra[i]->at[k].id, o->extra[i]->at[k].logp);
-            clime_jw_close(w);
-        }
-        clime_jw_close(w);
+        write_sampled(w, o, i);
         clime_jw_close(w);
     }
     clime_jw_close(w);
     clime_jw_key(w, "refusal");
     clime_jw_null(w);
     clime_jw_close(w);
+}
+
+static size_t token_begins(const void *of, size_t i) {
+    return ((const struct clime_output *)of)->text_at[i];
+}
+
+struct clime_answer_tokens clime_openai_tokens(const struct clime_output *o) {
+    const struct clime_openai_request *r = o->job->endpoint;
+    return (struct clime_answer_tokens){
+        .n = r->logprobs ? o->out.len : 0, .begins = token_begins, .write = write_sampled, .of = o};
 }
 
 static void write_alternative(struct clime_jw *w, const struct clime_job *j, int32_t id, float logp, int rank) {

@@ -11,6 +11,8 @@
 #include "server/api/id_list.h"
 #include "server/api/openai.h"
 #include "server/job/grammar_fields.h"
+#include "text/chat/conversation.h"
+#include "text/template/custom_tools.h"
 
 /* ---- members ----------------------------------------------------------------------------------------------- */
 
@@ -19,13 +21,14 @@ static bool read_response_format(struct clime_json *j, void *object) {
     return clime_grammar_read_format(j, &r->params.grammar);
 }
 
-/* {"type": "function", "function": {"name": N}}, and {"type": "function", "name": N} of Responses */
+/* {"type": "function", "function": {"name": N}}, and {"type": "function", "name": N} of Responses; custom likewise */
 static bool read_function_choice(struct clime_json *j, struct clime_openai_request *r) {
     struct clime_str key, inner;
     for (clime_json_object(j); clime_json_key(j, &key);) {
         if (clime_str_is(key, "name")) {
             clime_json_string(j, &r->must_name);
-        } else if (clime_str_is(key, "function") && clime_json_peek(j) == CLIME_JSON_OBJECT) {
+        } else if ((clime_str_is(key, "function") || clime_str_is(key, "custom")) &&
+                   clime_json_peek(j) == CLIME_JSON_OBJECT) {
             for (clime_json_object(j); clime_json_key(j, &inner);) {
                 if (clime_str_is(inner, "name"))
                     clime_json_string(j, &r->must_name);
@@ -40,11 +43,18 @@ static bool read_function_choice(struct clime_json *j, struct clime_openai_reque
            (r->must_name.len > 0 || clime_json_bad(j, "a choice that names no function is not supported"));
 }
 
-/* auto leaves the choice to the model; none hides the tools from it; the others are a grammar of calls. */
+/* auto leaves the choice to the model; none hides the tools from it, allowed_tools some of them; the others are a
+ * grammar of calls. */
 bool clime_openai_read_tool_choice(struct clime_json *j, void *object) {
     struct clime_openai_request *r = object;
     struct clime_str raw;
     r->must_name = (struct clime_str){"", 0};
+    r->allowed = (struct clime_allowed_tools){.must = false};
+    if (clime_allowed_tools_are(j)) {
+        bool read = clime_allowed_tools_read(j, &r->allowed);
+        r->must_call = r->allowed.must;
+        return read;
+    }
     if (clime_json_peek(j) == CLIME_JSON_OBJECT) return r->must_call = read_function_choice(j, r);
     if (!clime_json_skip(j, &raw)) return false;
     r->no_tools = clime_str_is(raw, "\"none\"");
@@ -69,7 +79,7 @@ bool clime_openai_read_stream_options(struct clime_json *j, void *object) {
     return !j->failed;
 }
 
-static bool read_top(struct clime_json *j, void *object) {
+bool clime_openai_read_top(struct clime_json *j, void *object) {
     struct clime_openai_request *r = object;
     int64_t n = r->top;
     if (!clime_lenient_int(j, 0, CLIME_MAX_TOP_LOGPROBS, &n)) return false;
@@ -83,7 +93,7 @@ static bool read_logprobs_count(struct clime_json *j, void *object) {
     if (clime_json_peek(j) == CLIME_JSON_NULL) return clime_json_null(j);
     if (clime_json_peek(j) == CLIME_JSON_BOOL) return clime_json_bool(j, &r->logprobs);
     r->logprobs = true;
-    return read_top(j, object);
+    return clime_openai_read_top(j, object);
 }
 
 static bool read_truncate(struct clime_json *j, void *object) {
@@ -144,7 +154,7 @@ static const struct clime_member chat_rows[] = {
     {"separate_reasoning", CLIME_MEMBER_BOOL, AT(separate_reasoning)},
     {"stream_reasoning", CLIME_MEMBER_BOOL, AT(stream_reasoning)},
     {"logprobs", CLIME_MEMBER_BOOL, AT(logprobs)},
-    {"top_logprobs", CLIME_MEMBER_CALL, .read = read_top},
+    {"top_logprobs", CLIME_MEMBER_CALL, .read = clime_openai_read_top},
     {"return_sampling_mask", CLIME_MEMBER_BOOL, AT(logp.mask)},
 };
 static const struct clime_members chat_members = {chat_rows, CLIME_COUNT(chat_rows)};
@@ -259,6 +269,7 @@ static enum clime_err choose_format(struct clime_generation *gen, struct clime_o
     if (err || r->prompt.tools.len == 0) return err;
     if ((err = clime_tools_read(r->prompt.tools, &j->arena, &r->tools, e))) return err;
     j->format.calls = s->format.calls;
+    j->format.only_known = r->allowed.list.ptr;
     j->format.tools = &r->tools;
     j->format.one_call = !r->parallel_calls;
     j->kept = s->markers.data;
@@ -278,7 +289,11 @@ enum clime_err clime_openai_parse(struct clime_generation *gen, bool chat, struc
     clime_openai_begin(gen, chat, chat ? "chatcmpl-" : "cmpl-", r);
     e->code = CLIME_OK;
     read_body(gen, r, e);
-    return e->code ? e->code : clime_openai_settle(gen, r, e);
+    if (e->code) return e->code;
+    struct clime_str tools = r->prompt.tools;
+    if (clime_custom_tool_any(tools)) r->custom_tools = tools;
+    enum clime_err err = chat ? clime_chat_functions(tools, &gen->job->arena, &r->prompt.tools, e) : CLIME_OK;
+    return err ? err : clime_openai_settle(gen, r, e);
 }
 
 enum clime_err clime_openai_settle(struct clime_generation *gen, struct clime_openai_request *r,
@@ -290,6 +305,8 @@ enum clime_err clime_openai_settle(struct clime_generation *gen, struct clime_op
     if (r->rid.len > CLIME_MAX_RID) return clime_fail(e, CLIME_ERR_INPUT, "a rid has at most %d bytes", CLIME_MAX_RID);
     if (r->params.max_new_tokens < 0) r->params.max_new_tokens = r->max_tokens; /* max_completion_tokens goes first */
     if (r->params.max_new_tokens < 0 && !chat) r->params.max_new_tokens = 16;
+    if (r->allowed.list.ptr && (err = clime_allowed_tools_keep(&r->allowed, &gen->job->arena, &r->prompt.tools, e)))
+        return err;
     if (r->no_tools || clime_lenient_nothing(r->prompt.tools)) r->prompt.tools = (struct clime_str){NULL, 0};
     if (chat && r->logp.mask && !r->return_meta_info)
         return clime_fail(e, CLIME_ERR_INPUT, "return_sampling_mask requires return_meta_info=true");

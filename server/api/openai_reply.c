@@ -41,7 +41,9 @@ struct clime_answer clime_openai_answer(const struct clime_output *o) {
                                  .n_cached = o->cached_tokens,
                                  .n_out = (int64_t)o->out.len,
                                  .n_reasoning = ended ? clime_output_reasoning_tokens(o) : 0, /* it looks at them all */
-                                 .weight_version = ended ? o->version->name : NULL};
+                                 .weight_version = ended ? o->version->name : NULL,
+                                 .custom = r->custom_tools,
+                                 .tokens = clime_openai_tokens(o)};
 }
 
 void clime_openai_write_finish(struct clime_jw *w, const struct clime_output *o) {

@@ -44,3 +44,21 @@ void clime_handle_responses(struct clime_http_request *rq, void *context) {
     if (!err) err = clime_generation_run(&gen, &e);
     clime_openai_finish_call(&gen, err, &e, write_reply);
 }
+
+static void write_count(const struct clime_generation *gen, struct clime_buf *out) {
+    struct clime_jw w;
+    clime_jw_init(&w, out);
+    clime_responses_write_count(&w, (int64_t)gen->prompts[0].ids.len);
+}
+
+/* How many tokens the prompt of such a request has; nothing is generated. */
+void clime_handle_input_tokens(struct clime_http_request *rq, void *context) {
+    struct clime_generation gen;
+    struct clime_responses_request q = {.r = {.server = context}};
+    struct clime_error e = {0};
+    clime_generation_begin(&gen, context, rq, clime_http_body(rq));
+    enum clime_err err = clime_responses_parse(&gen, &q, &e);
+    if (!err) err = clime_generation_encode(&gen, &e);
+    clime_generation_answer_count(&gen, err, &e, write_count);
+    clime_buf_free(&q.r.event);
+}

@@ -7,6 +7,7 @@
 #include "server/api/responses.h"
 #include "server/job/grammar_fields.h"
 #include "text/chat/conversation.h"
+#include "text/template/custom_tools.h"
 
 /* ---- members ----------------------------------------------------------------------------------------------- */
 
@@ -51,13 +52,29 @@ static bool read_reasoning(struct clime_json *j, void *object) {
 
 /* Reasoning comes in clear, so there is nothing to encrypt; sources and images of tools do not occur. */
 static bool read_include(struct clime_json *j, void *object) {
+    struct clime_responses_request *q = object;
     struct clime_str what;
-    (void)object;
     if (clime_json_peek(j) == CLIME_JSON_NULL) return clime_json_null(j);
     for (clime_json_array(j); clime_json_item(j);)
-        if (clime_json_string(j, &what) && clime_str_is(what, "message.output_text.logprobs"))
-            return clime_json_bad(j, "message.output_text.logprobs is not supported; /v1/chat/completions has them");
+        if (clime_json_string(j, &what) && clime_str_is(what, "message.output_text.logprobs")) q->r.logprobs = true;
     return !j->failed;
+}
+
+/* Who asks for alternatives asks for the numbers. */
+static bool read_top(struct clime_json *j, void *object) {
+    struct clime_responses_request *q = object;
+    bool read = clime_openai_read_top(j, &q->r);
+    q->r.logprobs |= q->r.top > 0;
+    return read;
+}
+
+static bool read_truncation(struct clime_json *j, void *object) {
+    struct clime_responses_request *q = object;
+    struct clime_str what = {"disabled", 8};
+    if (!clime_lenient_string(j, &what)) return false;
+    q->r.prompt.drop_oldest = clime_str_is(what, "auto");
+    return q->r.prompt.drop_oldest || clime_str_is(what, "disabled") ||
+           clime_json_bad(j, "must be auto or disabled, not \"" CLIME_STR_FMT "\"", CLIME_STR_ARG(what));
 }
 
 static const struct clime_member rows[] = {
@@ -72,6 +89,8 @@ static const struct clime_member rows[] = {
     {"text", CLIME_MEMBER_CALL, .read = read_text},
     {"reasoning", CLIME_MEMBER_CALL, .read = read_reasoning},
     {"include", CLIME_MEMBER_CALL, .read = read_include},
+    {"top_logprobs", CLIME_MEMBER_CALL, .read = read_top},
+    {"truncation", CLIME_MEMBER_CALL, .read = read_truncation},
     {"cache_salt", CLIME_MEMBER_STRING, AT(r.salt)},
     {"chat_template_kwargs", CLIME_MEMBER_RAW, AT(r.prompt.kwargs)},
 };
@@ -102,7 +121,11 @@ enum clime_err clime_responses_parse(struct clime_generation *gen, struct clime_
     struct clime_arena *a = &gen->job->arena;
     enum clime_err err = clime_responses_conversation(q->input, q->asked.instructions, a, &q->r.prompt.messages, e);
     if (!err) err = clime_responses_functions(q->asked.tools, a, &q->r.prompt.tools, e);
+    if (clime_custom_tool_any(q->asked.tools)) q->r.custom_tools = q->asked.tools;
     if (!err) err = clime_openai_settle(gen, &q->r, e);
+    if (q->r.stream) gen->job->n_repeats = CLIME_RESPONSES_REPEATS;
+    q->asked.top_logprobs = q->r.top;
+    q->asked.drops = q->r.prompt.drop_oldest;
     q->asked.max_output_tokens = q->r.params.max_new_tokens;
     q->asked.parallel_calls = q->r.parallel_calls;
     q->asked.temperature = q->r.params.temperature;

@@ -15,6 +15,7 @@ const struct clime_http_route clime_server_routes[] = {
     {.methods = "POST", .path = "/v1/completions", .auth = USER, .handler = clime_handle_completions, .slot = true},
     {.methods = "POST", .path = "/v1/chat/completions", .auth = USER, .handler = clime_handle_chat, .slot = true},
     {.methods = "POST", .path = "/v1/responses", .auth = USER, .handler = clime_handle_responses, .slot = true},
+    {.methods = "POST", .path = "/v1/responses/input_tokens", .auth = USER, .handler = clime_handle_input_tokens},
     {.methods = "POST", .path = "/v1/messages", .auth = USER, .handler = clime_handle_messages, .slot = true},
     {.methods = "POST", .path = "/v1/messages/count_tokens", .auth = USER, .handler = clime_handle_count_tokens},
     {.methods = "GET", .path = "/v1/models", .auth = USER, .handler = clime_handle_models},

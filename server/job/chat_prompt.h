@@ -31,6 +31,7 @@ struct clime_chat_prompt {
     struct clime_str reasoning_effort; /* a JSON value */
     bool no_generation_prompt;
     bool continue_final; /* continue_final_message: go on within the last message */
+    bool drop_oldest;    /* one that is too long loses its oldest messages (chat_newest.h) */
 };
 
 /* Appends the rendered text. CLIME_ERR_INPUT: no template, bad messages, or what the template raised. */

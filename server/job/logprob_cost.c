@@ -30,8 +30,9 @@ static int64_t mask_bytes(const struct clime_output *o, int each_id, int each_to
 }
 
 static int64_t text_of(const struct clime_output *o) {
-    return entries_of(o) * (TEXT_BYTES + (o->logp->text ? TOKEN_TEXT_BYTES : 0)) +
-           mask_bytes(o, MASK_ID_TEXT, TEXT_BYTES);
+    int64_t once =
+        entries_of(o) * (TEXT_BYTES + (o->logp->text ? TOKEN_TEXT_BYTES : 0)) + mask_bytes(o, MASK_ID_TEXT, TEXT_BYTES);
+    return once * (1 + o->job->n_repeats);
 }
 
 int64_t clime_logprob_cost(const struct clime_job *j) {

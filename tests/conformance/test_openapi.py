@@ -116,6 +116,8 @@ def test_server_replies(tmp_path):
             ("/v1/chat/completions", {}),
             ("/v1/responses", {"input": "Once", "max_output_tokens": 2}),
             ("/v1/responses", {}),
+            ("/v1/responses/input_tokens", {"input": "Once"}),
+            ("/v1/responses/input_tokens", {}),
             ("/v1/messages", chat),
             ("/v1/messages", {}),
             ("/v1/messages/count_tokens", chat),

@@ -1,6 +1,7 @@
 """/v1/responses as the official package uses it: whole and streamed, tools, reasoning, conversations, errors."""
 
 import json
+import re
 
 import openai
 import pytest
@@ -178,6 +179,108 @@ def test_custom_tools(client, s, model):
     assert client.responses.create(model="", input=items, tools=CUSTOM, max_output_tokens=1).usage.input_tokens == want
 
 
+LOGPROBS = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
+
+
+def test_logprobs(client, s, model):
+    """Those of a message's own tokens: not of reasoning, calls and the end. In a stream each goes with the delta that its
+    text begins in, and all come again with what is done."""
+    body = forced(model, THOUGHT, *CALL, HALT, tools=FLAT_TOOLS)
+    shown = [{"type": "function", "function": {k: v for k, v in t.items() if k != "type"}} for t in FLAT_TOOLS]
+    chat = {"messages": [{"role": "user", "content": "Well?"}], "tools": shown, "temperature": 0, "max_tokens": 9,
+            "logprobs": True, "top_logprobs": 2} | body["extra_body"]  # fmt: skip
+    numbers = s.json("/v1/chat/completions", chat)["choices"][0]["logprobs"]["content"]
+    whole = client.responses.create(**body, **LOGPROBS)
+    assert whole.top_logprobs == 2 and whole.truncation == "disabled"
+    (part,) = next(i for i in whole.output if i.type == "message").content
+    assert [t.to_dict() for t in part.logprobs] == [numbers[1]] and part.logprobs[0].token == CALL[0]
+    none = {str(i): -100 for i in model[1].values()}
+    free = {"model": "", "input": "Well?", "max_output_tokens": 24, "extra_body": {"seed": 7, "ignore_eos": True, "logit_bias": none}}
+    whole = client.responses.create(**free, **LOGPROBS)
+    part = whole.output[0].content[0]
+    said = b"".join(bytes(t.bytes) for t in part.logprobs).decode(errors="replace")
+    assert re.sub(r"<\|\w+\|>", "", said) == part.text and len(part.logprobs) == 24  # special tokens are hidden from the text
+    assert all(len(t.top_logprobs) == 2 for t in part.logprobs)
+    with client.responses.stream(**free, **LOGPROBS) as stream:
+        seen = list(stream)
+    want = [(t.token, t.logprob) for t in part.logprobs]
+    deltas = [e for e in seen if e.type == "response.output_text.delta"]
+    assert [(t.token, t.logprob) for e in deltas for t in e.logprobs] == want
+    for done in (next(e for e in seen if e.type == "response.output_text.done"),
+                 next(e for e in seen if e.type == "response.content_part.done").part, seen[-1].response.output[0].content[0]):  # fmt: skip
+        assert [(t.token, t.logprob) for t in done.logprobs] == want
+    assert client.responses.create(**free).output[0].content[0].logprobs == []
+    only = client.responses.create(**free, top_logprobs=1).output[0].content[0].logprobs
+    assert [(t.token, t.logprob, len(t.top_logprobs)) for t in only] == [(*w, 1) for w in want]
+
+
+def test_input_tokens(client, s):
+    items = [{"role": "user", "content": "a"}, {"type": "function_call", "call_id": "c", "name": "now", "arguments": "{}"},
+             {"type": "function_call_output", "call_id": "c", "output": "noon"}]  # fmt: skip
+    body = {"input": items, "instructions": "s", "tools": FLAT_TOOLS + CUSTOM}
+    count = client.responses.input_tokens.count(**body)
+    assert count.object == "response.input_tokens"
+    assert count.input_tokens == client.responses.create(model="", **body, max_output_tokens=1).usage.input_tokens
+    with pytest.raises(openai.BadRequestError, match="input is missing"):
+        client.responses.input_tokens.count()
+    with pytest.raises(openai.BadRequestError, match="maximum context length") as e:
+        client.responses.input_tokens.count(input="x" * 5000)
+    assert e.value.code == "context_length_exceeded"
+
+
+def allowed(mode, *names):
+    return {"type": "allowed_tools", "mode": mode, "tools": [{"type": "function", "name": n} for n in names] + [{"type": "mcp", "server_label": "x"}]}
+
+
+def test_allowed_tools(client, s, model):
+    """The others are not shown, and a call of one is text; required forces a call of those."""
+    body = forced(model, *CALL, SECOND, HALT, tools=FLAT_TOOLS)
+    got = client.responses.create(**body, tool_choice=allowed("auto", "now"))
+    assert kinds(got) == [("message", "".join(CALL).rstrip()), ("now", "{}")] and got.tool_choice.mode == "auto"
+    alone = client.responses.create(**body | {"tools": FLAT_TOOLS[1:]})
+    assert got.usage.input_tokens == alone.usage.input_tokens < client.responses.create(**body).usage.input_tokens
+    assert kinds(client.responses.create(**body, tool_choice=allowed("auto", "now", "get"))) == [("message", "Let me."), ("get", ARGUMENTS), ("now", "{}")]
+    nothing = {"type": "function", "name": "now", "parameters": {"type": "object", "properties": {}, "additionalProperties": False}}
+    must = client.responses.create(model="", input="Well?", max_output_tokens=100, tools=[FLAT_TOOLS[0], nothing],
+                                   tool_choice=allowed("required", "now"), parallel_tool_calls=False)  # fmt: skip
+    assert [i.name for i in must.output] == ["now"] and must.status == "completed"
+    with client.responses.stream(**body, tool_choice=allowed("auto", "now")) as stream:
+        seen = list(stream)
+    check_items(seen[2:-1])
+    assert kinds(seen[-1].response) == kinds(got)
+
+
+def test_truncation(client, s):
+    """The oldest rounds go, a call with its results; instructions and the last round stay. What fits stays whole."""
+    rounds = []
+    for i in range(12):
+        rounds.append([{"role": "user", "content": f"{i} " + "x" * 90}])
+        rounds.append([{"type": "function_call", "call_id": f"c{i}", "name": "now", "arguments": "{}"},
+                       {"type": "function_call_output", "call_id": f"c{i}", "output": "y" * 40}])  # fmt: skip
+    rounds.append([{"role": "user", "content": "last"}])
+    flat = lambda kept: [item for one in kept for item in one]
+
+    def count(items, **more):
+        try:
+            return client.responses.input_tokens.count(input=items, instructions="s1", **more).input_tokens
+        except openai.BadRequestError:
+            return 1025
+
+    asked = {"model": "", "instructions": "s1", "max_output_tokens": 100}
+    with pytest.raises(openai.BadRequestError, match="maximum context length"):
+        client.responses.create(**asked, input=flat(rounds))
+    got = client.responses.create(**asked, input=flat(rounds), truncation="auto")
+    assert got.truncation == "auto"
+    fits = next(k for k in range(1, len(rounds)) if count(flat(rounds[k:])) <= 1024 - 100)
+    assert got.usage.input_tokens == count(flat(rounds[fits:])) > count(flat(rounds[fits + 1 :]))
+    short = flat(rounds[fits:])
+    assert client.responses.create(**asked, input=short, truncation="auto").usage.input_tokens == count(short)
+    assert count(flat(rounds), truncation="auto", extra_body={"max_output_tokens": 100}) == got.usage.input_tokens
+    with pytest.raises(openai.BadRequestError, match="maximum context length") as e:
+        client.responses.create(**asked, input=[*flat(rounds), {"role": "user", "content": "z" * 5000}], truncation="auto")
+    assert e.value.code == "context_length_exceeded"
+
+
 def test_bad_requests(client, s):
     for more, word in (
         ({"input": None}, "input"),
@@ -191,7 +294,12 @@ def test_bad_requests(client, s):
         ({"tools": [{"type": "local_shell"}]}, "local_shell"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "schema"),
-        ({"include": ["message.output_text.logprobs"]}, "logprobs"),
+        ({"truncation": "some"}, "truncation"),
+        ({"top_logprobs": 257}, "top_logprobs"),
+        ({"tool_choice": {"type": "allowed_tools", "mode": "any", "tools": []}}, "mode"),
+        ({"tool_choice": {"type": "allowed_tools", "mode": "auto"}}, "tools"),
+        ({"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "x"}]}, "tools": FLAT_TOOLS}, "x"),
+        ({"personality": "friendly"}, "personality"),
         ({"model": "nobody"}, "nobody"),
     ):
         reply = s.post("/v1/responses", {"input": "a", "max_output_tokens": 1} | more)
@@ -209,3 +317,7 @@ def test_through_the_router(s, model):
             assert kinds(client.responses.create(**body)) == [("message", "Let me."), ("get", ARGUMENTS)]
             with client.responses.stream(**body) as stream:
                 assert [e.type for e in stream][-1] == "response.completed"
+            count = client.responses.input_tokens.count(input="Well?", tools=FLAT_TOOLS).input_tokens
+            assert count == client.responses.create(**body).usage.input_tokens
+            logprobs = client.responses.create(**body, **LOGPROBS).output[0].content[0].logprobs
+            assert len(logprobs) == 1 and len(logprobs[0].top_logprobs) == 2

@@ -74,10 +74,16 @@ def test_every_form_goes_on_from_the_same_tokens(d):
         assert chunks[-1].usage.prompt_tokens > total and chunks[-2].choices[0].finish_reason in ("stop", "length")
         m = [x if isinstance(x, dict) else {"role": "assistant", "content": x.content} for x in m]
         m += [{"role": "assistant", "content": said}, {"role": "user", "content": "and?"}]
-        r = ai.responses.create(model="policy", input=m, max_output_tokens=6)
+        n = ai.responses.input_tokens.count(model="policy", input=m).input_tokens
+        r = ai.responses.create(model="policy", input=m, max_output_tokens=6, include=["message.output_text.logprobs"])
+        assert r.usage.input_tokens == n and r.output[0].content[0].logprobs[0].logprob < 0
         assert r.status in ("completed", "incomplete") and r.id.endswith("/turn2")
         m += [{"role": "assistant", "content": r.output_text}, {"role": "user", "content": "and?"}]
-        r = list(ai.responses.create(model="policy", input=m, max_output_tokens=6, stream=True))[-1].response
+        events = list(ai.responses.create(model="policy", input=m, max_output_tokens=6, stream=True, include=["message.output_text.logprobs"]))
+        r = events[-1].response
+        (streamed, whole) = ([t.logprob for e in events if e.type == "response.output_text.delta" for t in e.logprobs],
+                             [t.logprob for i in r.output if i.type == "message" for t in i.content[0].logprobs])  # fmt: skip
+        assert streamed == whole and whole
         m += [{"role": "assistant", "content": r.output_text}, {"role": "user", "content": "and?"}]
         n = claude.messages.count_tokens(model="policy", messages=m, extra_body={"stream": True}).input_tokens  # a count is none
         a = claude.messages.create(model="policy", messages=m, max_tokens=6)
@@ -91,6 +97,15 @@ def test_every_form_goes_on_from_the_same_tokens(d):
         # what a session does not do is said, and costs nothing
         for more in ({"tool_choice": "required"}, {"response_format": {"type": "json_object"}}, {"n": 2}, {"logprobs": True, "top_logprobs": 2}):
             with pytest.raises(openai.BadRequestError):
+                ai.chat.completions.create(model="policy", messages=m, **more)
+        for more in ({"truncation": "auto"}, {"top_logprobs": 1}):
+            with pytest.raises(openai.BadRequestError, match=next(iter(more))):
+                ai.responses.create(model="policy", input="x", **more)
+        tools = [{"type": "function", "function": {"name": "f"}}, {"type": "custom", "custom": {"name": "g"}}]
+        some = lambda mode, *n: {"tools": tools, "tool_choice": {"type": "allowed_tools", "allowed_tools": {
+            "mode": mode, "tools": [{"type": "custom", "custom": {"name": x}} for x in n]}}}  # fmt: skip
+        for more, word in ((some("required", "g"), "policy chooses"), (some("auto", "h"), "h, which is not among")):
+            with pytest.raises(openai.BadRequestError, match=word):
                 ai.chat.completions.create(model="policy", messages=m, **more)
         with pytest.raises(openai.BadRequestError, match="whole conversation"):
             ai.responses.create(model="policy", input="x", previous_response_id="resp_1")

@@ -7,7 +7,7 @@ import re
 import openai
 import pytest
 from programs import DATA, program, run, server
-from said import ARGUMENTS, BROKEN, CALL, HALT, SECOND, THOUGHT, TOOLS, make_model, model, s, say  # noqa: F401
+from said import ARGUMENTS, BROKEN, CALL, HALT, PATCH, SECOND, THOUGHT, TOOLS, make_model, model, s, say  # noqa: F401
 
 
 def ask(model, *texts, **more):
@@ -142,6 +142,80 @@ def test_the_official_client(s, model):
             assert text == (await whole).choices[0].message.tool_calls[0].function.arguments == ARGUMENTS
 
     asyncio.run(both())
+
+
+NESTED = [{"type": "custom", "custom": {"name": "patch", "description": "d", "format": {
+    "type": "grammar", "grammar": {"syntax": "lark", "definition": "start: line"}}}}, {"type": "custom", "custom": {"name": "now"}}, TOOLS[0]]  # fmt: skip
+NOTHING = {"type": "function", "function": {"name": "now", "parameters": {"type": "object", "properties": {}, "additionalProperties": False}}}
+TEXT = '*** "\u00e9"\n+1'
+
+
+def check_custom(client, model):
+    ended = client.chat.completions.create(model="", **ask(model, PATCH, HALT, tools=NESTED, stop=[HALT], max_tokens=3)).choices[0]
+    assert ended.finish_reason == "tool_calls" and ended.message.content is None
+    body = ask(model, PATCH, *CALL, SECOND, tools=NESTED)
+    choice = client.chat.completions.create(model="", **body).choices[0]
+    first, get, now = choice.message.tool_calls
+    assert (first.type, first.custom.name, first.custom.input) == ("custom", "patch", TEXT)
+    assert (get.function.name, get.function.arguments, now.type, now.custom.input) == ("get", ARGUMENTS, "custom", "{}")
+    with client.chat.completions.stream(model="", **body) as events:
+        seen = [call.to_dict() for e in events if e.type == "chunk" for c in e.chunk.choices for call in c.delta.tool_calls or []]
+    assert [c["index"] for c in seen] == sorted(c["index"] for c in seen)
+    whole = {c["index"]: c for c in seen if c.get("type") == "custom"}
+    assert [whole[i]["custom"] for i in sorted(whole)] == [{"name": "patch", "input": TEXT}, {"name": "now", "input": "{}"}]
+    assert "".join(c["function"]["arguments"] for c in seen if c["index"] == 1) == ARGUMENTS and len([c for c in seen if c["index"] != 1]) == 2
+
+
+def test_custom_tools(s, model):
+    """Their calls are texts, as in Responses: shown as functions with one text, in a stream whole, and a call that goes back
+    is shown as it was. One that is cut off is text, and no stream says otherwise."""
+    with program("clime-router", "--worker-urls", s.url) as router:
+        for url in (s.url, router.url):
+            with openai.OpenAI(base_url=url + "/v1", api_key="none", max_retries=0) as client:
+                check_custom(client, model)
+    parameters = lambda **more: {"type": "object", "properties": {"input": {"type": "string"} | more}, "required": ["input"]}
+    shown = [{"type": "function", "function": {"name": "patch", "description": "d", "parameters": parameters(description="start: line")}},
+             {"type": "function", "function": {"name": "now", "parameters": parameters()}}, TOOLS[0]]  # fmt: skip
+    call = {"id": "c", "type": "custom", "custom": {"name": "patch", "input": TEXT}}
+    arguments = json.dumps({"input": TEXT}, ensure_ascii=False, separators=(",", ":"))
+    plain = {"id": "c", "type": "function", "function": {"name": "patch", "arguments": arguments}}
+    sent = lambda tools, call: s.json("/apply_template", {"tools": tools, "messages": [
+        {"role": "user", "content": "a"}, {"role": "assistant", "content": None, "tool_calls": [call]}]})["tokens"]  # fmt: skip
+    assert sent(NESTED, call) == sent(shown, plain)
+    body = ask(model, CALL[0], CALL[1], tools=[{"type": "custom", "custom": {"name": "get"}}])
+    got, reason, deltas = stream(s, body)
+    assert got["content"] == CALL[0] + CALL[1] and reason == "length" and not any("tool_calls" in d for d in deltas)
+    forced = {"messages": body["messages"], "tools": NESTED, "tool_choice": {"type": "custom", "custom": {"name": "now"}}, "max_tokens": 60}
+    message, _ = reply(s, forced)  # all of it, or as far as it came
+    begun = (message["content"] or "").startswith('<tool_call>\n{"name": "now", "arguments": {')
+    assert begun or message["tool_calls"][0]["custom"]["name"] == "now"
+    for bad in ({"tools": [{"type": "custom"}]}, {"tools": [{"type": "custom", "custom": {}}]},
+                {"tools": NESTED, "messages": [{"role": "assistant", "tool_calls": [{"type": "custom", "custom": {"name": "x"}}]}]}):  # fmt: skip
+        error = s.post("/v1/chat/completions", body | bad)
+        assert error.status_code == 400 and ("custom" in error.json()["message"] or "name" in error.json()["message"]), error.text
+
+
+def test_allowed_tools(s, model):
+    """The others are not shown, and a call of one is text, in a stream too."""
+    some = lambda mode, *names: {"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [
+        {"type": "function", "function": {"name": n}} for n in names]}}}  # fmt: skip
+    body = ask(model, *CALL, SECOND)
+    message, _ = reply(s, body | some("auto", "now"))
+    assert message["content"] == "".join(CALL).rstrip() and [c["function"]["name"] for c in message["tool_calls"]] == ["now"]
+    got, _, _ = stream(s, body | some("auto", "now"))
+    assert got["content"] == message["content"] and [c["name"] for c in got["tool_calls"].values()] == ["now"]
+    usage = lambda body: s.json("/v1/chat/completions", body)["usage"]["prompt_tokens"]
+    assert usage(body | some("auto", "now")) == usage(body | {"tools": TOOLS[1:]})
+    assert usage(body | some("auto")) == usage(body | {"tools": None})
+    tools = [TOOLS[0], NESTED[0], NOTHING]
+    message, reason = reply(s, {"messages": body["messages"], "tools": tools, "max_tokens": 100, "parallel_tool_calls": False} | some("required", "now"))
+    assert [c["function"]["name"] for c in message["tool_calls"]] == ["now"] and reason == "tool_calls"
+    for bad, word in ((some("auto", "none"), "none"), (some("most", "now"), "mode"), (some("required"), "tools"),
+                      ({"tool_choice": {"type": "allowed_tools"}}, "mode"), (some("auto", "now") | {"tools": None}, "tools"),
+                      ({"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": ["now"]}}}, "allowed_tools"),
+                      ({"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{"type": "function"}]}}}, "name")):  # fmt: skip
+        error = s.post("/v1/chat/completions", body | bad)
+        assert error.status_code == 400 and word in error.json()["message"], (bad, error.text)
 
 
 def test_parsers_by_name(model):

@@ -6,6 +6,7 @@
 
 #include "common/hash.h"
 #include "common/http/sse.h"
+#include "text/template/custom_tools.h"
 
 #define MAX_TEXT ((size_t)256 << 20)
 
@@ -22,6 +23,10 @@ void clime_answer_item_id(const struct clime_answer *a, int n, const char *prefi
     h[0] = clime_hash64(words, 3);
     h[1] = clime_hash64(h, 1);
     snprintf(id, CLIME_ANSWER_ID, "%s_%016" PRIx64 "%08" PRIx32, prefix, h[0], (uint32_t)h[1]);
+}
+
+bool clime_answer_is_custom(const struct clime_answer *a, int call) {
+    return clime_custom_tool_is(a->custom, clime_buf_str(&a->parse->calls.at[call].name));
 }
 
 struct clime_str clime_answer_segment(const struct clime_answer *a, int segment) {

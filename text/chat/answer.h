@@ -12,6 +12,15 @@
 
 enum clime_answer_end { CLIME_ANSWER_OPEN, CLIME_ANSWER_STOP, CLIME_ANSWER_LENGTH, CLIME_ANSWER_ABORT };
 
+/* The numbers of an answer's tokens, wherever they are: whoever has them writes one. */
+struct clime_answer_tokens {
+    size_t n;
+    size_t (*begins)(const void *of, size_t i); /* bytes of the text before it */
+    /* members of an object: "token", "bytes", "logprob", "top_logprobs" */
+    void (*write)(struct clime_jw *w, const void *of, size_t i);
+    const void *of;
+};
+
 struct clime_answer {
     struct clime_str id;
     const char *model;
@@ -25,6 +34,8 @@ struct clime_answer {
     const char *message;                            /* ABORT */
     int64_t n_prompt, n_cached, n_out, n_reasoning; /* tokens */
     const char *weight_version;                     /* in force at the end */
+    struct clime_str custom;                        /* the request's tools as raw JSON, where some are custom */
+    struct clime_answer_tokens tokens;              /* Responses: n 0 where nobody wants them */
 };
 
 #define CLIME_ANSWER_ID 300
@@ -32,6 +43,9 @@ struct clime_answer {
 void clime_answer_call_id(const struct clime_answer *a, int call, char id[CLIME_ANSWER_ID]);
 /* PREFIX_ and digits made from the answer's id and n. */
 void clime_answer_item_id(const struct clime_answer *a, int n, const char *prefix, char id[CLIME_ANSWER_ID]);
+
+/* Whether the call is one of a custom tool (custom_tools.h). */
+bool clime_answer_is_custom(const struct clime_answer *a, int call);
 
 /* The text of a segment that is no call; of all segments of a kind, as a JSON string. */
 struct clime_str clime_answer_segment(const struct clime_answer *a, int segment);

@@ -1,6 +1,8 @@
 /* The message of chat completions. Called by the server's endpoint and by the trainer's sessions. */
 #include "text/chat/chat_answer.h"
 
+#include "text/template/custom_tools.h"
+
 static const char *const reasoning_names[] = {"reasoning_content", "reasoning"}; /* SGLang's, and vLLM's */
 
 const char *clime_chat_answer_finish(const struct clime_answer *a) {
@@ -12,21 +14,31 @@ const char *clime_chat_answer_finish(const struct clime_answer *a) {
     return names[a->end];
 }
 
-static void write_call(struct clime_jw *w, const struct clime_answer *a, int call) {
-    const struct clime_call *c = &a->parse->calls.at[call];
+/* "id" and "type"; opens the object that has the name. */
+static void open_call(struct clime_jw *w, const struct clime_answer *a, int call, bool custom) {
+    const char *type = custom ? "custom" : "function";
     char id[CLIME_ANSWER_ID];
     clime_answer_call_id(a, call, id);
-    clime_jw_object(w);
     clime_jw_key(w, "id");
     clime_jw_strz(w, id);
     clime_jw_key(w, "type");
-    clime_jw_strz(w, "function");
-    clime_jw_key(w, "function");
+    clime_jw_strz(w, type);
+    clime_jw_key(w, type);
     clime_jw_object(w);
     clime_jw_key(w, "name");
-    clime_jw_str(w, clime_buf_str(&c->name));
-    clime_jw_key(w, "arguments");
-    clime_jw_str(w, clime_buf_str(&c->args));
+    clime_jw_str(w, clime_buf_str(&a->parse->calls.at[call].name));
+}
+
+/* All of a call, behind what the caller has opened. */
+static void write_call(struct clime_jw *w, const struct clime_answer *a, int call) {
+    struct clime_str args = clime_buf_str(&a->parse->calls.at[call].args);
+    bool custom = clime_answer_is_custom(a, call);
+    open_call(w, a, call, custom);
+    clime_jw_key(w, custom ? "input" : "arguments");
+    if (custom)
+        clime_custom_tool_write_input(w, args);
+    else
+        clime_jw_str(w, args);
     clime_jw_close(w);
     clime_jw_close(w);
 }
@@ -50,13 +62,50 @@ void clime_chat_answer_write(struct clime_jw *w, const struct clime_answer *a) {
         clime_jw_key(w, "tool_calls");
         clime_jw_array(w);
         for (int i = 0; i < p->calls.n; i++)
-            if (!p->calls.at[i].void_) write_call(w, a, i);
+            if (!p->calls.at[i].void_) {
+                clime_jw_object(w);
+                write_call(w, a, i);
+            }
         clime_jw_close(w);
     }
     clime_jw_close(w);
 }
 
-void clime_chat_answer_text(struct clime_jw *w, enum clime_segment_kind kind, struct clime_str text) {
+/* ---- in deltas ---- */
+
+/* The custom tool's call is over: whole, or none after all. */
+static bool end_custom(const struct clime_answer *a, struct clime_chat_cursor *c, struct clime_chat_delta *d) {
+    const struct clime_segments *s = &a->parse->segments;
+    if (c->custom == 0 || (c->custom == s->n && a->end == CLIME_ANSWER_OPEN)) return false;
+    int segment = c->custom - 1;
+    c->custom = 0;
+    if (s->at[segment].kind != CLIME_SEGMENT_CALL) return false;
+    d->piece = (struct clime_piece){.kind = CLIME_SEGMENT_CALL, .segment = segment, .call = s->at[segment].call};
+    d->index = c->n++;
+    return d->custom = true;
+}
+
+bool clime_chat_answer_next(const struct clime_answer *a, struct clime_chat_cursor *c, struct clime_chat_delta *d) {
+    for (;;) {
+        *d = (struct clime_chat_delta){.piece = c->call, .index = c->n - 1};
+        if (c->more) return c->more = false, true;
+        if (end_custom(a, c, d)) return true;
+        if (!clime_parse_next(a->parse, a->text, &c->at, &d->piece)) return false;
+        if (d->piece.kind != CLIME_SEGMENT_CALL) return true;
+        if (d->piece.begins) c->is_custom = clime_answer_is_custom(a, d->piece.call);
+        if (c->is_custom) {
+            if (d->piece.begins) c->custom = d->piece.segment + 1;
+            continue;
+        }
+        if (d->piece.begins) d->index = c->n++;
+        d->first = d->piece.begins;
+        c->more = d->first && d->piece.text.len > 0;
+        c->call = d->piece;
+        if (d->first || d->piece.text.len > 0) return true;
+    }
+}
+
+static void write_text(struct clime_jw *w, enum clime_segment_kind kind, struct clime_str text) {
     if (kind == CLIME_SEGMENT_CONTENT) {
         clime_jw_key(w, "content");
         clime_jw_str(w, text);
@@ -67,31 +116,36 @@ void clime_chat_answer_text(struct clime_jw *w, enum clime_segment_kind kind, st
     }
 }
 
-void clime_chat_answer_call(struct clime_jw *w, const struct clime_answer *a, const struct clime_piece *p, bool first) {
-    char id[CLIME_ANSWER_ID];
+static void write_piece(struct clime_jw *w, const struct clime_answer *a, const struct clime_chat_delta *d) {
+    const struct clime_piece *p = &d->piece;
     clime_jw_key(w, "tool_calls");
     clime_jw_array(w);
     clime_jw_object(w);
     clime_jw_key(w, "index");
-    clime_jw_int(w, p->call);
-    if (first) {
-        clime_answer_call_id(a, p->call, id);
-        clime_jw_key(w, "id");
-        clime_jw_strz(w, id);
-        clime_jw_key(w, "type");
-        clime_jw_strz(w, "function");
+    clime_jw_int(w, d->index);
+    if (d->custom) {
+        write_call(w, a, p->call);
+        clime_jw_close(w);
+        return;
     }
-    clime_jw_key(w, "function");
-    clime_jw_object(w);
-    if (first) {
-        clime_jw_key(w, "name");
-        clime_jw_str(w, clime_buf_str(&a->parse->calls.at[p->call].name));
+    if (d->first) {
+        open_call(w, a, p->call, false);
+    } else {
+        clime_jw_key(w, "function");
+        clime_jw_object(w);
     }
     clime_jw_key(w, "arguments");
-    clime_jw_str(w, first ? clime_str_of("") : p->text);
+    clime_jw_str(w, d->first ? clime_str_of("") : p->text);
     clime_jw_close(w);
     clime_jw_close(w);
     clime_jw_close(w);
+}
+
+void clime_chat_answer_delta(struct clime_jw *w, const struct clime_answer *a, const struct clime_chat_delta *d) {
+    if (d->piece.kind == CLIME_SEGMENT_CALL)
+        write_piece(w, a, d);
+    else
+        write_text(w, d->piece.kind, d->piece.text);
 }
 
 static void put_int(struct clime_jw *w, const char *key, int64_t v) {

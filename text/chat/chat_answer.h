@@ -8,9 +8,25 @@
  * calls and nothing else. */
 void clime_chat_answer_write(struct clime_jw *w, const struct clime_answer *a);
 
-/* Members of a delta: text of content or of reasoning; a call's id and name (first), or more of its arguments. */
-void clime_chat_answer_text(struct clime_jw *w, enum clime_segment_kind kind, struct clime_str text);
-void clime_chat_answer_call(struct clime_jw *w, const struct clime_answer *a, const struct clime_piece *p, bool first);
+/* A stream's deltas, one at a time: text of content or of reasoning; a call's id and name (first), then more of its
+ * arguments. A custom tool's call comes whole, when it has ended, since its text stands quoted in the arguments. */
+struct clime_chat_cursor { /* zero = the beginning */
+    struct clime_parse_cursor at;
+    struct clime_piece call; /* that was announced */
+    bool more;               /* its text is yet to be said */
+    bool is_custom;          /* the newest call is a custom tool's */
+    int n;                   /* calls that were announced */
+    int custom;              /* the segment of a custom tool's call that was not said yet, counted from 1; 0 = none */
+};
+struct clime_chat_delta {
+    struct clime_piece piece;
+    bool first, custom;
+    int index; /* of the call, among those that the stream announces */
+};
+/* What the stream has not said yet; false: nothing, for now. */
+bool clime_chat_answer_next(const struct clime_answer *a, struct clime_chat_cursor *c, struct clime_chat_delta *d);
+/* Members of the delta. */
+void clime_chat_answer_delta(struct clime_jw *w, const struct clime_answer *a, const struct clime_chat_delta *d);
 
 /* finish_reason; NULL = not yet. A stop behind a call is tool_calls. */
 const char *clime_chat_answer_finish(const struct clime_answer *a);

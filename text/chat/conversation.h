@@ -15,13 +15,19 @@ enum clime_err clime_responses_conversation(struct clime_str input, struct clime
 enum clime_err clime_messages_conversation(struct clime_str system, struct clime_str list, struct clime_arena *a,
                                            struct clime_str *messages, struct clime_error *e);
 
-/* Tools to functions. raw: JSON, may be empty; *tools is set unless it asks for nothing. */
+/* Tools to functions. raw: JSON, may be empty; *tools is set unless it asks for nothing. Those of chat completions stay
+ * as they came, byte for byte, but for custom ones (custom_tools.h). */
+enum clime_err clime_chat_functions(struct clime_str raw, struct clime_arena *a, struct clime_str *tools,
+                                    struct clime_error *e);
 enum clime_err clime_responses_functions(struct clime_str raw, struct clime_arena *a, struct clime_str *tools,
                                          struct clime_error *e);
 enum clime_err clime_messages_functions(struct clime_str raw, struct clime_arena *a, struct clime_str *tools,
                                         struct clime_error *e);
-/* For the two above: a list of tools, of which read writes one, or nothing. */
+/* For those above: a list of tools, of which read writes one, or nothing. */
 enum clime_err clime_functions_read(struct clime_str raw, void (*read)(struct clime_json *j, struct clime_jw *w),
                                     struct clime_arena *a, struct clime_str *tools, struct clime_error *e);
+/* {"type": "function", "function": {...}} of the members that an object has beside "type"; custom: with a text for its
+ * parameters, which "format" may describe. */
+void clime_function_write(struct clime_json *object, bool custom, struct clime_jw *w);
 
 #endif

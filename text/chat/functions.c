@@ -1,6 +1,8 @@
-/* A list of tools in another form to functions. Called by responses_input.c and messages_input.c. */
+/* A list of tools in another form to functions. Called by the readers of all chat APIs, on HTTP workers; raw values are
+ * borrowed from the body. */
 #include "common/json/lenient.h"
 #include "text/chat/conversation.h"
+#include "text/template/custom_tools.h"
 
 enum clime_err clime_functions_read(struct clime_str raw, void (*read)(struct clime_json *j, struct clime_jw *w),
                                     struct clime_arena *a, struct clime_str *tools, struct clime_error *e) {
@@ -22,4 +24,76 @@ enum clime_err clime_functions_read(struct clime_str raw, void (*read)(struct cl
     }
     clime_buf_free(&out);
     return err;
+}
+
+/* {"type": "grammar", "definition"} of Responses, {"type": "grammar", "grammar": {"definition"}} of chat. */
+static struct clime_str definition_of(struct clime_json *j) {
+    struct clime_str key, definition = {"", 0};
+    if (clime_json_peek(j) != CLIME_JSON_OBJECT) return clime_json_skip(j, NULL), definition;
+    for (clime_json_object(j); clime_json_key(j, &key);) {
+        if (clime_str_is(key, "definition"))
+            clime_lenient_string(j, &definition);
+        else if (clime_str_is(key, "grammar"))
+            definition = definition_of(j);
+        else
+            clime_json_skip(j, NULL);
+    }
+    return definition;
+}
+
+void clime_function_write(struct clime_json *object, bool custom, struct clime_jw *w) {
+    struct clime_str key, raw, definition = {"", 0};
+    clime_jw_object(w);
+    clime_jw_key(w, "type");
+    clime_jw_strz(w, "function");
+    clime_jw_key(w, "function");
+    clime_jw_object(w);
+    for (clime_json_object(object); clime_json_key(object, &key);) {
+        if (custom && clime_str_is(key, "format")) {
+            definition = definition_of(object);
+            continue;
+        }
+        if (!clime_json_skip(object, &raw) || clime_str_is(key, "type") || clime_str_is(raw, "null")) continue;
+        clime_jw_key_str(w, key);
+        clime_jw_raw(w, raw);
+    }
+    if (custom) {
+        clime_jw_key(w, "parameters");
+        clime_custom_tool_parameters(w, definition);
+    }
+    clime_jw_close(w);
+    clime_jw_close(w);
+}
+
+/* One of chat completions: {"type": "custom", "custom": {"name", "description", "format"}}, or any other, as it is. */
+static void read_chat_tool(struct clime_json *j, struct clime_jw *w) {
+    struct clime_json in = *j, inner = *j;
+    struct clime_str key, raw, type = {"", 0};
+    bool found = false;
+    if (!clime_json_skip(j, &raw)) return;
+    if (clime_json_peek(&in) == CLIME_JSON_OBJECT)
+        for (clime_json_object(&in); clime_json_key(&in, &key);) {
+            if (clime_str_is(key, "type") && clime_json_peek(&in) == CLIME_JSON_STRING) {
+                clime_json_string(&in, &type);
+                continue;
+            }
+            if (clime_str_is(key, "custom") && clime_json_peek(&in) == CLIME_JSON_OBJECT) {
+                inner = in;
+                found = true;
+            }
+            clime_json_skip(&in, NULL);
+        }
+    if (!clime_str_is(type, "custom"))
+        clime_jw_raw(w, raw); /* a list of functions says itself what is wrong with it */
+    else if (found)
+        clime_function_write(&inner, true, w);
+    else
+        clime_json_bad(j, "a tool of type custom needs custom, an object with its name");
+}
+
+enum clime_err clime_chat_functions(struct clime_str raw, struct clime_arena *a, struct clime_str *tools,
+                                    struct clime_error *e) {
+    if (clime_custom_tool_any(raw)) return clime_functions_read(raw, read_chat_tool, a, tools, e);
+    *tools = raw;
+    return CLIME_OK;
 }

@@ -3,7 +3,7 @@
  */
 #include "text/chat/responses_answer.h"
 
-#include "text/chat/custom_tools.h"
+#include "text/template/custom_tools.h"
 
 static const char *status(const struct clime_answer *a) {
     if (a->end == CLIME_ANSWER_OPEN) return "in_progress";
@@ -16,33 +16,57 @@ static bool is_call(const struct clime_answer *a, int segment) {
     return kind == CLIME_SEGMENT_CALL || kind == CLIME_SEGMENT_VOID;
 }
 
-bool clime_responses_is_custom(const struct clime_answer *a, const struct clime_responses_asked *q, int segment) {
-    if (!is_call(a, segment)) return false;
-    const struct clime_call *c = &a->parse->calls.at[a->parse->segments.at[segment].call];
-    return clime_custom_tool_is(q->tools, clime_buf_str(&c->name));
+bool clime_responses_is_custom(const struct clime_answer *a, int segment) {
+    return is_call(a, segment) && clime_answer_is_custom(a, a->parse->segments.at[segment].call);
 }
 
-void clime_responses_item_id(const struct clime_answer *a, const struct clime_responses_asked *q, int segment,
-                             char id[CLIME_ANSWER_ID]) {
+void clime_responses_item_id(const struct clime_answer *a, int segment, char id[CLIME_ANSWER_ID]) {
     static const char *const prefix[] = {[CLIME_SEGMENT_CONTENT] = "msg",
                                          [CLIME_SEGMENT_REASONING] = "rs",
                                          [CLIME_SEGMENT_CALL] = "fc",
                                          [CLIME_SEGMENT_VOID] = "fc"};
-    bool custom = clime_responses_is_custom(a, q, segment);
+    bool custom = clime_responses_is_custom(a, segment);
     clime_answer_item_id(a, segment, custom ? "ctc" : prefix[a->parse->segments.at[segment].kind], id);
 }
 
-void clime_responses_write_part(struct clime_jw *w, enum clime_segment_kind kind, struct clime_str text) {
-    bool said = kind == CLIME_SEGMENT_CONTENT;
+void clime_responses_write_logprobs(struct clime_jw *w, const struct clime_answer *a, int segment,
+                                    struct clime_str text) {
+    const struct clime_answer_tokens *t = &a->tokens;
+    size_t first = a->parse->segments.at[segment].begin, from = (size_t)(text.ptr - a->text.ptr), to = from + text.len;
+    size_t i = 0;
+    clime_jw_key(w, "logprobs");
+    clime_jw_array(w);
+    if (text.len > 0) {
+        for (size_t end = t->n; i < end;) { /* the first that begins there */
+            size_t mid = i + (end - i) / 2;
+            if (t->begins(t->of, mid) < from)
+                i = mid + 1;
+            else
+                end = mid;
+        }
+        if (from == first && i > 0 && (i == t->n || t->begins(t->of, i) > from)) i--;
+    }
+    for (; text.len > 0 && i < t->n && t->begins(t->of, i) < to; i++) {
+        clime_jw_object(w);
+        t->write(w, t->of, i);
+        clime_jw_close(w);
+    }
+    clime_jw_close(w);
+}
+
+void clime_responses_write_part(struct clime_jw *w, const struct clime_answer *a, int segment, bool begins) {
+    bool said = a->parse->segments.at[segment].kind == CLIME_SEGMENT_CONTENT;
+    struct clime_str text = begins ? (struct clime_str){a->text.ptr, 0} : clime_answer_segment(a, segment);
     clime_jw_object(w);
     clime_jw_key(w, "type");
     clime_jw_strz(w, said ? "output_text" : "reasoning_text");
     clime_jw_key(w, "text");
     clime_jw_str(w, text);
-    for (int i = 0; i < 2 && said; i++) {
-        clime_jw_key(w, i ? "logprobs" : "annotations");
+    if (said) {
+        clime_jw_key(w, "annotations");
         clime_jw_array(w);
         clime_jw_close(w);
+        clime_responses_write_logprobs(w, a, segment, text);
     }
     clime_jw_close(w);
 }
@@ -59,7 +83,7 @@ static void write_content(struct clime_jw *w, const struct clime_answer *a, int 
     }
     clime_jw_key(w, "content");
     clime_jw_array(w);
-    if (!begins) clime_responses_write_part(w, kind, clime_answer_segment(a, segment));
+    if (!begins) clime_responses_write_part(w, a, segment, false);
     clime_jw_close(w);
 }
 
@@ -78,17 +102,16 @@ static void write_call(struct clime_jw *w, const struct clime_answer *a, int cal
         clime_jw_str(w, begins ? clime_str_of("") : clime_buf_str(&c->args));
 }
 
-void clime_responses_write_item(struct clime_jw *w, const struct clime_answer *a, const struct clime_responses_asked *q,
-                                int segment, bool begins) {
+void clime_responses_write_item(struct clime_jw *w, const struct clime_answer *a, int segment, bool begins) {
     static const char *const types[] = {[CLIME_SEGMENT_CONTENT] = "message",
                                         [CLIME_SEGMENT_REASONING] = "reasoning",
                                         [CLIME_SEGMENT_CALL] = "function_call",
                                         [CLIME_SEGMENT_VOID] = "function_call"};
     const struct clime_segment *g = &a->parse->segments.at[segment];
     bool last = segment + 1 == a->parse->segments.n, cut = last && a->end == CLIME_ANSWER_LENGTH;
-    bool custom = clime_responses_is_custom(a, q, segment);
+    bool custom = clime_responses_is_custom(a, segment);
     char id[CLIME_ANSWER_ID];
-    clime_responses_item_id(a, q, segment, id);
+    clime_responses_item_id(a, segment, id);
     clime_jw_object(w);
     clime_jw_key(w, "id");
     clime_jw_strz(w, id);
@@ -152,7 +175,10 @@ static void write_request(struct clime_jw *w, const struct clime_responses_asked
     raw_or(w, "tool_choice", q->tool_choice, "\"auto\"");
     raw_or(w, "reasoning", q->reasoning, "{\"effort\":null,\"summary\":null}");
     raw_or(w, "text", q->text, "{\"format\":{\"type\":\"text\"}}");
-    raw_or(w, "truncation", (struct clime_str){NULL, 0}, "\"disabled\"");
+    clime_jw_key(w, "top_logprobs");
+    clime_jw_int(w, q->top_logprobs);
+    clime_jw_key(w, "truncation");
+    clime_jw_strz(w, q->drops ? "auto" : "disabled");
     raw_or(w, "previous_response_id", (struct clime_str){NULL, 0}, "null");
     raw_or(w, "store", (struct clime_str){NULL, 0}, "false");
     raw_or(w, "background", (struct clime_str){NULL, 0}, "false");
@@ -194,7 +220,7 @@ void clime_responses_write(struct clime_jw *w, const struct clime_answer *a, con
     clime_jw_key(w, "output");
     clime_jw_array(w);
     for (int i = 0; i < a->parse->segments.n && done; i++)
-        if (a->parse->segments.at[i].kind != CLIME_SEGMENT_VOID) clime_responses_write_item(w, a, q, i, false);
+        if (a->parse->segments.at[i].kind != CLIME_SEGMENT_VOID) clime_responses_write_item(w, a, i, false);
     clime_jw_close(w);
     write_error(w, a, done);
     write_request(w, q);
@@ -206,4 +232,13 @@ void clime_responses_write(struct clime_jw *w, const struct clime_answer *a, con
         clime_jw_null(w);
         clime_jw_close(w);
     }
+}
+
+void clime_responses_write_count(struct clime_jw *w, int64_t n) {
+    clime_jw_object(w);
+    clime_jw_key(w, "object");
+    clime_jw_strz(w, "response.input_tokens");
+    clime_jw_key(w, "input_tokens");
+    clime_jw_int(w, n);
+    clime_jw_close(w);
 }

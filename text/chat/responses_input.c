@@ -7,7 +7,7 @@
 #include "common/json/members.h"
 #include "text/chat/chat_build.h"
 #include "text/chat/conversation.h"
-#include "text/chat/custom_tools.h"
+#include "text/template/custom_tools.h"
 
 /* ---- input ------------------------------------------------------------------------------------------------- */
 
@@ -56,6 +56,18 @@ static bool add_message(struct reader *rd, struct clime_json *j, const struct it
     return true;
 }
 
+static void add_custom(struct reader *rd, const struct item *it) {
+    struct clime_buf inside;
+    struct clime_jw w;
+    clime_buf_init(&inside, it->input.len * 6 + 64); /* a control byte is six */
+    clime_custom_tool_arguments(it->input, &inside);
+    clime_buf_clear(&rd->text);
+    clime_jw_init(&w, &rd->text);
+    clime_jw_str(&w, clime_buf_str(&inside)); /* a text, as arguments of functions are */
+    clime_chat_build_called(&rd->build, it->call_id, it->name, clime_buf_str(&rd->text));
+    clime_buf_free(&inside);
+}
+
 static bool add_item(struct reader *rd, struct clime_json *j, const struct item *it) {
     if (it->type.len == 0 || clime_str_is(it->type, "message")) return add_message(rd, j, it);
     if (clime_str_is(it->type, "function_call")) {
@@ -66,10 +78,7 @@ static bool add_item(struct reader *rd, struct clime_json *j, const struct item 
     }
     if (clime_str_is(it->type, "custom_tool_call")) {
         if (it->name.len == 0 || !it->input.ptr) return clime_json_bad(j, "a custom_tool_call needs name and input");
-        clime_buf_clear(&rd->text);
-        clime_custom_tool_arguments(it->input, &rd->text);
-        clime_chat_build_called(&rd->build, it->call_id, it->name, clime_buf_str(&rd->text));
-        return true;
+        return add_custom(rd, it), true;
     }
     if (clime_str_is(it->type, "function_call_output") || clime_str_is(it->type, "custom_tool_call_output")) {
         if (!text_of(rd, it->output)) return j->failed = true, false;
@@ -127,28 +136,13 @@ static bool has_no_schema(struct clime_str type) {
     return false;
 }
 
-static struct clime_str definition_of(struct clime_json *j) {
-    struct clime_str key, definition = {"", 0};
-    if (clime_json_peek(j) != CLIME_JSON_OBJECT) return clime_json_skip(j, NULL), definition;
-    for (clime_json_object(j); clime_json_key(j, &key);) {
-        if (clime_str_is(key, "definition"))
-            clime_lenient_string(j, &definition);
-        else
-            clime_json_skip(j, NULL);
-    }
-    return definition;
-}
-
-/* {"type": "function" or "custom", "name", ...} to {"type": "function", "function": {...}}. Tools that OpenAI's servers
- * run are not shown. */
+/* {"type": "function" or "custom", "name", ...}. Tools that OpenAI's servers run are not shown. */
 static void read_tool(struct clime_json *j, struct clime_jw *w) {
-    struct clime_str key, raw, type = {"", 0}, definition = {"", 0};
+    struct clime_str key, type = {"", 0};
     struct clime_json again = *j;
     for (clime_json_object(j); clime_json_key(j, &key);) {
         if (clime_str_is(key, "type"))
             clime_json_string(j, &type);
-        else if (clime_str_is(key, "format"))
-            definition = definition_of(j);
         else
             clime_json_skip(j, NULL);
     }
@@ -156,24 +150,7 @@ static void read_tool(struct clime_json *j, struct clime_jw *w) {
         clime_json_bad(j, "the model would not know the arguments of " CLIME_STR_FMT ": give it as a function",
                        CLIME_STR_ARG(type));
     bool custom = clime_str_is(type, "custom");
-    if (j->failed || (!custom && !clime_str_is(type, "function"))) return;
-    clime_jw_object(w);
-    clime_jw_key(w, "type");
-    clime_jw_strz(w, "function");
-    clime_jw_key(w, "function");
-    clime_jw_object(w);
-    for (clime_json_object(&again); clime_json_key(&again, &key);) {
-        clime_json_skip(&again, &raw);
-        if (clime_str_is(key, "type") || (custom && clime_str_is(key, "format")) || clime_str_is(raw, "null")) continue;
-        clime_jw_key_str(w, key);
-        clime_jw_raw(w, raw);
-    }
-    if (custom) {
-        clime_jw_key(w, "parameters");
-        clime_custom_tool_parameters(w, definition);
-    }
-    clime_jw_close(w);
-    clime_jw_close(w);
+    if (!j->failed && (custom || clime_str_is(type, "function"))) clime_function_write(&again, custom, w);
 }
 
 enum clime_err clime_responses_functions(struct clime_str raw, struct clime_arena *a, struct clime_str *tools,

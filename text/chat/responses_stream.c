@@ -7,8 +7,8 @@
  */
 #include <stdio.h>
 
-#include "text/chat/custom_tools.h"
 #include "text/chat/responses_answer.h"
+#include "text/template/custom_tools.h"
 
 struct writer {
     const struct clime_answer *a;
@@ -38,7 +38,7 @@ static struct clime_jw open_item_event(struct writer *o, const char *name) {
     const struct clime_responses_stream *c = o->stream;
     struct clime_jw w = open_event(o, name);
     char id[CLIME_ANSWER_ID];
-    clime_responses_item_id(o->a, o->q, c->segment, id);
+    clime_responses_item_id(o->a, c->segment, id);
     clime_jw_key(&w, "item_id");
     clime_jw_strz(&w, id);
     clime_jw_key(&w, "output_index");
@@ -56,15 +56,15 @@ static void send_item(struct writer *o, const char *name, bool begins) {
     clime_jw_key(&w, "output_index");
     clime_jw_int(&w, c->index);
     clime_jw_key(&w, "item");
-    clime_responses_write_item(&w, o->a, o->q, c->segment, begins);
+    clime_responses_write_item(&w, o->a, c->segment, begins);
     clime_answer_send_event(&w, o->to, name);
 }
 
-static void send_part(struct writer *o, const char *name, struct clime_str text) {
+static void send_part(struct writer *o, const char *name, bool begins) {
     const struct clime_responses_stream *c = o->stream;
     struct clime_jw w = open_item_event(o, name);
     clime_jw_key(&w, "part");
-    clime_responses_write_part(&w, o->a->parse->segments.at[c->segment].kind, text);
+    clime_responses_write_part(&w, o->a, c->segment, begins);
     clime_answer_send_event(&w, o->to, name);
 }
 
@@ -84,11 +84,7 @@ static void send_text(struct writer *o, bool done, struct clime_str text) {
     }
     clime_jw_key(&w, !done ? "delta" : g->kind == CLIME_SEGMENT_CALL ? "arguments" : "text");
     clime_jw_str(&w, text);
-    if (g->kind == CLIME_SEGMENT_CONTENT) {
-        clime_jw_key(&w, "logprobs");
-        clime_jw_array(&w);
-        clime_jw_close(&w);
-    }
+    if (g->kind == CLIME_SEGMENT_CONTENT) clime_responses_write_logprobs(&w, o->a, c->segment, text);
     clime_answer_send_event(&w, o->to, name);
 }
 
@@ -107,9 +103,9 @@ static void open_item(struct writer *o, const struct clime_piece *p) {
     struct clime_responses_stream *c = o->stream;
     c->open = true;
     c->segment = p->segment;
-    c->custom = clime_responses_is_custom(o->a, o->q, p->segment);
+    c->custom = clime_responses_is_custom(o->a, p->segment);
     send_item(o, "response.output_item.added", true);
-    if (p->kind != CLIME_SEGMENT_CALL) send_part(o, "response.content_part.added", clime_str_of(""));
+    if (p->kind != CLIME_SEGMENT_CALL) send_part(o, "response.content_part.added", true);
 }
 
 static void close_item(struct writer *o) {
@@ -121,9 +117,8 @@ static void close_item(struct writer *o) {
     } else if (g->kind == CLIME_SEGMENT_CALL) {
         send_text(o, true, clime_buf_str(&o->a->parse->calls.at[g->call].args));
     } else if (g->kind != CLIME_SEGMENT_VOID) {
-        struct clime_str text = clime_answer_segment(o->a, c->segment);
-        send_text(o, true, text);
-        send_part(o, "response.content_part.done", text);
+        send_text(o, true, clime_answer_segment(o->a, c->segment));
+        send_part(o, "response.content_part.done", false);
     }
     send_item(o, "response.output_item.done", false);
     c->open = false;

@@ -15,6 +15,7 @@ struct clime_output_format {
     const struct clime_call_format *calls; /* NULL = calls are text */
     const struct clime_tools *tools;       /* of the request; NULL = unknown */
     bool one_call;                         /* the first call ends the reply */
+    bool only_known;                       /* what calls none of the tools is text */
 };
 
 /* Of one output. Owner: whoever feeds it. */

@@ -9,6 +9,7 @@
 
 #include "common/json/scan.h"
 #include "common/json/write.h"
+#include "text/template/custom_tools.h"
 
 struct chat {
     struct clime_json j;
@@ -37,22 +38,26 @@ static bool is_object(struct chat *c, struct clime_str text) {
     return object && clime_json_end(&j);
 }
 
-static void arguments(struct chat *c, struct clime_str key) {
+/* As a text or as an object, whichever the template takes; what it was where it takes both. */
+static void write_arguments(struct chat *c, struct clime_str text, bool given_text) {
+    clime_jw_key(&c->w, "arguments");
+    if (given_text ? c->takes & CLIME_CHAT_TEXT_ARGS : !(c->takes & CLIME_CHAT_OBJECT_ARGS))
+        clime_jw_str(&c->w, text);
+    else
+        clime_jw_raw(&c->w, text);
+}
+
+static void arguments(struct chat *c) {
     struct clime_str text;
     bool given_text = clime_json_peek(&c->j) == CLIME_JSON_STRING, fine;
     if (given_text)
         fine = clime_json_string(&c->j, &text) && is_object(c, text);
     else
         fine = clime_json_peek(&c->j) == CLIME_JSON_OBJECT && clime_json_skip(&c->j, &text);
-    if (!fine) {
-        BAD(c, ": arguments of a tool call must be a JSON object");
-        return;
-    }
-    clime_jw_key_str(&c->w, key);
-    if (given_text ? c->takes & CLIME_CHAT_TEXT_ARGS : !(c->takes & CLIME_CHAT_OBJECT_ARGS))
-        clime_jw_str(&c->w, text);
+    if (fine)
+        write_arguments(c, text, given_text);
     else
-        clime_jw_raw(&c->w, text);
+        BAD(c, ": arguments of a tool call must be a JSON object");
 }
 
 static void function(struct chat *c) {
@@ -60,9 +65,55 @@ static void function(struct chat *c) {
     clime_jw_object(&c->w);
     for (clime_json_object(&c->j); clime_json_key(&c->j, &key);) {
         if (clime_str_is(key, "arguments"))
-            arguments(c, key);
+            arguments(c);
         else
             copy_value(c, key);
+    }
+    clime_jw_close(&c->w);
+}
+
+/* A custom tool's call, which the template is shown as one of a function. */
+static void custom(struct chat *c) {
+    struct clime_str key, name = {"", 0}, input = {NULL, 0};
+    struct clime_buf text;
+    for (clime_json_object(&c->j); clime_json_key(&c->j, &key);) {
+        if (clime_str_is(key, "name"))
+            clime_json_string(&c->j, &name);
+        else if (clime_str_is(key, "input"))
+            clime_json_string(&c->j, &input);
+        else
+            clime_json_skip(&c->j, NULL);
+    }
+    if (c->j.failed || name.len == 0 || !input.ptr) {
+        BAD(c, ": a custom tool's call needs name and input");
+        return;
+    }
+    clime_buf_init(&text, c->w.out->cap);
+    clime_custom_tool_arguments(input, &text);
+    clime_jw_key(&c->w, "function");
+    clime_jw_object(&c->w);
+    clime_jw_key(&c->w, "name");
+    clime_jw_str(&c->w, name);
+    write_arguments(c, clime_buf_str(&text), true);
+    clime_jw_close(&c->w);
+    if (text.full) c->w.out->full = true;
+    clime_buf_free(&text);
+}
+
+static void call(struct chat *c) {
+    struct clime_str member, raw;
+    clime_jw_object(&c->w);
+    for (clime_json_object(&c->j); clime_json_key(&c->j, &member);) {
+        if (clime_str_is(member, "function")) {
+            clime_jw_key_str(&c->w, member);
+            function(c);
+        } else if (clime_str_is(member, "custom") && clime_json_peek(&c->j) == CLIME_JSON_OBJECT) {
+            custom(c);
+        } else if (clime_json_skip(&c->j, &raw)) {
+            bool is_custom = clime_str_is(member, "type") && clime_str_is(raw, "\"custom\"");
+            clime_jw_key_str(&c->w, member);
+            clime_jw_raw(&c->w, is_custom ? clime_str_of("\"function\"") : raw);
+        }
     }
     clime_jw_close(&c->w);
 }
@@ -70,21 +121,11 @@ static void function(struct chat *c) {
 static void tool_calls(struct chat *c, struct clime_str key) {
     bool any = false;
     for (clime_json_array(&c->j); clime_json_item(&c->j); any = true) {
-        struct clime_str member;
         if (!any) {
             clime_jw_key_str(&c->w, key);
             clime_jw_array(&c->w);
         }
-        clime_jw_object(&c->w);
-        for (clime_json_object(&c->j); clime_json_key(&c->j, &member);) {
-            if (clime_str_is(member, "function")) {
-                clime_jw_key_str(&c->w, member);
-                function(c);
-            } else {
-                copy_value(c, member);
-            }
-        }
-        clime_jw_close(&c->w);
+        call(c);
     }
     if (any && !c->j.failed) clime_jw_close(&c->w);
 }

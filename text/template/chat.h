@@ -24,6 +24,7 @@ unsigned clime_chat_takes(const struct clime_template *t);
  *   - tool_calls[].function.arguments: must be a JSON object or a string that holds one. A string stays one where the
  *     template takes texts, so that what a model wrote comes back byte for byte; an object stays one where it takes
  *     objects; otherwise the one becomes the other;
+ *   - a call of a custom tool is one of a function (custom_tools.h);
  *   - content: a list of parts becomes its texts joined by newlines, unless the template takes parts; null or absent
  *     becomes "";
  *   - other members that are null, and an empty tool_calls, are left out.

@@ -1,7 +1,7 @@
-/* Custom tools (see custom_tools.h). Called by the readers of Responses' requests and the writers of its answers, on
+/* Custom tools (see custom_tools.h). Called by the readers of requests and messages and by the writers of answers, on
  * whichever thread has them. What is read here was read before as JSON; strings with escapes take an arena of the call.
  */
-#include "text/chat/custom_tools.h"
+#include "text/template/custom_tools.h"
 
 #define INPUT "input" /* the argument's name */
 
@@ -29,44 +29,72 @@ void clime_custom_tool_parameters(struct clime_jw *w, struct clime_str definitio
 }
 
 void clime_custom_tool_arguments(struct clime_str input, struct clime_buf *out) {
-    struct clime_buf inside;
     struct clime_jw w;
-    clime_buf_init(&inside, input.len * 6 + 64); /* a control byte is six */
-    clime_jw_init(&w, &inside);
+    clime_jw_init(&w, out);
     clime_jw_object(&w);
     clime_jw_key(&w, INPUT);
     clime_jw_str(&w, input);
     clime_jw_close(&w);
-    clime_jw_init(&w, out);
-    clime_jw_str(&w, clime_buf_str(&inside));
-    clime_buf_free(&inside);
 }
 
-bool clime_custom_tool_is(struct clime_str tools, struct clime_str name) {
+struct tool {
+    bool custom;
+    struct clime_str name;
+};
+
+static void read_name(struct clime_json *j, struct clime_str *name) {
+    struct clime_str key;
+    for (clime_json_object(j); clime_json_key(j, &key);) {
+        if (clime_str_is(key, "name") && clime_json_peek(j) == CLIME_JSON_STRING)
+            clime_json_string(j, name);
+        else
+            clime_json_skip(j, NULL);
+    }
+}
+
+/* {"type": "custom", "name"} of Responses, {"type": "custom", "custom": {"name"}} of chat. */
+static void read_tool(struct clime_json *j, struct tool *t) {
+    struct clime_str key, type;
+    for (clime_json_object(j); clime_json_key(j, &key);) {
+        enum clime_json_kind kind = clime_json_peek(j);
+        if (kind == CLIME_JSON_STRING && clime_str_is(key, "type"))
+            t->custom = clime_json_string(j, &type) && clime_str_is(type, "custom");
+        else if (kind == CLIME_JSON_STRING && clime_str_is(key, "name"))
+            clime_json_string(j, &t->name);
+        else if (kind == CLIME_JSON_OBJECT && clime_str_is(key, "custom"))
+            read_name(j, &t->name);
+        else
+            clime_json_skip(j, NULL);
+    }
+}
+/* name NULL: any. */
+static bool have(struct clime_str tools, const struct clime_str *name) {
     struct clime_error e = {0};
     struct clime_arena a;
     struct clime_json j;
-    struct clime_str key, type, its;
-    bool is = false;
+    bool found = false;
     if (tools.len == 0) return false;
     clime_arena_init(&a, tools.len + 65536);
     clime_json_init(&j, tools.ptr, tools.len, &a, &e);
     if (clime_json_peek(&j) == CLIME_JSON_ARRAY)
-        for (clime_json_array(&j); clime_json_item(&j) && !is;) {
-            type = its = (struct clime_str){"", 0};
-            for (clime_json_object(&j); clime_json_key(&j, &key);) {
-                bool text = clime_json_peek(&j) == CLIME_JSON_STRING;
-                if (text && clime_str_is(key, "type"))
-                    clime_json_string(&j, &type);
-                else if (text && clime_str_is(key, "name"))
-                    clime_json_string(&j, &its);
-                else
-                    clime_json_skip(&j, NULL);
-            }
-            is = clime_str_is(type, "custom") && clime_str_eq(its, name);
+        for (clime_json_array(&j); clime_json_item(&j) && !found;) {
+            struct tool t = {.name = {"", 0}};
+            if (clime_json_peek(&j) == CLIME_JSON_OBJECT)
+                read_tool(&j, &t);
+            else
+                clime_json_skip(&j, NULL);
+            found = t.custom && (!name || clime_str_eq(t.name, *name));
         }
     clime_arena_free(&a);
-    return is;
+    return found;
+}
+
+bool clime_custom_tool_is(struct clime_str tools, struct clime_str name) {
+    return have(tools, &name);
+}
+
+bool clime_custom_tool_any(struct clime_str tools) {
+    return have(tools, NULL);
 }
 
 void clime_custom_tool_write_input(struct clime_jw *w, struct clime_str arguments) {

@@ -27,6 +27,7 @@ static void begin_parse(struct clime_env_reading *r, const int32_t *prompt, int 
     how.calls = r->ask->known ? how.calls : NULL;
     how.tools = r->ask->known;
     how.one_call = r->ask->one_call;
+    how.only_known = r->ask->only_known;
     clime_buf_init(&end, CLIME_RENDER_MAX);
     clime_tokenizer_decode(r->v->o.tok, prompt + n_prompt - n, (size_t)n, false, &end);
     clime_parse_begin(&r->parse, &how, clime_buf_str(&end));
@@ -119,5 +120,6 @@ struct clime_answer clime_env_answer(const struct clime_env_call *c, const struc
                                  .n_cached = s ? s->cached_tokens : 0,
                                  .n_out = s ? s->n_response : 0,
                                  .n_reasoning = said->n_reasoning,
-                                 .weight_version = c->version_name};
+                                 .weight_version = c->version_name,
+                                 .custom = said->ask->custom};
 }

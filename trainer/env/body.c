@@ -10,6 +10,7 @@
 #include "common/json/lenient.h"
 #include "common/json/scan.h"
 #include "text/chat/conversation.h"
+#include "text/template/custom_tools.h"
 #include "trainer/env/environments_int.h"
 
 /* What conversations in another form are read from; raw JSON but for instructions. */
@@ -75,11 +76,22 @@ static struct clime_str said_by(struct clime_env_body *b, struct clime_json *j, 
     return raw;
 }
 
-/* auto and none, as a text or as {"type": ...}; *tools: whether they are shown. */
+/* auto and none, as a text or as {"type": ...}, and auto among some; *tools: whether they are shown. */
 static void read_choice(struct clime_env_body *b, struct clime_json *j, bool *tools) {
     struct clime_json again = *j, once_more = *j;
     struct clime_str what;
+    bool some = b->api != CLIME_ENV_MESSAGES && b->api != CLIME_ENV_COUNT && clime_allowed_tools_are(j);
+    b->allowed = (struct clime_allowed_tools){.must = false};
+    if (some && !clime_allowed_tools_read(&once_more, &b->allowed)) {
+        j->failed = true;
+        return;
+    }
     if (!clime_json_skip(j, &b->asked.tool_choice)) return;
+    if (some) {
+        *tools = true;
+        if (b->allowed.must) clime_json_bad(j, "tool_choice: the policy chooses in a session: mode auto, not required");
+        return;
+    }
     if (clime_json_peek(&again) == CLIME_JSON_OBJECT) {
         what = said_by(b, &again, "type");
         b->ask.one_call |= clime_str_is(member(&once_more, "disable_parallel_tool_use"), "true");
@@ -122,6 +134,26 @@ static void read_top(struct clime_json *j) {
     int64_t n = 0;
     if (clime_lenient_int(j, 0, INT32_MAX, &n) && n > 0)
         clime_json_bad(j, "top_logprobs: a session keeps those of the sampled tokens alone");
+}
+
+/* OpenAI's list of what a response holds beside its text. */
+static void read_include(struct clime_env_body *b, struct clime_json *j) {
+    struct clime_str what;
+    if (clime_json_peek(j) == CLIME_JSON_NULL) {
+        clime_json_null(j);
+        return;
+    }
+    for (clime_json_array(j); clime_json_item(j);)
+        if (clime_json_string(j, &what) && clime_str_is(what, "message.output_text.logprobs")) b->logprobs = true;
+}
+
+/* What is trained on is what the policy saw, so nothing is dropped of it unseen. */
+static void read_truncation(struct clime_json *j) {
+    struct clime_str what = {"disabled", 8};
+    if (clime_lenient_string(j, &what) && !clime_str_is(what, "disabled"))
+        clime_json_bad(j,
+                       "truncation: a session's conversation is as the client sends it: disabled, not " CLIME_STR_FMT,
+                       CLIME_STR_ARG(what));
 }
 
 static void read_parallel(struct clime_env_body *b, struct clime_json *j) {
@@ -234,6 +266,12 @@ static bool read_responses(struct clime_env_body *b, struct clime_json *j, struc
         if (clime_lenient_nothing(q->text)) q->text.len = 0;
         read_its_format(b, &again, "text.format");
         j->failed = j->failed || again.failed;
+    } else if (clime_str_is(key, "include")) {
+        read_include(b, j);
+    } else if (clime_str_is(key, "top_logprobs")) {
+        read_top(j);
+    } else if (clime_str_is(key, "truncation")) {
+        read_truncation(j);
     } else if (clime_str_is(key, "previous_response_id") || clime_str_is(key, "conversation")) {
         if (clime_json_skip(j, &raw->system) && !clime_lenient_nothing(raw->system))
             clime_json_bad(j, CLIME_STR_FMT " is not supported: send the whole conversation", CLIME_STR_ARG(key));
@@ -284,11 +322,15 @@ static enum clime_err convert(struct clime_env_body *b, const struct raw *raw, b
         return rc;
     case CLIME_ENV_CHAT:
         if (!a->messages.ptr) return clime_fail(e, CLIME_ERR_INPUT, "messages: missing");
+        if (clime_custom_tool_any(given)) a->custom = given;
+        rc = clime_chat_functions(given, &b->arena, &a->tools, e);
         break;
     case CLIME_ENV_RESPONSES:
+    case CLIME_ENV_INPUT_TOKENS:
         if (!raw->input.len) return clime_fail(e, CLIME_ERR_INPUT, "input: missing");
         rc = clime_responses_conversation(raw->input, b->asked.instructions, &b->arena, &a->messages, e);
         if (!rc) rc = clime_responses_functions(b->asked.tools, &b->arena, &a->tools, e);
+        if (clime_custom_tool_any(b->asked.tools)) a->custom = b->asked.tools;
         b->asked.max_output_tokens = a->max_new;
         break;
     case CLIME_ENV_MESSAGES:
@@ -299,7 +341,9 @@ static enum clime_err convert(struct clime_env_body *b, const struct raw *raw, b
         a->tools = (struct clime_str){NULL, 0};
         if (!rc) rc = clime_messages_functions(given, &b->arena, &a->tools, e);
     }
+    if (!rc && b->allowed.list.ptr) rc = clime_allowed_tools_keep(&b->allowed, &b->arena, &a->tools, e);
     if (rc) return rc;
+    a->only_known = b->allowed.list.ptr;
     if (!tools || clime_lenient_nothing(a->tools) || clime_str_is(a->tools, "[]")) a->tools.ptr = NULL;
     if (!a->tools.ptr) return CLIME_OK;
     a->known = &b->tools;
@@ -312,17 +356,19 @@ enum clime_err clime_env_body_read(struct clime_str body, enum clime_env_api api
     struct clime_str key;
     struct raw raw = {0};
     bool tools = true;
-    *b = (struct clime_env_body){.api = api,
-                                 .ask = {.chat = api != CLIME_ENV_GENERATE, .count = api == CLIME_ENV_COUNT},
-                                 .asked = {.parallel_calls = true}};
+    *b = (struct clime_env_body){
+        .api = api,
+        .ask = {.chat = api != CLIME_ENV_GENERATE, .count = api == CLIME_ENV_COUNT || api == CLIME_ENV_INPUT_TOKENS},
+        .asked = {.parallel_calls = true}};
     b->ask.max_new = -1;
     clime_arena_init(&b->arena, CLIME_RENDER_MAX);
     clime_json_init(&j, body.ptr, body.len, &b->arena, e);
     for (clime_json_object(&j); clime_json_key(&j, &key);) {
-        bool read = api == CLIME_ENV_GENERATE    ? read_generate(b, &j, key)
-                    : api == CLIME_ENV_CHAT      ? read_chat(b, &j, key, &tools)
-                    : api == CLIME_ENV_RESPONSES ? read_responses(b, &j, key, &raw, &tools)
-                                                 : read_messages(b, &j, key, &raw, &tools);
+        bool responses = api == CLIME_ENV_RESPONSES || api == CLIME_ENV_INPUT_TOKENS;
+        bool read = api == CLIME_ENV_GENERATE ? read_generate(b, &j, key)
+                    : api == CLIME_ENV_CHAT   ? read_chat(b, &j, key, &tools)
+                    : responses               ? read_responses(b, &j, key, &raw, &tools)
+                                              : read_messages(b, &j, key, &raw, &tools);
         if (!read && clime_str_is(key, "stream"))
             clime_lenient_bool(&j, &b->stream);
         else if (!read)

@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include "common/arena.h"
+#include "text/chat/allowed_tools.h"
 #include "text/chat/responses_answer.h"
 #include "text/output/output_parser.h"
 #include "text/tokenizer.h"
@@ -19,8 +20,10 @@ struct clime_env_ask {
     bool chat;                        /* by messages */
     bool count;                       /* no answer: how many tokens its prompt has */
     bool one_call;                    /* the first call of a tool ends the answer */
+    bool only_known;                  /* what calls none of the tools is text */
     struct clime_str messages, tools; /* raw JSON as of chat completions; tools may be absent (ptr NULL) */
     const struct clime_tools *known;  /* the tools, read; NULL where there are none */
+    struct clime_str custom;          /* the tools as the client gave them, raw JSON, where some are custom */
     bool has_ids;                     /* ids are the whole context; else they come after the newest turn */
     const int32_t *ids;               /* [n_ids] */
     size_t n_ids;
@@ -161,13 +164,21 @@ enum clime_err clime_env_result_read(struct clime_str body, struct clime_env_res
                                      struct clime_error *e);
 
 /* body.c: an HTTP body to what it asks for. */
-enum clime_env_api { CLIME_ENV_GENERATE, CLIME_ENV_CHAT, CLIME_ENV_RESPONSES, CLIME_ENV_MESSAGES, CLIME_ENV_COUNT };
+enum clime_env_api {
+    CLIME_ENV_GENERATE,
+    CLIME_ENV_CHAT,
+    CLIME_ENV_RESPONSES,
+    CLIME_ENV_MESSAGES,
+    CLIME_ENV_COUNT,       /* Messages' */
+    CLIME_ENV_INPUT_TOKENS /* Responses' */
+};
 struct clime_env_body {
     enum clime_env_api api;
     struct clime_env_ask ask;           /* points into what follows and into the request's body */
-    bool stream, usage, logprobs;       /* the reply is events; of a chat, with usage, with log-probabilities */
+    bool stream, usage, logprobs;       /* the reply is events; with log-probabilities; of a chat, with usage */
     bool threaded;                      /* MESSAGES, COUNT: refused, in words that the client's package goes on by */
     struct clime_responses_asked asked; /* RESPONSES */
+    struct clime_allowed_tools allowed; /* tool_choice */
     struct clime_tools tools;
     struct clime_arena arena;
     struct clime_ids ids;
@@ -180,12 +191,14 @@ void clime_env_body_free(struct clime_env_body *b);
 void clime_env_reply(const struct clime_env_body *b, const struct clime_env_call *c, struct clime_buf *out);
 void clime_env_open_chat(struct clime_jw *w, const struct clime_answer *a, int turn, const char *object,
                          struct clime_buf *to);
-struct clime_env_numbers { /* of tokens; ids NULL = they are not wanted */
+struct clime_env_numbers { /* of tokens */
     const struct clime_tokenizer *tok;
-    const int32_t *ids; /* [n] */
-    const float *logp;  /* [n] */
+    const int32_t *ids;   /* [n] */
+    const float *logp;    /* [n] */
+    const size_t *begins; /* [n] where in the answer's text each begins */
     int n;
 };
+struct clime_answer_tokens clime_env_tokens(const struct clime_env_numbers *n); /* borrows n */
 void clime_env_close_choice(struct clime_jw *w, const char *finish, const struct clime_env_numbers *n);
 void clime_env_chat_usage(struct clime_jw *w, const struct clime_answer *a);
 

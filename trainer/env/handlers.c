@@ -111,6 +111,10 @@ static void handle_count(struct clime_http_request *rq, void *context) {
     take_turn(rq, context, CLIME_ENV_COUNT);
 }
 
+static void handle_input_tokens(struct clime_http_request *rq, void *context) {
+    take_turn(rq, context, CLIME_ENV_INPUT_TOKENS);
+}
+
 /* Clients ask for it first: the one model, as long as the session is. */
 static void handle_models(struct clime_http_request *rq, void *context) {
     struct clime_error e = {0};
@@ -137,6 +141,7 @@ const struct clime_http_route clime_environment_routes[] = {
     {"POST", "/tasks/{id}", CLIME_HTTP_USER, handle_result},
     {"POST", "/sessions/{id}/v1/chat/completions", CLIME_HTTP_USER, handle_chat, .slot = true},
     {"POST", "/sessions/{id}/v1/responses", CLIME_HTTP_USER, handle_responses, .slot = true},
+    {"POST", "/sessions/{id}/v1/responses/input_tokens", CLIME_HTTP_USER, handle_input_tokens, .slot = true},
     {"POST", "/sessions/{id}/v1/messages", CLIME_HTTP_USER, handle_messages, .slot = true},
     {"POST", "/sessions/{id}/v1/messages/count_tokens", CLIME_HTTP_USER, handle_count, .slot = true},
     {"GET", "/sessions/{id}/v1/models", CLIME_HTTP_USER, handle_models},

@@ -29,19 +29,32 @@ void clime_env_open_chat(struct clime_jw *w, const struct clime_answer *a, int t
     clime_jw_array(w);
 }
 
+static void write_number(struct clime_jw *w, const void *of, size_t i) {
+    const struct clime_env_numbers *n = of;
+    struct clime_str bytes = clime_tokenizer_bytes(n->tok, n->ids[i]);
+    clime_jw_key(w, "token");
+    clime_jw_str(w, bytes);
+    clime_chat_answer_logprob(w, bytes, n->logp[i]);
+    clime_jw_key(w, "top_logprobs");
+    clime_jw_array(w);
+    clime_jw_close(w);
+}
+
+static size_t token_begins(const void *of, size_t i) {
+    return ((const struct clime_env_numbers *)of)->begins[i];
+}
+
+struct clime_answer_tokens clime_env_tokens(const struct clime_env_numbers *n) {
+    return (struct clime_answer_tokens){.n = (size_t)n->n, .begins = token_begins, .write = write_number, .of = n};
+}
+
 static void write_logprobs(struct clime_jw *w, const struct clime_env_numbers *n) {
     clime_jw_object(w);
     clime_jw_key(w, "content");
     clime_jw_array(w);
     for (int i = 0; i < n->n; i++) {
-        struct clime_str bytes = clime_tokenizer_bytes(n->tok, n->ids[i]);
         clime_jw_object(w);
-        clime_jw_key(w, "token");
-        clime_jw_str(w, bytes);
-        clime_chat_answer_logprob(w, bytes, n->logp[i]);
-        clime_jw_key(w, "top_logprobs");
-        clime_jw_array(w);
-        clime_jw_close(w);
+        write_number(w, n, (size_t)i);
         clime_jw_close(w);
     }
     clime_jw_close(w);
@@ -68,7 +81,8 @@ void clime_env_chat_usage(struct clime_jw *w, const struct clime_answer *a) {
 static void reply_chat(const struct clime_answer *a, const struct clime_env_call *c, bool logprobs,
                        struct clime_buf *out) {
     const struct clime_sample *s = c->answer;
-    const struct clime_env_numbers numbers = {c->tok, s->ids + s->n_prompt, s->logp, s->n_response};
+    const struct clime_env_numbers numbers = {
+        .tok = c->tok, .ids = s->ids + s->n_prompt, .logp = s->logp, .n = s->n_response};
     struct clime_jw w;
     clime_env_open_chat(&w, a, c->turn, "chat.completion", out);
     clime_jw_object(&w);
@@ -123,9 +137,13 @@ static void reply_generate(const struct clime_env_call *c, struct clime_buf *out
     clime_jw_close(&w);
 }
 
-static void reply_count(const struct clime_env_call *c, struct clime_buf *out) {
+static void reply_count(const struct clime_env_call *c, bool responses, struct clime_buf *out) {
     struct clime_jw w;
     clime_jw_init(&w, out);
+    if (responses) {
+        clime_responses_write_count(&w, c->n_prompt);
+        return;
+    }
     clime_jw_object(&w);
     clime_jw_key(&w, "input_tokens");
     clime_jw_int(&w, c->n_prompt);
@@ -136,11 +154,12 @@ static void reply_count(const struct clime_env_call *c, struct clime_buf *out) {
 
 void clime_env_reply(const struct clime_env_body *b, const struct clime_env_call *c, struct clime_buf *out) {
     struct clime_jw w;
-    if (b->api == CLIME_ENV_GENERATE || b->api == CLIME_ENV_COUNT) {
-        (b->api == CLIME_ENV_COUNT ? reply_count : reply_generate)(c, out);
-        return;
-    }
-    const struct clime_answer a = clime_env_answer(c, &c->said, c->answer);
+    if (b->ask.count) return reply_count(c, b->api == CLIME_ENV_INPUT_TOKENS, out);
+    if (b->api == CLIME_ENV_GENERATE) return reply_generate(c, out);
+    struct clime_answer a = clime_env_answer(c, &c->said, c->answer);
+    const struct clime_sample *s = c->answer;
+    const struct clime_env_numbers numbers = {c->tok, s->ids + s->n_prompt, s->logp, c->said.begins, c->said.n};
+    if (b->logprobs) a.tokens = clime_env_tokens(&numbers);
     struct clime_responses_asked asked = b->asked;
     asked.temperature = c->temperature;
     asked.top_p = c->top_p;

@@ -38,7 +38,7 @@ struct clime_env_stream {
     struct clime_env_reading said;
     bool begun;       /* events were made */
     size_t n_numbers; /* tokens whose numbers a chat's client has */
-    struct clime_parse_cursor at;
+    struct clime_chat_cursor chat;
     struct clime_responses_asked asked;
     struct clime_responses_stream responses;
     struct clime_messages_stream messages;
@@ -154,7 +154,8 @@ static void send_event(struct clime_env_stream *s, struct clime_buf *out) {
 
 static void send_delta(struct clime_env_stream *s, struct clime_jw *w, const char *finish, struct clime_buf *out) {
     size_t n = s->have.ids.len, from = s->n_numbers;
-    struct clime_env_numbers numbers = {s->c->tok, s->have.ids.data + from, s->have.logp + from, (int)(n - from)};
+    struct clime_env_numbers numbers = {
+        .tok = s->c->tok, .ids = s->have.ids.data + from, .logp = s->have.logp + from, .n = (int)(n - from)};
     bool wanted = s->b->logprobs && n > from;
     clime_jw_close(w);
     clime_env_close_choice(w, finish, wanted ? &numbers : NULL);
@@ -177,19 +178,11 @@ static void chat_begin(struct clime_env_stream *s, const struct clime_answer *a,
 }
 
 static void chat_news(struct clime_env_stream *s, const struct clime_answer *a, struct clime_buf *out) {
-    struct clime_piece p;
-    while (clime_parse_next(a->parse, a->text, &s->at, &p)) {
-        if (p.kind != CLIME_SEGMENT_CALL) {
-            struct clime_jw w = open_delta(s, a);
-            clime_chat_answer_text(&w, p.kind, p.text);
-            send_delta(s, &w, NULL, out);
-            continue;
-        }
-        for (int first = p.begins; first >= 0 && (first || p.text.len > 0); first--) {
-            struct clime_jw w = open_delta(s, a);
-            clime_chat_answer_call(&w, a, &p, first);
-            send_delta(s, &w, NULL, out);
-        }
+    struct clime_chat_delta d;
+    while (clime_chat_answer_next(a, &s->chat, &d)) {
+        struct clime_jw w = open_delta(s, a);
+        clime_chat_answer_delta(&w, a, &d);
+        send_delta(s, &w, NULL, out);
     }
 }
 
@@ -233,10 +226,16 @@ static void write_begin(struct clime_env_stream *s, const struct clime_answer *a
         clime_messages_begin(a, &to);
 }
 
+static void write_responses(struct clime_env_stream *s, struct clime_answer a, const struct clime_answer_events *to) {
+    const struct clime_env_numbers numbers = {s->c->tok, s->have.ids.data, s->have.logp, s->said.begins, s->said.n};
+    if (s->b->logprobs) a.tokens = clime_env_tokens(&numbers);
+    clime_responses_news(&s->responses, &a, &s->asked, to);
+}
+
 static void write_news(struct clime_env_stream *s, const struct clime_answer *a, struct clime_buf *out) {
     const struct clime_answer_events to = {&s->event, out};
     if (s->b->api == CLIME_ENV_RESPONSES)
-        clime_responses_news(&s->responses, a, &s->asked, &to);
+        write_responses(s, *a, &to);
     else if (s->b->api == CLIME_ENV_MESSAGES)
         clime_messages_news(&s->messages, a, &to);
     else

@@ -1,0 +1,118 @@
+/* The newest part of a conversation (see chat_newest.h). Called by server/api/generation.c on text threads; owns what
+ * it allocates until it returns.
+ *
+ * The number of rounds that go is looked for by halving, so a long conversation is rendered a few times, not once a
+ * round. Invariant: with `hi` rounds gone it fits, with `lo` it does not.
+ */
+#include "server/job/chat_newest.h"
+
+#include <stdlib.h>
+
+#include "common/json/scan.h"
+
+#define MAX_RENDERED ((size_t)64 << 20)
+
+struct cut {
+    const struct clime_chat_template *t;
+    const struct clime_tokenizer *tok;
+    struct clime_tok_scratch *scratch;
+    const struct clime_chat_prompt *p;
+    unsigned flags;
+    size_t most;
+    size_t system_end; /* bytes of p->messages: behind the system messages at the beginning, 0 = there are none */
+    size_t *rounds;    /* [n] where each begins */
+    int n, size;
+    int last_user; /* round */
+};
+
+static void add_round(struct cut *c, size_t at) {
+    if (c->n == c->size) {
+        c->size = c->size ? 2 * c->size : 64;
+        c->rounds = xrealloc(c->rounds, (size_t)c->size * sizeof *c->rounds);
+    }
+    c->rounds[c->n++] = at;
+}
+
+static struct clime_str read_role(struct clime_json *j) {
+    struct clime_str key, role = {"", 0};
+    for (clime_json_object(j); clime_json_key(j, &key);) {
+        if (clime_str_is(key, "role") && clime_json_peek(j) == CLIME_JSON_STRING)
+            clime_json_string(j, &role);
+        else
+            clime_json_skip(j, NULL);
+    }
+    return role;
+}
+
+static enum clime_err read_rounds(struct cut *c, struct clime_arena *a, struct clime_error *e) {
+    struct clime_json j;
+    clime_json_init(&j, c->p->messages.ptr, c->p->messages.len, a, e);
+    for (clime_json_array(&j); clime_json_item(&j);) {
+        clime_json_peek(&j); /* behind white space */
+        size_t at = (size_t)(j.at - j.start);
+        struct clime_str role = read_role(&j);
+        if (c->n == 0 && clime_str_is(role, "system"))
+            c->system_end = (size_t)(j.at - j.start);
+        else if (c->n == 0 || !clime_str_is(role, "tool"))
+            add_round(c, at);
+        if (c->n > 0 && clime_str_is(role, "user")) c->last_user = c->n - 1;
+    }
+    return clime_json_end(&j) ? CLIME_OK : e->code;
+}
+
+/* The prompt without the first `gone` rounds. */
+static enum clime_err encode(const struct cut *c, int gone, struct clime_ids *ids, struct clime_error *e) {
+    struct clime_chat_prompt newest = *c->p;
+    struct clime_buf messages, text;
+    enum clime_err err;
+    clime_buf_init(&messages, newest.messages.len + 16);
+    clime_buf_init(&text, MAX_RENDERED);
+    clime_buf_adds(&messages, "[");
+    if (c->system_end) {
+        struct clime_str system = {newest.messages.ptr + 1, c->system_end - 1}; /* behind the bracket */
+        clime_buf_add(&messages, system.ptr, system.len);
+        clime_buf_adds(&messages, ",");
+    }
+    clime_buf_add(&messages, newest.messages.ptr + c->rounds[gone], newest.messages.len - c->rounds[gone]);
+    newest.messages = clime_buf_str(&messages);
+    ids->len = 0;
+    err = clime_chat_render(c->t, &newest, &text, e);
+    if (!err) err = clime_tokenizer_encode_up_to(c->tok, c->scratch, clime_buf_str(&text), c->flags, c->most, ids, e);
+    clime_buf_free(&text);
+    clime_buf_free(&messages);
+    return err;
+}
+
+enum clime_err clime_chat_newest(const struct clime_chat_template *t, const struct clime_tokenizer *tok,
+                                 struct clime_tok_scratch *scratch, const struct clime_chat_prompt *p, unsigned flags,
+                                 size_t most, struct clime_ids *ids, struct clime_error *e) {
+    struct cut c = {.t = t, .tok = tok, .scratch = scratch, .p = p, .flags = flags, .most = most};
+    struct clime_error ignored = {0};
+    struct clime_ids tried = {0};
+    struct clime_arena a;
+    clime_arena_init(&a, p->messages.len * 2 + 65536);
+    enum clime_err err = read_rounds(&c, &a, e);
+    if (!err && c.n == 0) err = clime_fail(e, CLIME_ERR_LIMIT, "only system messages are left");
+    int lo = 0, hi = c.n - 1;
+    if (!err) err = encode(&c, hi, ids, e);
+    if (err == CLIME_ERR_INPUT && c.last_user > 0 && c.last_user < hi) err = encode(&c, hi = c.last_user, ids, e);
+    if (err == CLIME_ERR_INPUT) {
+        ignored = *e;
+        err = clime_fail(e, CLIME_ERR_LIMIT, "and the chat template takes no shorter one: %s", ignored.msg);
+    }
+    while (!err && hi - lo > 1) {
+        int mid = lo + (hi - lo) / 2;
+        if (encode(&c, mid, &tried, &ignored)) {
+            lo = mid;
+            continue;
+        }
+        struct clime_ids worse = *ids;
+        *ids = tried;
+        tried = worse;
+        hi = mid;
+    }
+    clime_ids_free(&tried);
+    clime_arena_free(&a);
+    free(c.rounds);
+    return err;
+}
