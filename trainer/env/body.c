@@ -375,6 +375,7 @@ enum clime_err clime_env_body_read(struct clime_str body, enum clime_env_api api
             pass_over(&j, key);
     }
     if (!clime_json_end(&j)) return e->code;
+    if (b->ask.count) b->stream = false; /* a number is said at once */
     b->ask.ids = b->ids.data;
     b->ask.n_ids = b->ids.len;
     return convert(b, &raw, tools, e);
