@@ -193,6 +193,43 @@ def test_port_in_use(model, tmp_path, taken_port):
     refused("clime-train", words, "--environment-port", *says)
 
 
+# ---- where a model goes ----------------------------------------------------------------------------------------------
+
+
+def goes_to(model, command, tmp_path, out):
+    """The words of a command that writes a model to `out`."""
+    pairs = prompts(tmp_path / "data.jsonl", {"input": "1", "label": "1", "prompt": "1", "response": "1", "chosen": "1", "rejected": "2"})
+    return {"init": ["init", out],
+            "sft": ["sft", "--hf-checkpoint", model, "--prompt-data", pairs, "--save-hf", out],
+            "dpo": ["dpo", "--hf-checkpoint", model, "--prompt-data", pairs, "--save-hf", out],
+            "rl": rl(model, pairs, tmp_path / "run", save_hf=f"{out}")}[command]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", ["init", "sft", "dpo", "rl"])
+def test_a_model_takes_the_place_of_a_model_alone(model, tmp_path, command):
+    """Known before anything is computed, and nothing of another kind is removed."""
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "notes.txt").write_text("kept")
+    refused("clime-train", goes_to(model, command, tmp_path, out), f"{out} holds notes.txt")
+    assert (out / "notes.txt").read_text() == "kept" and os.listdir(out) == ["notes.txt"]
+    refused("clime-train", goes_to(model, command, tmp_path, out / "notes.txt" / "hf"), "notes.txt")
+    refused("clime-train", goes_to(model, command, tmp_path, f"{out}/."), "by its name")
+
+
+def test_a_folder_with_a_slash_at_its_end(model, tmp_path):
+    for _ in range(2):  # the second takes the first one's place
+        status, _, err = run("clime-train", *goes_to(model, "sft", tmp_path, f"{tmp_path}/out/"), "--threads", 1)
+        assert status == 0, err
+    assert run("clime-train", "init", f"{tmp_path}/new/")[0] == 0
+    assert sorted(os.listdir(tmp_path)) == ["data.jsonl", "new", "out"]
+    assert sorted(os.listdir(tmp_path / "out")) == sorted(os.listdir(tmp_path / "new"))
+
+
+def test_export_of_what_is_no_checkpoint(model, tmp_path):
+    refused("clime-train", ["export", model, tmp_path / "out", "--hf-checkpoint", model], f"{model}: no state.json", "checkpoints/step_")
+
+
 # ---- the screen ------------------------------------------------------------------------------------------------------
 
 
