@@ -3,6 +3,8 @@
 #include "model/folder.h"
 
 #include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -37,19 +39,67 @@ done:
     return err;
 }
 
+/* ---- where one goes ---- */
+
+static bool is_part(const char *name) {
+    const char *dot = strrchr(name, '.');
+    if (!strcmp(name, "config.json") || !strcmp(name, "model.safetensors.index.json")) return true;
+    for (size_t i = 0; i < CLIME_COUNT(side_files); i++)
+        if (!strcmp(name, side_files[i])) return true;
+    return dot && !strcmp(dot, ".safetensors");
+}
+
+/* What takes the folder's place removes all of it, so nothing else may be there. */
+static enum clime_err check_contents(const char *dir, struct clime_error *e) {
+    DIR *d = opendir(dir);
+    enum clime_err err = CLIME_OK;
+    if (!d && errno == ENOENT) return CLIME_OK;
+    if (!d) return clime_fail(e, CLIME_ERR_IO, "%s: %s", dir, strerror(errno));
+    for (struct dirent *f; !err && (f = readdir(d));)
+        if (strcmp(f->d_name, ".") && strcmp(f->d_name, "..") && !is_part(f->d_name))
+            err = clime_fail(e, CLIME_ERR_INPUT,
+                             "%s holds %.100s, which is no part of a model: what is there would be removed, so name a "
+                             "new folder, an empty or a model's own",
+                             dir, f->d_name);
+    closedir(d);
+    return err;
+}
+
+char *clime_folder_place(const char *dir) {
+    size_t n = strlen(dir);
+    while (n > 1 && dir[n - 1] == '/') n--;
+    return xstrndup(dir, n);
+}
+
+enum clime_err clime_folder_check_place(const char *dir, struct clime_error *e) {
+    char *place = clime_folder_place(dir), *tmp = xasprintf("%s.tmp", place), *slash = strrchr(place, '/');
+    const char *name = slash ? slash + 1 : place;
+    enum clime_err err = CLIME_OK;
+    if (!*name || !strcmp(name, ".") || !strcmp(name, ".."))
+        err = clime_fail(e, CLIME_ERR_INPUT, "%s: the folder is made anew, so give it by its name", dir);
+    if (!err) err = check_contents(place, e);
+    if (!err) err = clime_make_dirs(tmp, e); /* not permissions alone: whether it can be done */
+    if (!err) rmdir(tmp);                    /* what a crash left there is removed by the write */
+    free(tmp);
+    free(place);
+    return err;
+}
+
 enum clime_err clime_folder_write(const char *dir, const char *source_dir, const struct clime_config *c,
                                   const struct clime_layout *l, const struct clime_weights_source *from,
                                   struct clime_error *e) {
-    char *tmp = xasprintf("%s.tmp", dir);
+    char *place = clime_folder_place(dir), *tmp = xasprintf("%s.tmp", place);
     struct clime_carried carried = {0};
-    enum clime_err err = clime_dir_remove(tmp, e);
+    enum clime_err err = clime_folder_check_place(place, e);
+    if (!err) err = clime_dir_remove(tmp, e);
     if (!err) err = clime_make_dirs(tmp, e);
     if (!err) err = clime_carried_open(source_dir, c, &carried, e);
     if (!err) err = clime_weights_export(tmp, c, l, from, &carried, 0, e);
     for (size_t i = 0; !err && i < CLIME_COUNT(side_files); i++) err = copy_file(source_dir, tmp, side_files[i], e);
     clime_carried_close(&carried);
-    if (!err) err = clime_dir_publish(tmp, dir, e);
+    if (!err) err = clime_dir_publish(tmp, place, e);
     free(tmp);
+    free(place);
     return err;
 }
 

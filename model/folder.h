@@ -6,10 +6,17 @@
 
 /* Writes dir (made if missing): safetensors, config.json, and from source_dir the tokenizer's files, generation_config,
  * chat template and the layers that predict further tokens, byte for byte. Complete or absent: written to dir.tmp,
- * synced, renamed over. */
+ * synced, renamed over. What was there is gone then; CLIME_ERR_INPUT where that is more than a model. */
 enum clime_err clime_folder_write(const char *dir, const char *source_dir, const struct clime_config *c,
                                   const struct clime_layout *l, const struct clime_weights_source *from,
                                   struct clime_error *e);
+
+/* dir without slashes at its end: what is written first has that name and more. The caller frees it. */
+char *clime_folder_place(const char *dir);
+
+/* Whether clime_folder_write will find dir new, empty or a model's, where folders can be made: for a program's start,
+ * when nothing is lost by a no. Makes the folders above it. */
+enum clime_err clime_folder_check_place(const char *dir, struct clime_error *e);
 
 enum clime_folder_part { /* what must be there beside config.json; or-ed */
                          CLIME_FOLDER_TOKENIZER = 1,

@@ -3,10 +3,23 @@
 #include "trainer/cmd/export.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
 
 #include "common/log.h"
 #include "common/options.h"
+#include "model/folder.h"
 #include "trainer/learn/learner.h"
+
+static enum clime_err check_checkpoint(const char *dir, struct clime_error *e) {
+    char *state = xasprintf("%s/state.json", dir);
+    bool there = access(state, R_OK) == 0;
+    free(state);
+    return there ? CLIME_OK
+                 : clime_fail(e, CLIME_ERR_NOT_FOUND,
+                              "%s: no state.json there; a run's checkpoints are the folders RUN/checkpoints/step_...",
+                              dir);
+}
 
 int clime_export_main(int argc, char **argv) {
     struct clime_error e = {0};
@@ -25,6 +38,9 @@ int clime_export_main(int argc, char **argv) {
     if (!err && (!where[1] || !o.hf_checkpoint))
         err = clime_fail(&e, CLIME_ERR_INPUT, "export needs CHECKPOINT, OUT and --hf-checkpoint");
     o.model = (struct clime_model_options){.device = device, .dtype = dtype, .dev = {.deterministic = true}};
+    if (!err) err = clime_folder_check("hf-checkpoint", o.hf_checkpoint, CLIME_FOLDER_WEIGHTS, &e);
+    if (!err) err = check_checkpoint(where[0], &e);
+    if (!err) err = clime_folder_check_place(where[1], &e);
     if (!err) err = clime_learner_open(&o, &l, &e);
     if (!err) err = clime_learner_load(l, where[0], &e);
     if (!err) err = clime_learner_export(l, where[1], &e);

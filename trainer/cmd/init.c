@@ -200,13 +200,14 @@ static enum clime_err make(const char *dir, struct init_options *o, struct clime
         c.post_norms = c.fused_gate_up = c.rope_interleaved = true;
         c.rope_rot = c.Dh / 2;
     }
-    char *seed_dir = NULL;
+    char *seed_dir = NULL, *place = clime_folder_place(dir);
     const char *tokenizer = o->tokenizer;
     void *flat = NULL;
     struct clime_layout lay = {0};
     enum clime_err err = CLIME_OK;
+    if ((err = clime_folder_check_place(dir, e))) goto done;
     if (!tokenizer) { /* written beside the goal first: the folder itself must appear whole */
-        tokenizer = seed_dir = xasprintf("%s.tokenizer", dir);
+        tokenizer = seed_dir = xasprintf("%s.tokenizer", place);
         err = clime_make_dirs(seed_dir, e);
         if (!err)
             err = clime_tokenizer_write_bytes(seed_dir, byte_specials, CLIME_COUNT(byte_specials), "<|end|>",
@@ -225,6 +226,7 @@ static enum clime_err make(const char *dir, struct init_options *o, struct clime
 done:
     if (seed_dir && clime_dir_remove(seed_dir, NULL)) LOG_WARN("could not remove %s", seed_dir);
     free(seed_dir);
+    free(place);
     free(flat);
     clime_layout_free(&lay);
     return err;

@@ -329,6 +329,7 @@ static enum clime_err load_samples(struct sft_options *o, struct clime_error *e)
     struct clime_config cfg;
     const int parts = CLIME_FOLDER_TOKENIZER | (o->print_samples ? 0 : CLIME_FOLDER_WEIGHTS);
     enum clime_err err = clime_folder_check("hf-checkpoint", l->hf_checkpoint, parts, e);
+    if (!err && !o->print_samples && clime_folder_check_place(o->save_hf, e)) return clime_error_prefix(e, "--save-hf");
     if (!err) err = clime_config_load(l->hf_checkpoint, &cfg, e);
     if (err) return err;
     int max_len = o->max_len && o->max_len < cfg.max_pos ? (int)o->max_len : cfg.max_pos;

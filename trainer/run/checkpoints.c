@@ -13,6 +13,7 @@
 
 #include "common/clock.h"
 #include "common/os/dirs.h"
+#include "model/folder.h"
 #include "trainer/learn/manifest.h"
 #include "trainer/ledger/evals.h"
 #include "trainer/ledger/events.h"
@@ -33,6 +34,14 @@ static char *with_rollout(const char *path, int64_t rollout) {
         if (hit) clime_buf_printf(&b, "%" PRId64, rollout);
     }
     return clime_buf_take(&b);
+}
+
+enum clime_err clime_rl_check_save_hf(const struct clime_rl *rl, struct clime_error *e) {
+    char *hf = rl->o.save_hf ? with_rollout(rl->o.save_hf, rl->rollouts_done) : xstrdup(rl->hf_dir);
+    enum clime_err rc = clime_folder_check_place(hf, e);
+    if (rc && rl->o.save_hf) clime_error_prefix(e, "--save-hf");
+    free(hf);
+    return rc;
 }
 
 /* As the ledger has it: relative to the run folder where the checkpoint lies in it, so that the run may be moved. */
