@@ -168,8 +168,9 @@ void clime_layout_head_rows(const struct clime_layout *l, int rank, int n_ranks,
  * number of them. A rank's own parts lie behind each other in a buffer of its own. */
 struct clime_part { /* of world ranks, this one's; world 1: all */
     int rank, world;
-    bool experts;   /* each rank has some experts whole, and their parts follow them: cut at the blocks in which one
-                     * rank's end, so that of a block which two of them share one has a few elements of the other's */
+    int experts;    /* N > 0: of N neighbours each has some experts whole, and the parts follow them: cut at the blocks
+                     * in which one's end, so that of a block which two of them share one has a few elements of the
+                     * other's. Ranks that have the same experts share their blocks evenly */
     bool as_shares; /* each layer is cut as over the devices of a server, to the next block of the norm, and not evenly
                      * as a whole: what a rank updates is what that server's rank computes with, but for a few blocks.
                      * Only where clime_layout_shard can */
@@ -187,7 +188,7 @@ struct clime_parts {
     int64_t own; /* elements of this rank's buffer */
 };
 
-/* With who.experts one of the tensors of a layer's experts: rank r's ones are its r-th part of `each` elements. */
+/* With who.experts one of the tensors of a layer's experts: rank r's are part r % who.experts, of `each` elements. */
 struct clime_stay {
     int row;       /* of the layout */
     int64_t at, n; /* elements of all, in the whole buffer; */
@@ -198,6 +199,10 @@ struct clime_stay {
 #define CLIME_STAYS 2 /* tensors of a layer */
 /* The i-th; false where there is none: a layer without experts, or they do not stay. */
 bool clime_layout_stays(const struct clime_layout *l, int layer, int i, struct clime_part who, struct clime_stay *out);
+/* Where those of a rank begin, in elements behind the first. */
+static inline int64_t clime_stay_from(const struct clime_stay *s, struct clime_part who, int rank) {
+    return s->each * (rank % who.experts);
+}
 
 /* Of the gradients [0, n_grads), cut at multiples of `block`. */
 void clime_parts_make(struct clime_parts *p, const struct clime_layout *l, size_t block, struct clime_part who);

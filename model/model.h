@@ -49,8 +49,9 @@ struct clime_model_ranks {
 #define CLIME_RING_PLACES 2
 
 /* Experts that stay (who.experts): each rank has its own ones whole, in one place for good; the ring has none of them.
- * What a rank keeps follows the blocks of the norm and ends a little before or behind its experts: the elements in
- * between, the edges, are another rank's, from whom they come whenever weights have changed. */
+ * What a rank keeps follows the blocks of the norm and ends a little before or behind its experts, and where several
+ * ranks have the same ones it keeps a part of them: the other elements, the edges, are another rank's, from whom they
+ * come whenever weights have changed. */
 struct clime_ring {
     struct clime_part who;
     int64_t first, end;       /* elements of the whole that are of layers */
@@ -213,7 +214,7 @@ void clime_model_ring_link(struct clime_model *m, struct clime_links *links); /*
 
 /* Which rank's part of the updates this is: the ring's, or of all links; NULL = alone. */
 static inline struct clime_part clime_model_part(const struct clime_model *m, const struct clime_links *links) {
-    return m->ring ? m->ring->who : (struct clime_part){links ? links->rank : 0, links ? links->world : 1, false};
+    return m->ring ? m->ring->who : (struct clime_part){links ? links->rank : 0, links ? links->world : 1, 0};
 }
 
 /* Without a ring these do nothing. */

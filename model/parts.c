@@ -37,8 +37,8 @@ bool clime_layout_stays(const struct clime_layout *l, int layer, int i, struct c
     const struct clime_slice *s = &l->slices[row];
     /* gate, up and down are of one size */
     const int64_t n = s->n * s->n_experts * (tensors[i] == CLIME_W_EXPERTS_GU ? 2 : 1);
-    CHECK(s->n_experts % who.world == 0);
-    *out = (struct clime_stay){.row = row, .at = s->offset, .n = n, .grad = s->grad, .each = n / who.world};
+    CHECK(who.world % who.experts == 0 && s->n_experts % who.experts == 0);
+    *out = (struct clime_stay){.row = row, .at = s->offset, .n = n, .grad = s->grad, .each = n / who.experts};
     out->room = aligned(n);
     return true;
 }
@@ -49,28 +49,25 @@ struct cutting {
     int64_t *own;      /* [world] */
 };
 
-/* The blocks up to `end` evenly, rank `first` the first. */
-static void cut_evenly(struct cutting *c, int64_t end, int first) {
+/* The blocks up to `end` evenly over n ranks: `first`, and every step-th behind it. */
+static void cut_evenly(struct cutting *c, int64_t end, int n, int first, int step) {
     const int64_t lo = c->at, n_blocks = (end - lo + c->block - 1) / c->block;
-    const int world = c->p->who.world;
-    for (int r = 0; r < world; r++) {
-        int64_t from = lo + n_blocks * r / world * c->block, to = lo + n_blocks * (r + 1) / world * c->block;
-        add(c->p, c->own, from < end ? from : end, to < end ? to : end, (r + first) % world);
+    for (int r = 0; r < n; r++) {
+        int64_t from = lo + n_blocks * r / n * c->block, to = lo + n_blocks * (r + 1) / n * c->block;
+        add(c->p, c->own, from < end ? from : end, to < end ? to : end, (first + r * step) % c->p->who.world);
     }
     c->at = end;
 }
 
 /* Up to and with a layer's experts. */
 static void cut_at_experts(struct cutting *c, const struct clime_layout *l, int layer) {
+    const struct clime_part who = c->p->who;
     struct clime_stay s;
     for (int i = 0; i < CLIME_STAYS; i++) {
-        if (!clime_layout_stays(l, layer, i, c->p->who, &s) || s.grad < 0) continue;
-        cut_evenly(c, s.grad / c->block * c->block, layer);
-        for (int r = 0; r < c->p->who.world; r++) {
-            int64_t end = (s.grad + s.each * (r + 1)) / c->block * c->block;
-            add(c->p, c->own, c->at, end, r);
-            c->at = end;
-        }
+        if (!clime_layout_stays(l, layer, i, who, &s) || s.grad < 0) continue;
+        cut_evenly(c, s.grad / c->block * c->block, who.world, layer, 1);
+        for (int k = 0; k < who.experts; k++)
+            cut_evenly(c, (s.grad + s.each * (k + 1)) / c->block * c->block, who.world / who.experts, k, who.experts);
     }
 }
 
@@ -128,7 +125,7 @@ void clime_parts_make(struct clime_parts *p, const struct clime_layout *l, size_
     int n_parts = 0;
     struct clime_shard *shards = who.as_shares && world > 1 ? shards_of(l, world, &n_parts) : NULL;
     struct cutting c = {p, (int64_t)norm_block, 0, xcalloc((size_t)world, sizeof *c.own)};
-    *p = (struct clime_parts){.who = {who.rank, world, who.experts && world > 1, shards != NULL}};
+    *p = (struct clime_parts){.who = {who.rank, world, world > 1 ? who.experts : 0, shards != NULL}};
     p->ranges = xcalloc(((size_t)(l->n_layers + 2) * (1 + 2 * CLIME_STAYS) + (size_t)n_parts) * (size_t)world,
                         sizeof *p->ranges);
     for (int i = 0; i <= l->n_layers + 1 && world > 1; i++) { /* the embedding, the layers, norm and head */
@@ -136,7 +133,7 @@ void clime_parts_make(struct clime_parts *p, const struct clime_layout *l, size_
         const bool layer = i > 0 && i <= l->n_layers;
         if (layer && shards) cut_at_shares(&c, l, shards, first_row(l, i - 1), first_row(l, i), end);
         if (layer) cut_at_experts(&c, l, i - 1);
-        cut_evenly(&c, end, i);
+        cut_evenly(&c, end, world, i, 1);
     }
     if (world == 1) add(p, c.own, 0, l->n_grads, 0);
     p->own = c.own[who.rank];

@@ -50,10 +50,10 @@ static void keep_slice(struct clime_ring *r, const struct clime_slice *s, const 
         keep(r, s->offset + (c.lo - s->grad), s->offset + (c.hi - s->grad), c.rank);
 }
 
-/* A tensor of experts that stay and that nobody updates: each rank keeps its own. Returns the last row of it. */
+/* A tensor of experts that stay and that nobody updates: the first that have them keep them. Returns its last row. */
 static int keep_experts(struct clime_ring *r, const struct clime_layout *l, const struct clime_stay *s) {
     int i = s->row;
-    for (int q = 0; q < r->who.world; q++) keep(r, s->at + s->each * q, s->at + s->each * (q + 1), q);
+    for (int q = 0; q < r->who.experts; q++) keep(r, s->at + s->each * q, s->at + s->each * (q + 1), q);
     while (i + 1 < l->n_slices && l->slices[i + 1].joined) i++;
     return i;
 }
@@ -112,7 +112,8 @@ static void cut_layers(struct clime_ring *r, const struct clime_layout *l, const
     if (n_experts) r->experts = xcalloc((size_t)n_experts, sizeof *r->experts);
     for (int i = 0; i < n_experts; i++) {
         if (!clime_layout_stays(l, i / CLIME_STAYS, i % CLIME_STAYS, r->who, &s)) continue;
-        r->experts[i] = (struct clime_range){.lo = s.at + s.each * r->who.rank, .rank = r->who.rank};
+        r->experts[i] =
+            (struct clime_range){.lo = s.at + clime_stay_from(&s, r->who, r->who.rank), .rank = r->who.rank};
         r->experts[i].hi = r->experts[i].lo + s.each;
         if (s.each > r->n_visit) r->n_visit = s.each < VISIT ? s.each : VISIT;
     }
@@ -216,7 +217,7 @@ static void place_experts(struct clime_model *m) {
     for (int i = 0; r && r->experts && i < l->n_layers * CLIME_STAYS; i++) {
         if (!clime_layout_stays(l, i / CLIME_STAYS, i % CLIME_STAYS, r->who, &s)) continue;
         m->place[s.row] = r->experts[i].at;
-        m->matrix[s.row].n_experts = l->slices[s.row].n_experts / r->who.world;
+        m->matrix[s.row].n_experts = l->slices[s.row].n_experts / r->who.experts;
     }
 }
 
@@ -296,7 +297,7 @@ static void take_edges(struct clime_model *m) {
     for (int i = 0; i < l->n_layers * CLIME_STAYS; i++) {
         if (!clime_layout_stays(l, i / CLIME_STAYS, i % CLIME_STAYS, r->who, &s)) continue;
         for (int q = 0; q < r->who.world; q++) {
-            const int64_t lo = s.at + s.each * q, hi = lo + s.each;
+            const int64_t lo = s.at + clime_stay_from(&s, r->who, q), hi = lo + s.each;
             for (int k = find(r, lo); k < r->n_kept && clime_range_cut(&r->kept[k], lo, hi, &c); k++) {
                 const size_t bytes = (size_t)(c.hi - c.lo) * width;
                 if (c.rank == q) continue;
@@ -363,7 +364,7 @@ static void bring_experts(struct clime_model *m, int layer) {
     const struct clime_ring *r = m->ring;
     struct clime_stay s;
     for (int i = 0; i < CLIME_STAYS && clime_layout_stays(&m->layout, layer, i, r->who, &s); i++)
-        for (int q = 0; q < r->who.world; q++)
+        for (int q = 0; q < r->who.experts; q++)
             visit(m, q, s.at + s.each * q, s.at + s.each * (q + 1), r->experts[layer * CLIME_STAYS + i].at);
 }
 

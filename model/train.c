@@ -104,7 +104,7 @@ static int64_t held_grad(const struct clime_model *m, int layer, int64_t from, i
     for (int k = 0; k < CLIME_STAYS && clime_layout_stays(&m->layout, layer, k, who, &s); k++) {
         const int64_t gap = s.room - s.n, held = clime_layout_align(s.each + gap);
         if (s.grad < 0 || i < s.grad) continue;
-        out -= i < s.grad + s.n ? s.each * who.rank : s.room - held;
+        out -= i < s.grad + s.n ? clime_stay_from(&s, who, who.rank) : s.room - held;
     }
     return out;
 }
@@ -187,8 +187,8 @@ static void open_travel(struct clime_train *t) {
     if (!r || !r->experts) return;
     CHECK(t->o.rows.cuts == 1);
     t->travel = xcalloc(1, sizeof *t->travel);
-    clime_travel_init(t->travel, m->ops, m->dev, &m->cfg.router, m->cfg.D, m->cfg.F_expert, r->who.world, r->who.rank,
-                      r->links);
+    clime_travel_init(t->travel, m->ops, m->dev, &m->cfg.router, m->cfg.D, m->cfg.F_expert, r->who.experts,
+                      r->who.rank % r->who.experts, r->links);
     for (int i = 0; i < m->cfg.L * CLIME_STAYS; i++) { /* their gradients are made there alone */
         if (!clime_layout_stays(&m->layout, i / CLIME_STAYS, i % CLIME_STAYS, r->who, &s)) continue;
         for (int k = s.row; k == s.row || (k < m->layout.n_slices && m->layout.slices[k].joined); k++) t->at[k] = -1;
@@ -197,12 +197,14 @@ static void open_travel(struct clime_train *t) {
 
 bool clime_train_travels(const struct clime_train *t, int l, struct clime_travel_layer *out) {
     const struct clime_model *m = t->m;
+    const struct clime_part who = m->ring ? m->ring->who : (struct clime_part){0};
     struct clime_stay s;
     if (!t->travel || m->layout.layer[l].mlp != CLIME_MLP_EXPERTS) return false;
     *out = clime_layer_travel(m, l);
     for (int i = 0; i < CLIME_STAYS && t->grads; i++) {
-        clime_layout_stays(&m->layout, l, i, m->ring->who, &s);
-        float *grad = s.grad < 0 ? NULL : t->grads + clime_train_grad_at(t, s.grad + s.each * m->ring->who.rank);
+        clime_layout_stays(&m->layout, l, i, who, &s);
+        float *grad =
+            s.grad < 0 ? NULL : t->grads + clime_train_grad_at(t, s.grad + clime_stay_from(&s, who, who.rank));
         *(s.row == m->layout.layer[l].w[CLIME_W_EXPERTS_GU] ? &out->d_gu : &out->d_down) = grad;
     }
     return true;

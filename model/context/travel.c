@@ -59,22 +59,32 @@ static int32_t *starts_of(const struct clime_travel *t, int layer, int rank) {
     return t->starts + ((size_t)layer * (size_t)t->n + (size_t)rank) * ((size_t)t->E + 1);
 }
 
+/* Where one of these ranks is in the group. */
+static int rank_of(const struct clime_travel *t, int who) {
+    return t->links->rank - t->me + who;
+}
+
 static void failed(struct clime_travel *t, const struct clime_error *e) {
     t->error = *e;
 }
 
 /* Every rank's starts of the layer come to all, and to the host. */
 static void share_starts(struct clime_travel *t, int layer, const struct clime_travel_rows *rows) {
-    const size_t each = ((size_t)t->E + 1) * sizeof *t->all_starts;
-    int32_t *own = t->all_starts + (size_t)t->me * ((size_t)t->E + 1);
-    size_t from[CLIME_GROUP_MAX + 1];
+    const size_t n = (size_t)t->E + 1, each = n * sizeof *t->all_starts;
+    int32_t *own = t->all_starts + (size_t)t->me * n;
+    struct clime_move sends[CLIME_GROUP_MAX], receives[CLIME_GROUP_MAX];
     struct clime_error e;
-    for (int r = 0; r <= t->n; r++) from[r] = (size_t)r * each;
+    for (int k = 1; k < t->n; k++) {
+        const int q = (t->me + k) % t->n;
+        sends[k - 1] = (struct clime_move){rank_of(t, q), own, each};
+        receives[k - 1] = (struct clime_move){rank_of(t, q), t->all_starts + (size_t)q * n, each};
+    }
     if (rows->T)
         t->ops->copy(t->dev, own, rows->start, each);
     else
         t->ops->zero(t->dev, own, each);
-    if (!t->error.code && clime_links_all_gather(t->links, "counting the rows of experts", t->all_starts, from, &e))
+    if (!t->error.code &&
+        clime_links_exchange(t->links, "counting the rows of experts", sends, t->n - 1, receives, t->n - 1, &e))
         failed(t, &e);
     if (t->error.code) /* nothing travels any more */
         memset(starts_of(t, layer, 0), 0, (size_t)t->n * each);
@@ -110,8 +120,8 @@ static void exchange(struct clime_travel *t, const char *what, const struct turn
     struct clime_move sends[3], receives[3];
     struct clime_error e;
     for (int i = 0; i < n; i++) {
-        sends[i] = (struct clime_move){at->other, c[i].send, n_send * c[i].row_bytes};
-        receives[i] = (struct clime_move){at->other, c[i].receive, n_receive * c[i].row_bytes};
+        sends[i] = (struct clime_move){rank_of(t, at->other), c[i].send, n_send * c[i].row_bytes};
+        receives[i] = (struct clime_move){rank_of(t, at->other), c[i].receive, n_receive * c[i].row_bytes};
     }
     if ((n_send || n_receive) && !t->error.code &&
         clime_links_exchange(t->links, what, sends, n_send ? n : 0, receives, n_receive ? n : 0, &e))

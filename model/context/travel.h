@@ -1,9 +1,10 @@
 /* Experts that stay with their rank: rows of a pack travel to the ranks that have the experts which they chose, and
  * what comes of them travels home.
  *
- * Rank r of N has experts [r E / N, (r + 1) E / N) of every layer. All ranks are in the same layer at the same time,
- * each with a pack of its own or with none. A pack's k rows of each row are sorted by expert (ops->permute), so what
- * goes to one rank lies together, and comes back to the same places: whatever follows is as if all experts were here.
+ * Of N ranks, neighbours of the group, the r-th has experts [r E / N, (r + 1) E / N) of every layer. All are in the
+ * same layer at the same time, each with a pack of its own or with none. A pack's k rows of each row are sorted by
+ * expert (ops->permute), so what goes to one rank lies together, and comes back to the same places: whatever follows is
+ * as if all experts were here.
  *
  * Work is cut by packs. In turn t = 0 .. N - 1 rank r has the rows of rank r ^ t's pack: two ranks give each other
  * their rows, compute, and give each other the results. So all are busy with one other at a time, and the room is that
@@ -31,7 +32,7 @@ struct clime_travel {
     const struct clime_ops *ops;
     struct clime_dev *dev;
     struct clime_links *links; /* borrowed; NULL: only sizes are wanted */
-    int n, me;                 /* ranks, a power of two that divides E */
+    int n, me;                 /* those ranks, a power of two that divides E, and which of them this one is */
     int E, k, D, F;            /* F of an expert */
     int32_t *starts;           /* host: [layers][n][E + 1] of the last forward pass: where each expert's rows begin */
     int32_t *all_starts;       /* device: [n][E + 1] of a layer */

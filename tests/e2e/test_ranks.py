@@ -203,7 +203,15 @@ def of_experts(d):
 
 
 def test_a_killed_rank_with_experts_of_its_own(d, of_experts):
-    kill_a_rank(d, "alone-experts", "killed-experts", 4, 2, 4, expert_model_parallel_size=4, **of_experts)
+    kill_a_rank(d, "alone-experts", "killed-experts", 4, 2, 4, expert_model_parallel_size=2, **of_experts)
+
+
+def test_launched_ranks_that_are_too_few_for_the_experts(d, of_experts):
+    """They have the words of those that were more: rank 0 says how many would do before it waits for the others."""
+    zero = popen(words(d, "few", None, expert_model_parallel_size=4, **of_experts), d / "few.log", **launched(0, 2, free_port()))
+    assert zero.wait(timeout=LIMIT) == 1
+    said = "--expert-model-parallel-size 4 must divide the trainer's 2 ranks and the 8 experts of Qwen3MoeForCausalLM: 2 would"
+    assert said in (d / "few.log").read_text()
 
 
 def kill_a_rank(d, alone, name, ranks, victim, then, **more):
@@ -359,7 +367,7 @@ def test_a_missing_rank(d):
     (["--gradient-lanes", "2", "--actor-num-gpus-per-node", "4"], "--gradient-lanes 2 cannot be shared by 4 ranks"),
     (["--tensor-model-parallel-size", "2"], "the trainer has 1 rank"),
     (["--actor-num-gpus-per-node", "2", "--elastic", "2"], "--elastic 2: the trainer has 2 ranks"),
-    (["--expert-model-parallel-size", "2"], "--expert-model-parallel-size 2: the trainer has 1 rank"),
+    (["--expert-model-parallel-size", "2"], "--expert-model-parallel-size 2: Qwen3ForCausalLM has no experts"),
     (["--context-parallel-size", "3"], "--context-parallel-size 3: a power of two"),
     (["--context-parallel-size", "2", "--max-tokens-per-gpu", "16777216"], "--max-tokens-per-gpu 16777216 of 2 ranks is over 2^24 tokens"),
     (["--actor-num-gpus-per-node", "2", "--rank-transport", "nccl", "--device", "cpu"], "--rank-transport nccl is of GPUs"),

@@ -166,7 +166,10 @@ def test_plan_of_what_nobody_has_here(folder):
     glm, more = of_shape(folder, "GLM-4.5", LARGE["GLM-4.5"]), ("--optimizer-cpu-offload", "--max-tokens-per-gpu", 16384)
     status, gib, out = plan(glm, "--devices", 64, "--hosts", 8, *more)
     assert status == 1 and "352.80e9 parameters, 32.85e9 of them" in out
-    assert gib["sharded"] < gib["replicated"] and "as many experts on each rank: not with these" in out
+    assert gib["sharded"] < gib["replicated"] and "--expert-model-parallel-size 32\n" in out
+    few = plan(glm, "--devices", 64, "--hosts", 8, "--expert-model-parallel-size", 8, *more)[1]
+    assert gib["expert parallel"] < few["expert parallel"] < gib["replicated"]
+    assert "as many experts on each rank: not with these" in plan(glm, "--devices", 64, "--expert-model-parallel-size", 64, *more)[2]
     status, gib, out = plan(glm, "--devices", 32, "--hosts", 4, *more)
     assert status == 1 and gib["expert parallel"] < gib["sharded"] < gib["replicated"]
     assert re.search(r"does not hide behind computing .*--expert-model-parallel-size", out)

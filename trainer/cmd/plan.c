@@ -14,7 +14,7 @@
 struct plan_options {
     const char *dir;
     int kind, recompute;
-    int64_t devices, hosts, tp, prompts, samples, prompt_len, answer_len, rows;
+    int64_t devices, hosts, tp, ep, prompts, samples, prompt_len, answer_len, rows;
     bool offload;
 };
 
@@ -35,6 +35,11 @@ static enum clime_err parse(int argc, char **argv, struct plan_options *o, struc
         {"optimizer-cpu-offload", CLIME_OPT_BOOL, &o->offload, NULL, NULL, "master weights and moments in host memory"},
         {"rollout-num-gpus-per-engine", CLIME_OPT_INT, &o->tp, "0", "N", "devices of a server; 0 = those of a host", 0,
          8},
+        {"expert-model-parallel-size", CLIME_OPT_INT, &o->ep, "0", "N",
+         "neighbouring ranks that have all experts between them, where experts stay; 0 = the most that divide the "
+         "ranks "
+         "and the experts",
+         0, CLIME_GROUP_MAX},
     };
     enum clime_err rc = clime_options_parse(table, (int)CLIME_COUNT(table), argc, argv, NULL, 0,
                                             "clime-train plan --hf-checkpoint DIR --devices N [options]\nMemory and "
@@ -72,8 +77,10 @@ static void print_training(const struct clime_plan_wish *wish, const struct clim
             printf("  %-16s %12s\n", clime_plan_way_names[way], "as many experts on each rank: not with these");
         if (!t->possible) continue;
         if (way != CLIME_PLAN_REPLICATED && wish->devices == 1) continue;
-        printf("  %-16s %12.1f %9.2f %9.2f %9.2f %9.1f%s\n", clime_plan_way_names[way], t->gib, t->compute_s,
-               t->gather_s, t->exchange_s, t->step_s, t->fits ? "" : "  DOES NOT FIT");
+        printf("  %-16s %12.1f %9.2f %9.2f %9.2f %9.1f%s", clime_plan_way_names[way], t->gib, t->compute_s, t->gather_s,
+               t->exchange_s, t->step_s, t->fits ? "" : "  DOES NOT FIT");
+        if (way == CLIME_PLAN_EXPERTS) printf("  --expert-model-parallel-size %d", p->experts_over);
+        printf("\n");
     }
     printf("  %.1f GiB are free on a device", wish->device->memory_gib);
     double host = p->training[p->way < 0 ? CLIME_PLAN_SHARDED : p->way].host_gib;
@@ -133,6 +140,7 @@ int clime_plan_main(int argc, char **argv) {
                                          .devices = (int)o.devices,
                                          .hosts = (int)o.hosts,
                                          .tp = (int)o.tp,
+                                         .experts_over = (int)o.ep,
                                          .prompts = (double)o.prompts,
                                          .samples = (double)o.samples,
                                          .prompt_len = (double)o.prompt_len,

@@ -10,16 +10,20 @@
 #define ROOM ((int64_t)1 << 27)
 enum { LEAST_PIECES = 8, ALIGN = 64 };
 
-/* Of the gradients [lo, hi) those that several ranks have something of: not of experts that stay with one. */
+/* The gradients [lo, hi) by what a rank gets of them from others: of experts that stay with one alone nothing, of those
+ * that several have less than of what all have. */
 static int64_t common(const struct clime_layout *l, struct clime_part who, int64_t lo, int64_t hi) {
     const struct clime_range all = {.lo = lo, .hi = hi};
     struct clime_stay s;
     struct clime_range c;
     int64_t n = hi - lo;
-    for (int i = 0; i < l->n_layers * CLIME_STAYS; i++)
-        if (clime_layout_stays(l, i / CLIME_STAYS, i % CLIME_STAYS, who, &s) && s.grad >= 0 && s.grad < hi &&
-            clime_range_cut(&all, s.grad, s.grad + s.n, &c))
-            n -= c.hi - c.lo;
+    for (int i = 0; i < l->n_layers * CLIME_STAYS; i++) {
+        if (!clime_layout_stays(l, i / CLIME_STAYS, i % CLIME_STAYS, who, &s) || s.grad < 0 ||
+            !clime_range_cut(&all, s.grad, s.grad + s.n, &c))
+            continue;
+        const int64_t stay = c.hi - c.lo;
+        n -= stay - stay * (who.world - who.experts) / who.experts / (who.world - 1);
+    }
     return n;
 }
 
@@ -60,7 +64,8 @@ static void cut(struct clime_between *b) {
     }
 }
 
-/* Elements from `at` on that one rank makes, or each some of: up to *end; returns which rank, -1 = each. */
+/* Elements from `at` on that one of neighbours makes for all of them, or each rank some of: up to *end; returns which
+ * of the neighbours, -1 = each rank. */
 static int maker(const struct clime_layout *l, struct clime_part who, int64_t at, int64_t *end) {
     struct clime_stay s;
     *end = l->n_grads;
@@ -110,9 +115,11 @@ static bool next_range(const struct clime_between *b, int piece, int rank, int *
     return false;
 }
 
-/* Whether a rank gives something to the sum of a range. */
+/* Whether a rank gives something to the sum of a range: it, or of experts that stay the first of its neighbours, has a
+ * pack. */
 static bool gives(const struct clime_between *b, int rank, int made_by) {
-    return made_by < 0 ? rank < b->n_ranks : rank == made_by;
+    const int n = b->parts->who.experts;
+    return made_by < 0 ? rank < b->n_ranks : rank % n == made_by && rank - made_by < b->n_ranks;
 }
 
 /* Elements of this rank's part of a piece that another one gives. */
@@ -125,24 +132,31 @@ static int64_t given_by(const struct clime_between *b, int piece, int rank) {
     return n;
 }
 
+/* Where in its place what each rank gives of this one's part of a piece begins; returns how long all of it is. */
+static int64_t lay(const struct clime_between *b, int piece, int64_t at[CLIME_GROUP_MAX]) {
+    int64_t end = 0;
+    for (int q = 0; q < b->parts->who.world; q++) {
+        at[q] = end;
+        if (q != b->parts->who.rank) end += (given_by(b, piece, q) + ALIGN - 1) / ALIGN * ALIGN;
+    }
+    return end;
+}
+
 void clime_between_plan(struct clime_between *b, const struct clime_model *m, const struct clime_parts *parts,
                         struct clime_plan *plan) {
-    const size_t others = (size_t)parts->who.world - 1;
+    const int world = parts->who.world;
     b->m = m;
     b->parts = parts;
     cut(b);
     cut_ranges(b);
-    b->n_ranks = parts->who.world;
+    b->n_ranks = world;
     for (int i = 0; i < b->n_pieces; i++) {
-        for (int q = 0; q < parts->who.world; q++) {
-            int64_t n = q == parts->who.rank ? 0 : given_by(b, i, q);
-            if (n > b->most) b->most = n;
-        }
+        int64_t at[CLIME_GROUP_MAX], n = lay(b, i, at);
+        if (n > b->room) b->room = n;
     }
-    b->most = (b->most + ALIGN - 1) / ALIGN * ALIGN;
     b->sends = xcalloc((size_t)b->ranges.n, sizeof *b->sends);
-    b->receives = xcalloc((size_t)b->ranges.n * others, sizeof *b->receives);
-    clime_plan_add(plan, "gradients of others", CLIME_BETWEEN_PLACES * others * (size_t)b->most * sizeof(float),
+    b->receives = xcalloc((size_t)b->ranges.n * (size_t)(world - 1), sizeof *b->receives);
+    clime_plan_add(plan, "gradients of others", CLIME_BETWEEN_PLACES * (size_t)b->room * sizeof(float),
                    (void **)&b->received);
 }
 
@@ -157,10 +171,8 @@ void clime_between_free(struct clime_between *b) {
     b->sends = b->receives = NULL;
 }
 
-static float *place(const struct clime_between *b, int piece, int rank) {
-    const struct clime_part who = b->parts->who;
-    int64_t row = (int64_t)(piece % CLIME_BETWEEN_PLACES) * (who.world - 1) + rank - (rank > who.rank);
-    return b->received + row * b->most;
+static float *place(const struct clime_between *b, int piece) {
+    return b->received + piece % CLIME_BETWEEN_PLACES * b->room;
 }
 
 static float *given(const struct clime_between *b, int64_t gradient) {
@@ -170,13 +182,15 @@ static float *given(const struct clime_between *b, int64_t gradient) {
 static void begin_piece(struct clime_between *b, int piece) {
     const struct clime_part who = b->parts->who;
     struct clime_range r;
+    int64_t in_place[CLIME_GROUP_MAX];
     int n_sends = 0, n_receives = 0, by;
+    lay(b, piece, in_place);
     for (int k = 1; k < who.world; k++) {
         int q = (who.rank + k) % who.world;
         for (int at = 0; next_range(b, piece, q, &at, &r, &by);)
             if (gives(b, who.rank, by))
                 b->sends[n_sends++] = (struct clime_move){q, given(b, r.lo), (size_t)(r.hi - r.lo) * sizeof(float)};
-        float *to = place(b, piece, q);
+        float *to = place(b, piece) + in_place[q];
         for (int at = 0; next_range(b, piece, who.rank, &at, &r, &by);) {
             if (!gives(b, q, by)) continue;
             b->receives[n_receives++] = (struct clime_move){q, to, (size_t)(r.hi - r.lo) * sizeof(float)};
@@ -192,8 +206,9 @@ static void add_piece(struct clime_between *b, int piece) {
     const int rank = b->parts->who.rank;
     const float *of[CLIME_GROUP_MAX];
     struct clime_range r;
-    int64_t done[CLIME_GROUP_MAX] = {0}; /* of what a rank has given */
+    int64_t in_place[CLIME_GROUP_MAX]; /* the next of what a rank has given */
     int by;
+    lay(b, piece, in_place);
     /* Also where the whole piece was given away: with a ring what comes next writes over what was sent. That would be
      * in order without this wait only because a gather of weights, which is waited for, begins after it. */
     clime_links_end(b->links, b->number[piece % CLIME_BETWEEN_PLACES]);
@@ -201,8 +216,8 @@ static void add_piece(struct clime_between *b, int piece) {
         int n = 0;
         for (int q = 0; q < b->parts->who.world; q++) {
             if (!gives(b, q, by)) continue;
-            of[n++] = q == rank ? given(b, r.lo) : place(b, piece, q) + done[q];
-            done[q] += r.hi - r.lo;
+            of[n++] = q == rank ? given(b, r.lo) : place(b, piece) + in_place[q];
+            in_place[q] += r.hi - r.lo;
         }
         b->m->ops->accumulate(b->m->dev, (size_t)(r.hi - r.lo), n, of, b->sum + r.at);
     }

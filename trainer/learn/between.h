@@ -28,11 +28,12 @@ struct clime_between {
     struct clime_links *links;
     const struct clime_parts *parts; /* borrowed */
     struct clime_parts ranges;       /* these, cut also where experts begin and end that stay with their rank */
-    int *made_by;               /* [ranges.n] the rank that has the sum of all ranks' gradients; -1: each has some */
+    int *made_by; /* [ranges.n] experts that stay: which of the neighbours that have them all has theirs; -1: each rank
+                     has some */
     struct clime_piece *pieces; /* from the last gradients to the first, and by share */
     int n_pieces;
-    int64_t most;                    /* elements that a rank gives of this one's part of a piece, at most */
-    float *received;                 /* [places][world - 1][most] */
+    int64_t room;                    /* elements that all others give of this one's part of a piece, at most */
+    float *received;                 /* [places][room] */
     const struct clime_train *train; /* knows where in `from` a gradient is */
     const float *from;               /* what this rank gives */
     float *sum;                      /* of its part */

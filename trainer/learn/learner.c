@@ -71,7 +71,8 @@ static bool serves_parts(const struct clime_learner_options *o) {
 }
 
 static struct clime_part rank_of(const struct clime_learner_options *o) {
-    return (struct clime_part){o->place.rank, o->n_ranks, o->expert_parallel > 1, serves_parts(o)};
+    return (struct clime_part){o->place.rank, o->n_ranks, o->expert_parallel > 1 ? o->expert_parallel : 0,
+                               serves_parts(o)};
 }
 
 static size_t need(const struct clime_learner *l, bool *fits) {
@@ -138,16 +139,12 @@ static enum clime_err check_cuts(const struct clime_learner *l, struct clime_err
         l->opts.context_parallel, c->architecture);
 }
 
-/* Experts that stay with a rank each. */
+/* Experts that stay with a rank each, of so many neighbours. */
 static enum clime_err check_experts(const struct clime_learner *l, struct clime_error *e) {
     const struct clime_learner_options *o = &l->opts;
     const struct clime_config *c = &l->model->cfg;
     const int n = o->expert_parallel;
-    if (n != o->n_ranks)
-        return clime_fail(e, CLIME_ERR_INPUT,
-                          "--expert-model-parallel-size %d: the trainer has %d rank%s (--actor-num-gpus-per-node); the "
-                          "experts stay with all of them, or with none (1)",
-                          n, o->n_ranks, o->n_ranks == 1 ? "" : "s");
+    int most = o->n_ranks;
     if (!c->router.E)
         return clime_fail(e, CLIME_ERR_INPUT, "--expert-model-parallel-size %d: %s has no experts", n, c->architecture);
     if (o->context_parallel > 1)
@@ -155,9 +152,12 @@ static enum clime_err check_experts(const struct clime_learner *l, struct clime_
                           "--expert-model-parallel-size %d: with --context-parallel-size %d every rank must have all "
                           "experts (1)",
                           n, o->context_parallel);
-    if (c->router.E % n)
-        return clime_fail(e, CLIME_ERR_INPUT, "--expert-model-parallel-size %d does not divide the %d experts of %s", n,
-                          c->router.E, c->architecture);
+    while (c->router.E % most) most /= 2;
+    if (most % n)
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "--expert-model-parallel-size %d must divide the trainer's %d rank%s and the %d experts of "
+                          "%s: %d would, and the weights are the same bits with any",
+                          n, o->n_ranks, o->n_ranks == 1 ? "" : "s", c->router.E, c->architecture, most);
     if (o->shard_weights == CLIME_SHARD_OFF)
         return clime_fail(e, CLIME_ERR_INPUT,
                           "--shard-weights off: with --expert-model-parallel-size %d no rank has all experts, and the "
@@ -327,12 +327,13 @@ static void describe_experts(const struct clime_learner *l, struct clime_buf *ou
     int levels = 1;
     while (1 << (levels - 1) < n) levels++;
     clime_buf_printf(out,
-                     "  expert parallel: each rank has %d of the %d experts of a layer, with their gradients, master "
-                     "weights and moments; rows travel to them, the micro-batches one after another, so there is room "
-                     "for one whose rows all choose this rank's: %zu rows x %d experts x (4 x %d + 3 x %d) numbers = "
+                     "  expert parallel: each rank has %d of the %d experts of a layer, with their gradients, and the "
+                     "master weights and moments of 1/%d of them, for so many ranks have the same; rows travel to them "
+                     "from %d neighbours, the micro-batches one after another, so there is room for one whose rows all "
+                     "choose this rank's: %zu rows x %d experts x (4 x %d + 3 x %d) numbers = "
                      "%.3f GiB, and for a layer's gradients of %d micro-batches, %.3f GiB; nothing of experts is kept "
                      "for the backward pass, which makes gate and up again\n",
-                     c->router.E / n, c->router.E, l->max_rows, c->router.k, c->D, c->F_expert,
+                     c->router.E / n, c->router.E, l->opts.n_ranks / n, n, l->max_rows, c->router.k, c->D, c->F_expert,
                      (double)(slots * (4 * (size_t)c->D + 3 * (size_t)c->F_expert) * width) / (1 << 30), levels,
                      (double)((size_t)levels * experts) / (1 << 30));
 }

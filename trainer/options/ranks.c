@@ -25,9 +25,9 @@ int clime_rank_rows(struct clime_rank_options *r, struct clime_opt *t) {
          "(docs/devices.md)",
          1, 64},
         {"expert-model-parallel-size", CLIME_OPT_INT, &r->ep_size, "1", "N",
-         "the number of ranks: each has some experts of every layer, which stay there, their gradients and states too, "
-         "and rows travel to them; other weights are in parts as with --shard-weights on. 1 = experts are as other "
-         "weights. The weights are the same bits (docs/devices.md)",
+         "of each N neighbouring ranks every one has some experts of every layer, which stay there, and rows travel to "
+         "them; other weights are in parts as with --shard-weights on. It must divide the ranks and the experts; 1 = "
+         "experts are as other weights. The weights are the same bits (docs/devices.md)",
          1, CLIME_GROUP_MAX},
         {"distributed-timeout-minutes", CLIME_OPT_DOUBLE, &r->timeout_minutes, "10", "M",
          "a rank that another waits for longer ends the step with its name", 0.001, 1e6},

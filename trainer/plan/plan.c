@@ -66,14 +66,17 @@ double clime_plan_train_s(const struct clime_model_work *w, const struct clime_d
     return rows * flops / (d->gemm_tflops * 1e12 * clime_work_shares[w->kind].train);
 }
 
-static double links_gbs(const struct clime_plan_wish *wish) {
-    return wish->hosts > 1 ? wish->device->network_gbs : wish->device->peers_gbs;
+/* Seconds that `bytes`, spread over n ranks, take to come to each of them or to leave it. Neighbours may be of one
+ * host.
+ */
+static double among(const struct clime_plan_wish *wish, int n, bool neighbours, double bytes) {
+    const bool peers = wish->hosts == 1 || (neighbours && n <= wish->devices / wish->hosts);
+    const double gbs = peers ? wish->device->peers_gbs : wish->device->network_gbs;
+    return bytes * (n - 1) / n / (gbs * 1e9);
 }
 
-/* Seconds that `bytes`, spread over all ranks, take to come to each of them or to leave it. */
 static double over_links(const struct clime_plan_wish *wish, double bytes) {
-    double others = (double)(wish->devices - 1) / wish->devices;
-    return bytes * others / (links_gbs(wish) * 1e9);
+    return among(wish, wish->devices, true, bytes);
 }
 
 /* A step's optimizer: 30 bytes a parameter in the device's memory; or the host's cores, which devices share. */
@@ -85,6 +88,16 @@ static double optimizer_s(const struct clime_plan_wish *wish, double weights) {
 /* Each rank's own, and on the first host rank 0's copy of what its rank has no whole of. */
 static double host_gib(const struct clime_plan_wish *wish, const struct clime_memory_plan *memory, double copy) {
     return (((double)memory->host - copy) * wish->devices / wish->hosts + copy) / GIB;
+}
+
+static int ranks_of(const struct clime_plan_wish *wish) {
+    return wish->devices < CLIME_GROUP_MAX ? wish->devices : CLIME_GROUP_MAX; /* a trainer has no more */
+}
+
+/* Ranks that have the same experts share what is to be summed and updated of them: so much of each of their elements
+ * goes between them. */
+static double same_experts_s(const struct clime_plan_wish *wish, const struct clime_run_plan *out, double bytes) {
+    return among(wish, ranks_of(wish) / out->experts_over, false, bytes * out->work.experts / out->experts_over);
 }
 
 static void plan_training(const struct clime_plan_wish *wish, struct clime_run_plan *out) {
@@ -107,22 +120,23 @@ static void plan_training(const struct clime_plan_wish *wish, struct clime_run_p
         t->compute_s = clime_plan_train_s(w, wish->device, fmin(wish->rows, tokens), length, wish->answer_len / length,
                                           stay ? CLIME_RECOMPUTE_FULL : wish->recompute);
         t->exchange_s = over_links(wish, 4 * dense);
+        if (stay) t->exchange_s += same_experts_s(wish, out, 4);
         if (cut) t->gather_s = 2 * over_links(wish, 2 * dense); /* a full recomputing and its backward share one */
         if (stay) /* a row to each chosen expert and one back; two there and one back in the backward pass */
-            rows_s = over_links(wish, 5 * 2.0 * wish->rows * w->k * w->D * w->expert_layers);
+            rows_s = among(wish, out->experts_over, true, 5 * 2.0 * wish->rows * w->k * w->D * w->expert_layers);
         t->gather_s += rows_s;
         double each = t->compute_s;
         if (wish->devices > 1) /* rows do not hide: who sends them waits for what comes of them */
             each = fmax(t->compute_s / CLIME_RANKS_SHARE, t->gather_s - rows_s + t->exchange_s) + rows_s;
         t->step_s = out->micro_batches * each + out->optimizer_s;
+        if (stay) t->step_s += same_experts_s(wish, out, 2);
     }
 }
 
 /* The learner's own plan, made on the CPU, with what a device has otherwise: weights that are not packed a second time,
  * larger chunks of logits, and its code and scratch. */
-static void plan_memory(struct clime_model *m, const struct clime_plan_wish *wish, int world, enum clime_plan_way way,
+static void plan_memory(struct clime_model *m, const struct clime_plan_wish *wish, int world, struct clime_part part,
                         struct clime_memory_plan *out) {
-    const struct clime_part part = {0, way == CLIME_PLAN_REPLICATED ? 1 : world, way == CLIME_PLAN_EXPERTS};
     double chunk = wish->device->head_gib * GIB / 4 / m->cfg.V;
     const struct clime_train_options policy = {.max_rows = wish->rows,
                                                .max_seqs = wish->rows,
@@ -138,18 +152,23 @@ static void plan_memory(struct clime_model *m, const struct clime_plan_wish *wis
     for (int i = 0; i < CLIME_MEM_N; i++) out->need += out->part[i];
 }
 
-/* As many on each rank. */
-static bool experts_can_stay(const struct clime_model_work *w, int world) {
-    return world > 1 && (world & (world - 1)) == 0 && w->E && w->E % world == 0;
+/* Neighbours of whom each has as many experts: as is wished, or the most; 1 = not with these. */
+static int experts_over(const struct clime_plan_wish *wish, const struct clime_model_work *w) {
+    int most = 1;
+    while (w->E && w->E % (2 * most) == 0 && ranks_of(wish) % (2 * most) == 0) most *= 2;
+    return wish->experts_over == 0 ? most : most % wish->experts_over == 0 ? wish->experts_over : 1;
 }
 
 void clime_run_plan(struct clime_model *m, const struct clime_plan_wish *wish, struct clime_run_plan *out) {
-    int world = wish->devices < CLIME_GROUP_MAX ? wish->devices : CLIME_GROUP_MAX; /* a trainer has no more */
+    const int world = ranks_of(wish);
     memset(out, 0, sizeof *out);
     clime_model_work(&m->cfg, &m->layout, &out->work);
+    out->experts_over = experts_over(wish, &out->work);
     for (int way = 0; way < CLIME_PLAN_WAYS; way++) {
-        out->training[way].possible = way != CLIME_PLAN_EXPERTS || experts_can_stay(&out->work, world);
-        if (out->training[way].possible) plan_memory(m, wish, world, (enum clime_plan_way)way, &out->memory[way]);
+        const bool stay = way == CLIME_PLAN_EXPERTS;
+        const struct clime_part part = {0, way == CLIME_PLAN_REPLICATED ? 1 : world, stay ? out->experts_over : 0};
+        out->training[way].possible = !stay || out->experts_over > 1;
+        if (out->training[way].possible) plan_memory(m, wish, world, part, &out->memory[way]);
     }
     plan_training(wish, out);
     out->way = -1;

@@ -17,7 +17,9 @@ struct clime_plan_wish {
     int tp;                  /* devices of a server; 0 = those of a host */
     double prompts, samples; /* of a rollout; answers to each */
     double prompt_len, answer_len;
-    int rows; /* of a micro-batch */
+    int rows;         /* of a micro-batch */
+    int experts_over; /* neighbours that have all experts between them, where they stay; 0 = the most that there can be
+                       */
     enum clime_recompute recompute;
     bool offload; /* master weights and moments in host memory */
 };
@@ -32,7 +34,7 @@ enum clime_plan_way {
 extern const char *const clime_plan_way_names[CLIME_PLAN_WAYS];
 
 struct clime_plan_training {
-    bool possible;        /* else nothing is planned: experts cannot stay where their number does not divide */
+    bool possible;        /* else nothing is planned: there are no experts that could stay, or they do not divide */
     double gib, host_gib; /* of a device, of a host */
     bool fits;
     double compute_s;  /* of a micro-batch */
@@ -47,7 +49,8 @@ struct clime_run_plan {
     double micro_batches;                             /* of a rank */
     double optimizer_s;
     struct clime_plan_training training[CLIME_PLAN_WAYS];
-    int way; /* the first that fits; -1 = none */
+    int experts_over; /* as is wished; 1 = they cannot stay */
+    int way;          /* the first that fits; -1 = none */
     int tp, servers;
     double kv_tokens, running; /* of a server; answers at a time */
     double generate_s;

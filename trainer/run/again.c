@@ -55,7 +55,7 @@ void clime_again_fewer_ranks(struct clime_learner_options *l) {
     l->left_out = before.left_out;
     if (!l->left_out) return;
     l->n_ranks = ranks_on(l->left_out);
-    if (l->expert_parallel > 1) l->expert_parallel = l->n_ranks;
+    if (l->expert_parallel > l->n_ranks) l->expert_parallel = l->n_ranks;
     LOG_WARN("%d of %d ranks (--elastic %d): devices were lost, and are left out until the command is started anew",
              l->n_ranks, n_said, l->elastic);
 }

@@ -398,19 +398,19 @@ static void parts_follow_experts(void **state) {
     (void)state;
     clime_layout_make(&c, &l);
     for (int world = 2; world <= 8; world *= 2)
-        for (int64_t block = 64; block <= 1 << 20; block *= 8) {
-            check_parts(&l, (struct clime_part){world - 1, world, true}, block);
-            struct clime_part who = {0, world, true};
+        for (int64_t block = 64, over = 2; block <= 1 << 20; block *= 8, over = over < world ? 2 * over : 2) {
+            check_parts(&l, (struct clime_part){world - 1, world, (int)over}, block);
+            struct clime_part who = {0, world, (int)over};
             struct clime_parts p;
             struct clime_range x;
             struct clime_stay s;
             clime_parts_make(&p, &l, (size_t)block, who);
             for (int i = 0; i < l.n_layers * CLIME_STAYS; i++) {
                 assert_true(clime_layout_stays(&l, i / CLIME_STAYS, i % CLIME_STAYS, who, &s));
-                assert_int_equal(s.each * world, (int64_t)8 * 72 * 96 * (i % CLIME_STAYS ? 1 : 2));
+                assert_int_equal(s.each * over, (int64_t)8 * 72 * 96 * (i % CLIME_STAYS ? 1 : 2));
                 for (int k = 0; k < p.n; k++) {
                     if (!clime_range_cut(&p.ranges[k], s.grad, s.grad + s.n, &x)) continue;
-                    const int64_t own = s.grad + s.each * x.rank;
+                    const int64_t own = s.grad + clime_stay_from(&s, who, x.rank);
                     if (x.lo >= own && x.hi <= own + s.each) continue;
                     assert_true(x.hi - x.lo < block || (x.lo > own - block && x.hi < own + s.each + block));
                 }

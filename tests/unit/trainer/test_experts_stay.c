@@ -7,12 +7,17 @@
 #include "tests/unit/trainer/learner_test.h"
 #include "trainer/learn/follower.h"
 
-static struct clime_learner_options ranks_of(const char *name, const char *dtype, int n_ranks, bool stay) {
+struct way {
+    int ranks, over;
+};
+
+/* over: neighbours that have all experts between them; 1 = no expert stays. */
+static struct clime_learner_options ranks_of(const char *name, const char *dtype, int n_ranks, int over) {
     struct clime_learner_options o = options_of(name, dtype);
     o.n_ranks = n_ranks;
     o.gradient_lanes = 4;
     o.rank_limit_us = 120000000;
-    o.expert_parallel = stay ? n_ranks : 1;
+    o.expert_parallel = over;
     return o;
 }
 
@@ -35,19 +40,20 @@ static void train(const struct clime_learner_options *o, char hex[65]) {
 /* Packs that fill a round of four lanes and a half: in some turns ranks have none. All levels of recomputing. */
 static void same_weights_wherever_experts_are(void **state) {
     static const char *const names[] = {"qwen3_moe", "glm4_moe", "deepseek_v3", "qwen2_moe"};
+    static const struct way ways[] = {{2, 2}, {4, 4}, {4, 2}};
     (void)state;
     pack_tokens = 25;
     for (int i = 0; i < 2 * (int)CLIME_COUNT(names); i++) {
         const char *name = names[i / 2], *dtype = i % 2 ? "f32" : "bf16";
         char alone[65], hex[65];
-        struct clime_learner_options o = ranks_of(name, dtype, 1, false);
+        struct clime_learner_options o = ranks_of(name, dtype, 1, 1);
         train(&o, alone);
-        for (int k = 0; k < 4; k++) {
-            o = ranks_of(name, dtype, k % 2 ? 4 : 2, true);
-            o.recompute = (enum clime_recompute)((i + k) % 3);
+        for (size_t k = 0; k < CLIME_COUNT(ways); k++) {
+            o = ranks_of(name, dtype, ways[k].ranks, ways[k].over);
+            o.recompute = (enum clime_recompute)(((size_t)i + k) % 3);
             train(&o, hex);
             if (strcmp(hex, alone) != 0)
-                fail_msg("%s %s on %d ranks, recompute %d", name, dtype, o.n_ranks, o.recompute);
+                fail_msg("%s %s over %d of %d ranks, recompute %d", name, dtype, ways[k].over, o.n_ranks, o.recompute);
         }
     }
 }
@@ -101,11 +107,11 @@ static void same_weights_where_routers_choose_a_few(void **state) {
         char alone[65], hex[65];
         snprintf(dir, sizeof dir, "%s/%d", root, i);
         biased_folder("glm4_moe", dir, i ? 5 : 0, 3);
-        struct clime_learner_options o = ranks_of("glm4_moe", "bf16", 1, false);
+        struct clime_learner_options o = ranks_of("glm4_moe", "bf16", 1, 1);
         o.hf_checkpoint = dir;
         train(&o, alone);
-        for (int n = 2; n <= 4; n += 2) {
-            o = ranks_of("glm4_moe", "bf16", n, true);
+        for (int k = 0; k < 3; k++) {
+            o = ranks_of("glm4_moe", "bf16", k ? 4 : 2, k == 1 ? 4 : 2);
             o.hf_checkpoint = dir;
             struct clime_learner *l = open_learner(&o);
             steps(l, 0, STEPS);
@@ -113,7 +119,7 @@ static void same_weights_where_routers_choose_a_few(void **state) {
             assert_string_equal(hex, alone);
             /* of the last pack of rank 0 in the last layer */
             const struct clime_travel *t = l->train->travel;
-            const int32_t *start = t->starts + (size_t)(2 * n) * 9;
+            const int32_t *start = t->starts + (size_t)(2 * o.expert_parallel) * 9;
             assert_int_equal(start[8], start[i ? 8 : 3]);
             assert_int_equal(start[i ? 5 : 0], 0);
             assert_true(start[8] > 0);
@@ -126,17 +132,17 @@ static void same_weights_where_routers_choose_a_few(void **state) {
 
 /* ---- checkpoints ---- */
 
-static void interrupted(struct clime_learner_options o, int before, int after, const char *dir, char hex[65]) {
+static void interrupted(struct clime_learner_options o, struct way before, struct way after, const char *dir,
+                        char hex[65]) {
     struct clime_error e;
-    o.n_ranks = before;
-    o.expert_parallel = before;
+    o.n_ranks = before.ranks;
+    o.expert_parallel = before.over;
     struct clime_learner *l = open_learner(&o);
     steps(l, 0, STEPS / 2);
     if (clime_learner_save(l, dir, &e)) fail_msg("%s", e.msg);
     clime_learner_close(l);
-    o.n_ranks = after;
-    o.expert_parallel = after == 3 ? 1 : after;
-    if (after == 3) o.n_ranks = 2; /* and no expert stays */
+    o.n_ranks = after.ranks;
+    o.expert_parallel = after.over;
     l = open_learner(&o);
     if (clime_learner_load(l, dir, &e)) fail_msg("%s", e.msg);
     steps(l, STEPS / 2, STEPS);
@@ -167,11 +173,11 @@ static void checkpoints_do_not_know_where_experts_are(void **state) {
     static const struct {
         const char *name, *dtype;
         const char **frozen;
-        int before, after;
-    } cases[] = {{"qwen3_moe", "bf16", NULL, 4, 2},  {"qwen3_moe", "f32", NULL, 2, 4},
-                 {"deepseek_v3", "f32", NULL, 4, 1}, {"glm4_moe", "bf16", whole, 4, 3},
-                 {"glm4_moe", "f32", whole, 2, 4},   {"qwen3_moe", "bf16", parts, 4, 2},
-                 {"qwen3_moe", "f32", parts, 1, 4},  {"deepseek_v3", "bf16", whole, 2, 4}};
+        struct way before, after;
+    } cases[] = {{"qwen3_moe", "bf16", NULL, {4, 4}, {4, 2}},  {"qwen3_moe", "f32", NULL, {2, 2}, {4, 4}},
+                 {"deepseek_v3", "f32", NULL, {4, 2}, {1, 1}}, {"glm4_moe", "bf16", whole, {4, 2}, {2, 1}},
+                 {"glm4_moe", "f32", whole, {2, 2}, {4, 4}},   {"qwen3_moe", "bf16", parts, {4, 2}, {2, 2}},
+                 {"qwen3_moe", "f32", parts, {1, 1}, {4, 4}},  {"deepseek_v3", "bf16", whole, {2, 2}, {4, 2}}};
     char root[] = "/tmp/clime-experts-XXXXXX", first[64], dir[64];
     struct clime_error e;
     (void)state;
@@ -179,10 +185,10 @@ static void checkpoints_do_not_know_where_experts_are(void **state) {
     snprintf(first, sizeof first, "%s/first", root);
     snprintf(dir, sizeof dir, "%s/other", root);
     for (size_t i = 0; i < CLIME_COUNT(cases); i++) {
-        struct clime_learner_options o = ranks_of(cases[i].name, cases[i].dtype, 1, false);
+        struct clime_learner_options o = ranks_of(cases[i].name, cases[i].dtype, 1, 1);
         char alone[65], hex[65];
         if (cases[i].frozen) o.freeze = (struct clime_opt_list){cases[i].frozen, 2};
-        interrupted(o, 1, 1, first, alone);
+        interrupted(o, (struct way){1, 1}, (struct way){1, 1}, first, alone);
         interrupted(o, cases[i].before, cases[i].after, dir, hex);
         if (strcmp(hex, alone) != 0) fail_msg("case %zu", i);
         for (size_t f = 0; f < CLIME_COUNT(files); f++) same_file(first, dir, files[f]);
@@ -197,7 +203,9 @@ static void checkpoints_do_not_know_where_experts_are(void **state) {
 static void the_plan_says_what_is_taken(void **state) {
     (void)state;
     for (int i = 0; i < 4; i++) {
-        struct clime_learner_options o = ranks_of(i & 1 ? "deepseek_v3" : "qwen3_moe", i & 2 ? "f32" : "bf16", 2, true);
+        const int ranks = i & 1 ? 4 : 2;
+        struct clime_learner_options o =
+            ranks_of(i & 1 ? "deepseek_v3" : "qwen3_moe", i & 2 ? "f32" : "bf16", ranks, 2);
         struct clime_buf text;
         own_memory = true;
         offered = (size_t)1 << 30;
@@ -205,9 +213,10 @@ static void the_plan_says_what_is_taken(void **state) {
         clime_buf_init(&text, 1 << 16);
         clime_learner_describe(l, &text);
         assert_non_null(strstr(text.data, "each rank has 4 of the 8 experts of a layer"));
+        assert_non_null(strstr(text.data, ranks == 4 ? "moments of 1/2 of them" : "moments of 1/1 of them"));
         clime_buf_free(&text);
         start(l);
-        assert_int_equal(clime_learner_memory(l, NULL)->need, taken + clime_cpu_ops.links_bytes(2));
+        assert_int_equal(clime_learner_memory(l, NULL)->need, taken + clime_cpu_ops.links_bytes(ranks));
         steps(l, 0, 1);
         clime_learner_close(l);
     }
@@ -221,19 +230,20 @@ static void what_cannot_be_is_refused(void **state) {
         bool shared;
         const char *why;
     } cases[] = {
-        {"qwen3_moe", 4, 2, CLIME_SHARD_AUTO, false, "size 2: the trainer has 4 ranks"},
-        {"qwen3_moe", 1, 8, CLIME_SHARD_AUTO, false, "size 8: the trainer has 1 rank "},
+        {"qwen3_moe", 2, 4, CLIME_SHARD_AUTO, false,
+         "size 4 must divide the trainer's 2 ranks and the 8 experts of Qwen3MoeForCausalLM: 2 would"},
+        {"qwen3_moe", 1, 8, CLIME_SHARD_AUTO, false, "size 8 must divide the trainer's 1 rank and"},
         {"qwen3", 4, 4, CLIME_SHARD_AUTO, false, "size 4: Qwen3ForCausalLM has no experts"},
-        {"qwen2_moe", 8, 8, CLIME_SHARD_AUTO, false, "size 8 does not divide the 4 experts of Qwen2Moe"},
+        {"qwen2_moe", 8, 8, CLIME_SHARD_AUTO, false,
+         "size 8 must divide the trainer's 8 ranks and the 4 experts of Qwen2MoeForCausalLM: 4 would"},
         {"qwen3_moe", 2, 2, CLIME_SHARD_OFF, false, "--shard-weights off: with --expert-model-parallel-size 2"},
         {"qwen3_moe", 2, 2, CLIME_SHARD_AUTO, true, "size 2: with --colocate"}};
     struct clime_learner *l;
     struct clime_error e;
     (void)state;
     for (size_t i = 0; i < CLIME_COUNT(cases); i++) {
-        struct clime_learner_options o = ranks_of(cases[i].name, "f32", cases[i].n_ranks, false);
+        struct clime_learner_options o = ranks_of(cases[i].name, "f32", cases[i].n_ranks, cases[i].stay);
         o.gradient_lanes = 8;
-        o.expert_parallel = cases[i].stay;
         o.shard_weights = cases[i].how;
         o.read_by_servers = cases[i].shared;
         assert_int_equal(clime_learner_prepare(&o, &l, &e), CLIME_ERR_INPUT);

@@ -217,9 +217,41 @@ static void test_what_fits(void **state) {
     clime_model_close(m);
 }
 
+/* Experts over all 16 devices, over the 8 of each host, over 3: rows that stay in a host are there sooner; who has the
+ * same experts as others has more of them, and sums to exchange. */
+static void test_experts_over_some(void **state) {
+    static const int wished[] = {0, 8, 3}, over[] = {16, 8, 1};
+    struct clime_model *m = model(QWEN3_30B);
+    struct clime_plan_training t[CLIME_COUNT(wished)];
+    (void)state;
+    for (size_t i = 0; i < CLIME_COUNT(wished); i++) {
+        const struct clime_plan_wish wish = {.device = h200(),
+                                             .devices = 16,
+                                             .hosts = 2,
+                                             .prompts = 64,
+                                             .samples = 8,
+                                             .prompt_len = 256,
+                                             .answer_len = 1024,
+                                             .rows = 8192,
+                                             .experts_over = wished[i],
+                                             .recompute = CLIME_RECOMPUTE_FULL};
+        struct clime_run_plan p;
+        clime_run_plan(m, &wish, &p);
+        t[i] = p.training[CLIME_PLAN_EXPERTS];
+        assert_int_equal(p.experts_over, over[i]);
+    }
+    const double rows = 5 * 2.0 * 8192 * 8 * 2048 * 48 * 7 / 8 / (h200()->peers_gbs * 1e9);
+    const double sums = 4 * 48 * 128 * 3 * 2048.0 * 768 / 8 / 2 / (h200()->network_gbs * 1e9);
+    assert_true(t[0].possible && t[1].possible && !t[2].possible);
+    assert_true(t[1].gib > t[0].gib && t[1].gather_s < t[0].gather_s);
+    assert_true(t[1].gather_s > rows && t[1].gather_s < 3 * rows);
+    assert_true(fabs(t[1].exchange_s - t[0].exchange_s - sums) < 1e-9);
+    clime_model_close(m);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_work), cmocka_unit_test(test_loops),
-                                       cmocka_unit_test(test_serving), cmocka_unit_test(test_ranks),
-                                       cmocka_unit_test(test_what_fits)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_work),      cmocka_unit_test(test_loops),
+                                       cmocka_unit_test(test_serving),   cmocka_unit_test(test_ranks),
+                                       cmocka_unit_test(test_what_fits), cmocka_unit_test(test_experts_over_some)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
