@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
-from programs import BUILD, ROOT, chat_model, need_stories, program, server  # noqa: E402
+from programs import BUILD, LIMIT, ROOT, chat_model, need_stories, program, server  # noqa: E402
 
 SPECS = {p.stem: p for p in sorted((ROOT / "openapi").glob("*.yaml"))}
 PROGRAM = {"server": ["clime-server"], "router": ["clime-router"], "trainer": ["clime-train", "rl"], "page": ["clime-train", "page"]}
@@ -23,7 +23,7 @@ def load(name):
 @pytest.mark.parametrize("name", sorted(set(SPECS) & set(PROGRAM)))
 def test_routes_are_the_specs(name):
     first, *rest = PROGRAM[name]
-    out = subprocess.run([BUILD / first, *rest, "--print-routes"], capture_output=True, check=True, timeout=20).stdout
+    out = subprocess.run([BUILD / first, *rest, "--print-routes"], capture_output=True, check=True, timeout=LIMIT).stdout
     real = {(m.lower(), r["path"]): r["auth"] for r in json.loads(out) for m in r["methods"]}
     said = {}
     for path, item in load(name)["paths"].items():

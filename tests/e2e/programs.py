@@ -26,8 +26,8 @@ SLOW = float(os.environ.get("CLIME_SLOW", 1))  # how much longer a sanitizer bui
 LIMIT = 60 * SLOW  # seconds that a short command may take on a busy machine
 
 
-# httpx without what it prepares for TLS each time, which takes 25 ms
-web = types.SimpleNamespace(**{name: functools.partial(getattr(httpx, name), verify=False)
+# httpx without what it prepares for TLS each time, which takes 25 ms, and with more patience than its 5 s
+web = types.SimpleNamespace(**{name: functools.partial(getattr(httpx, name), verify=False, timeout=LIMIT)
                                for name in ("get", "post", "put", "stream", "Client", "AsyncClient")})  # fmt: skip
 
 

@@ -4,7 +4,7 @@ import json
 import threading
 
 import openai
-from programs import chat_model, need_stories, server
+from programs import LIMIT, chat_model, need_stories, server
 
 CHAT = {"messages": [{"role": "user", "content": "Once"}], "max_tokens": 4, "temperature": 0, "stream": True}
 
@@ -22,7 +22,7 @@ def paused_stream(s, path, body, n):
     if n == 0:
         resume.start()
     lines = []
-    with s.client.stream("POST", path, json=body, timeout=60) as reply:
+    with s.client.stream("POST", path, json=body, timeout=LIMIT) as reply:
         assert reply.status_code == 200
         for line in reply.iter_lines():
             lines.append(line)

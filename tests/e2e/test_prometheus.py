@@ -59,7 +59,7 @@ def test_a_run_while_it_trains_and_after(tmp_path):
     with training(command) as (url, _):
         deadline = time.monotonic() + LIMIT
         while True:
-            now = parse(httpx.get(url + "metrics").text)
+            now = parse(httpx.get(url + "metrics", timeout=LIMIT).text)
             if now.get("clime_train_rollout", {}).get(frozenset(label.items()), 0) >= 3:
                 break
             assert time.monotonic() < deadline

@@ -13,7 +13,7 @@ import time
 
 import pytest
 from packets import BLOCK, Packet, Source
-from programs import Program, server, tiny_model
+from programs import LIMIT, Program, server, tiny_model
 from test_handover import Owner, ipc, version
 
 BF16 = ["--device", "cpu", "--dtype", "bfloat16"]
@@ -273,7 +273,7 @@ def test_a_server_that_dies_in_the_middle_takes_it_anew(made, packets):
 
         asking = threading.Thread(target=ask)
         asking.start()
-        assert frozen.frozen.wait(60)
+        assert frozen.frozen.wait(LIMIT)
         os.kill(s.process.pid, signal.SIGKILL)
         asking.join()
         s.stop()
@@ -289,7 +289,7 @@ def test_nobody_waits_for_it_any_more(made, packets):
         text = json.dumps(body)
         with socket.create_connection(("127.0.0.1", s.port)) as asking:
             asking.sendall(f"POST /pull_weights HTTP/1.1\r\nHost: a\r\nContent-Length: {len(text)}\r\n\r\n{text}".encode())
-            assert frozen.frozen.wait(60)
+            assert frozen.frozen.wait(LIMIT)
         while (status := s.post("/pull_weights", {**body, "sources": [good.url]}).status_code) == 429:
             time.sleep(0.02)
         assert status == 200 and checksum(s) == made.sums[0]

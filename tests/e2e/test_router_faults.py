@@ -18,7 +18,7 @@ from mocks import Handler, Worker, processes, workers
 from programs import BUILD, LIMIT, SLOW, program, web
 
 QUICK = ("--health-check-interval", "0.1", "--health-check-timeout", "1")
-LONG = 100  # seconds that nothing here should need, however busy the machine is
+LONG = min(100 * SLOW, 600)  # seconds that nothing here should need, however busy the machine is; no probe may take longer
 
 
 def fleet(router):

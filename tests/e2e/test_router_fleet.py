@@ -10,7 +10,7 @@ import urllib.parse
 
 import pytest
 from mocks import Worker, workers
-from programs import BUILD, need_stories, program, server
+from programs import BUILD, LIMIT, need_stories, program, server
 from test_router_faults import ask, fleet, states, urls, wait_for
 
 QUICK = ("--health-check-interval", "0.1", "--discovery-interval", "0.05")
@@ -170,7 +170,7 @@ def test_workers_of_a_name():
     (["--worker-file", "/no/such/file"], "/no/such/file"),
 ])  # fmt: skip
 def test_what_is_no_source_is_said_at_start(words, says):
-    done = subprocess.run([BUILD / "clime-router", *words], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([BUILD / "clime-router", *words], capture_output=True, text=True, timeout=LIMIT)
     assert done.returncode != 0 and done.stderr.count("\n") == 1 and says in done.stderr
 
 

@@ -13,9 +13,8 @@ import pytest
 from mocks import processes, workers
 from programs import LIMIT, STORIES, Program, need_stories, program, server, web
 from test_resumed_replies import EACH_TOKEN, lasting
-from test_router_faults import ask, fleet, states, urls, wait_for
+from test_router_faults import LONG, ask, fleet, states, urls, wait_for
 
-LONG = 100
 LENGTHS = ("output_token_logprobs_length", "output_token_sampling_mask_length")  # of an event
 QUICK = ("--health-check-interval", "0.1", "--health-check-timeout", "2", "--health-failure-threshold", "2",
          "--replay-wait", LONG)  # fmt: skip
