@@ -3,7 +3,8 @@
 
 import pytest
 from programs import LIMIT
-from test_ranks import ranks_of, until
+from test_hostile_machine import hostile  # noqa: F401  the fixture
+from test_ranks import NOT_PRELOADED, broken_devices, ranks_of, until
 from test_rl import children, command, final_sha, held_until, metrics, model, run_whole, start  # noqa: F401  the fixture
 
 
@@ -14,7 +15,7 @@ def memory(pid):
 
 def option(pid, name):
     words = open(f"/proc/{pid}/cmdline").read().split("\0")
-    return int(words[len(words) - 1 - words[::-1].index(name) + 1])
+    return int(words[len(words) - 1 - words[::-1].index(name) + 1].split(",")[0])
 
 
 def checked(run_dir, log):
@@ -26,13 +27,13 @@ def checked(run_dir, log):
 
 @pytest.fixture(scope="module")
 def alone(model):  # noqa: F811
-    return run_whole(command(model, model / "alone", "--gradient-lanes", "2", num_rollout=2, rollout_max_response_len=24), model / "alone.log")
+    return run_whole(command(model, model / "alone", "--gradient-lanes", "4", num_rollout=2, rollout_max_response_len=24), model / "alone.log")
 
 
 def owners(model, name, *more):  # noqa: F811
     """Runs it to the end; whose memory each process of the servers had mapped, by server and its rank."""
     go, run_dir, log = model / f"{name}.go", model / name, model / f"{name}.log"
-    p = start(command(model, run_dir, "--colocate", "--actor-num-gpus-per-node", "2", "--gradient-lanes", "2", *more, **held_until(go),
+    p = start(command(model, run_dir, "--colocate", "--actor-num-gpus-per-node", "2", "--gradient-lanes", "4", *more, **held_until(go),
                       num_rollout=2, rollout_max_response_len=24), log)  # fmt: skip
 
     def processes():
@@ -59,3 +60,15 @@ def test_a_server_over_the_ranks(model, alone):  # noqa: F811
     """Parts of the weights on two ranks: each rank of the server computes with the part of the rank on its device."""
     assert owners(model, "parts", "--shard-weights", "on", "--rollout-num-gpus-per-engine", "2") == {(0, 0): [0], (0, 1): [1]}
     assert checked(model / "parts", model / "parts.log") == alone
+
+
+@NOT_PRELOADED
+def test_a_device_that_is_lost(model, alone, hostile):  # noqa: F811
+    """Of four one is lost: the servers go on with the ranks, on their devices and no other. Whatever is started on the lost
+    one is killed."""
+    broken, log = broken_devices(model / "broken", _1=0), model / "lost.log"
+    words = command(model, model / "lost", "--colocate", "--elastic", "1", "--actor-num-gpus-per-node", "4", "--gradient-lanes", "4",
+                    "--rollout-num-gpus", "4", "--rollout-num-gpus-per-engine", "2", num_rollout=2, rollout_max_response_len=24)  # fmt: skip
+    run_whole(hostile(words, DEVICES=broken), log)
+    assert "2 of 4 ranks" in log.read_text() and "1 server, 2 devices each" in log.read_text()
+    assert checked(model / "lost", log) == alone
