@@ -28,16 +28,18 @@ struct follower {
 struct clime_model_options clime_server_model_options(const struct clime_server_options *o, int rank) {
     int n = (int)o->tp_size, cores = clime_allowed_cores(), threads = (int)o->threads;
     if (n > 1 && !threads) threads = cores > n ? cores / n : 1; /* CPU ranks share the host's cores */
-    return (struct clime_model_options){
-        .device = clime_device_names[o->device],
-        .dtype = clime_dtype_names[o->dtype],
-        .dev = {.n_threads = threads, .isa = o->isa, .gpu = (int)o->gpu + rank, .deterministic = o->deterministic},
-        .max_pos = (int)o->context_length,
-        .no_weights = o->load_format != 0,
-        .releasable = true,
-        .rank = rank,
-        .n_ranks = n,
-        .whole_experts = o->ep_size > 1};
+    return (struct clime_model_options){.device = clime_device_names[o->device],
+                                        .dtype = clime_dtype_names[o->dtype],
+                                        .dev = {.n_threads = threads,
+                                                .isa = o->isa,
+                                                .gpu = o->gpu + clime_place_device(o->gpus_left_out, rank),
+                                                .deterministic = o->deterministic},
+                                        .max_pos = (int)o->context_length,
+                                        .no_weights = o->load_format != 0,
+                                        .releasable = true,
+                                        .rank = rank,
+                                        .n_ranks = n,
+                                        .whole_experts = o->ep_size > 1};
 }
 
 /* ---- opening -------------------------------------------------------------------------------------------------------

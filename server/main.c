@@ -259,7 +259,8 @@ static void drain(struct clime_server *s, bool patient) {
 static enum clime_err start_followers(struct clime_server *s, char *const *argv, struct clime_error *e) {
     const struct clime_server_options *o = &s->opts;
     if (o->tp_size == 1) return CLIME_OK;
-    return clime_followers_start((int)o->tp_size, argv, (int64_t)(o->dist_timeout * 1e6), &s->followers, e);
+    return clime_followers_start((int)o->tp_size, o->gpus_left_out, argv, (int64_t)(o->dist_timeout * 1e6),
+                                 &s->followers, e);
 }
 
 static void log_inert(const struct clime_server_options *o) {

@@ -4,6 +4,7 @@
  */
 #include "server/server_options.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/group/place.h"
@@ -14,6 +15,7 @@ const char *const clime_device_names[] = {"auto", "cpu", "cuda"};
 const char *const clime_dtype_names[] = {"auto", "bf16", "f32"};
 
 #define MAX_OPTIONS (CLIME_SERVER_MAX_INERT + 80)
+#define MOST_GPU 63
 
 static int make_table(struct clime_server_options *o, struct clime_opt *t) {
     const struct clime_opt table[] = {
@@ -114,12 +116,11 @@ static int make_table(struct clime_server_options *o, struct clime_opt *t) {
         {.name = "gpu",
          .first = true,
          .alias = "base-gpu-id",
-         .type = CLIME_OPT_INT,
-         .value = &o->gpu,
+         .type = CLIME_OPT_STRING,
+         .value = &o->gpus,
          .def = "0",
-         .choices = "N",
-         .max = 64,
-         .help = "index of the CUDA device"},
+         .choices = "N[,N...]",
+         .help = "index of the CUDA device; with --tp-size the first, which the others follow, or all of them: 0,2"},
         {.name = "tp-size",
          .alias = "tensor-parallel-size",
          .type = CLIME_OPT_INT,
@@ -531,6 +532,25 @@ static enum clime_err check_parsers(const struct clime_server_options *o, struct
     return err;
 }
 
+/* One GPU, or each of those that share the model. */
+static enum clime_err read_gpus(struct clime_server_options *o, struct clime_error *e) {
+    int n = 0, last = -1;
+    for (const char *at = o->gpus; at; n++) {
+        char *end;
+        const long gpu = strtol(at, &end, 10);
+        if (end == at || (*end && *end != ',') || gpu <= last || gpu > MOST_GPU)
+            return clime_fail(e, CLIME_ERR_INPUT, "--gpu %.60s: numbers from 0 to %d, in ascending order, are needed",
+                              o->gpus, MOST_GPU);
+        if (!n) o->gpu = (int)gpu;
+        for (int i = last + 1; n && i < gpu; i++) o->gpus_left_out |= UINT64_C(1) << (i - o->gpu);
+        last = (int)gpu;
+        at = *end ? end + 1 : NULL;
+    }
+    if (n == 1 || n == o->tp_size) return CLIME_OK;
+    return clime_fail(e, CLIME_ERR_INPUT, "--gpu %.60s names %d devices, --tp-size says %d", o->gpus, n,
+                      (int)o->tp_size);
+}
+
 enum clime_err clime_server_options_parse(int argc, char **argv, struct clime_server_options *o,
                                           struct clime_error *e) {
     struct clime_opt table[MAX_OPTIONS];
@@ -539,7 +559,7 @@ enum clime_err clime_server_options_parse(int argc, char **argv, struct clime_se
     enum clime_err err =
         clime_options_parse(table, n, argc, argv, NULL, 0,
                             "clime-server --model-path DIR [options]\nServes one policy from paged KV memory.", e);
-    if (err || (err = clime_server_inert_check(o, e))) return err;
+    if (err || (err = clime_server_inert_check(o, e)) || (err = read_gpus(o, e))) return err;
     if (o->http_threads == 0) o->http_threads = clime_http_threads((int)o->max_concurrent_requests);
     if (o->http_threads < 2) return clime_fail(e, CLIME_ERR_INPUT, "--http-threads must be at least 2");
     if ((err = check_parsers(o, e))) return err;

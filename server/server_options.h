@@ -18,7 +18,10 @@ struct clime_server_options {
     int device; /* choice auto|cpu|cuda */
     int dtype;  /* choice auto|bfloat16|float32 */
     const char *isa;
-    int64_t threads, gpu, tp_size, ep_size;
+    const char *gpus;       /* "4", "4,6" */
+    int gpu;                /* the first */
+    uint64_t gpus_left_out; /* behind it, a bit each: those that lie between the others */
+    int64_t threads, tp_size, ep_size;
     bool expert_parallel; /* ep_size = tp_size */
     double dist_timeout;  /* seconds */
     double mem_fraction;

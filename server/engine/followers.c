@@ -15,10 +15,12 @@
 
 /* ---- opening and closing ----------------------------------------------------------------------------------------- */
 
-enum clime_err clime_followers_start(int world, char *const *argv, int64_t limit_us, struct clime_followers **out,
-                                     struct clime_error *e) {
-    struct clime_group_options o = {
-        .listener = -1, .meet_limit_us = CLIME_FOLLOW_START_US, .limit_us = CLIME_FOLLOW_START_US};
+enum clime_err clime_followers_start(int world, uint64_t gpus_left_out, char *const *argv, int64_t limit_us,
+                                     struct clime_followers **out, struct clime_error *e) {
+    struct clime_group_options o = {.listener = -1,
+                                    .meet_limit_us = CLIME_FOLLOW_START_US,
+                                    .limit_us = CLIME_FOLLOW_START_US,
+                                    .left_out = gpus_left_out};
     int n = 0;
     while (argv[n]) n++;
     const char **args = xcalloc((size_t)n + 1, sizeof *args);

@@ -69,10 +69,10 @@ struct clime_followers {
     int64_t limit_us; /* of every wait for one that has something to do */
 };
 
-/* Starts ranks 1..world-1: this program's file with argv's options (argv[0] is not read). Returns when all have come.
- */
-enum clime_err clime_followers_start(int world, char *const *argv, int64_t limit_us, struct clime_followers **out,
-                                     struct clime_error *e);
+/* Starts ranks 1..world-1: this program's file with argv's options (argv[0] is not read), on GPUs that gpus_left_out,
+ * counted from the first, has not. Returns when all have come. */
+enum clime_err clime_followers_start(int world, uint64_t gpus_left_out, char *const *argv, int64_t limit_us,
+                                     struct clime_followers **out, struct clime_error *e);
 enum clime_err clime_followers_plan(struct clime_followers *f, const struct clime_sched_options *sched, int max_len,
                                     const int *graph_bs, int n_graph_bs, struct clime_error *e);
 /* m is loaded here and there: opens the links. */

@@ -42,7 +42,7 @@ void clime_weight_update_free(struct clime_weight_update *u) {
 enum clime_err clime_update_device(struct clime_server *s, struct clime_dev **out, struct clime_error *e) {
     struct clime_weight_update *u = s->update;
     struct clime_dev_options o = {
-        .dt = clime_dev_info(s->model->dev)->dt, .n_threads = 1, .isa = s->opts.isa, .gpu = (int)s->opts.gpu};
+        .dt = clime_dev_info(s->model->dev)->dt, .n_threads = 1, .isa = s->opts.isa, .gpu = s->opts.gpu};
     enum clime_err err = u->dev ? CLIME_OK : s->model->ops->open(&o, &u->dev, e);
     if (err) return err;
     u->ops = s->model->ops;

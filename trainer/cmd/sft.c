@@ -376,7 +376,7 @@ static int tune(int argc, char **argv, bool pairs) {
     argc = split_words(argc, argv, words, &n);
     enum clime_err err = parse(argc, argv, &o, &e);
     if (!err && n > 1) err = parse_evaluation(&o, words, n, &e);
-    if (!err) clime_again_fewer_ranks(&o.run.rl.o.learner);
+    if (!err) clime_again_fewer_ranks(&o.run.rl.o);
     if (!err) err = load_samples(&o, &e);
     if (!err && o.print_samples)
         print_samples(&o.run.set, o.print_samples);

@@ -48,19 +48,23 @@ static enum clime_err init_program(struct clime_fleet *f, struct clime_program *
 }
 
 /* Whose weights server i computes with: the servers take the ranks in turn, each as many as it has devices; one that
- * has more devices than there are ranks hands rank 0's out. */
-static const struct clime_model_card *owner_of(const struct clime_fleet_options *o, int i) {
-    if (!o->owners) return NULL;
-    return &o->owners[o->n_owners % o->tp_size ? 0 : i * o->tp_size % o->n_owners];
+ * has more devices than there are ranks hands rank 0's out. gpus: for the server's --gpu. */
+static const struct clime_model_card *owner_of(const struct clime_fleet_options *o, int i, struct clime_buf *gpus) {
+    const bool each = o->owners && o->n_owners % o->tp_size == 0;
+    const struct clime_model_card *first = o->owners ? &o->owners[each ? i * o->tp_size % o->n_owners : 0] : NULL;
+    clime_buf_printf(gpus, "%d", first ? first->gpu : 0);
+    for (int k = 1; each && k < o->tp_size; k++) clime_buf_printf(gpus, ",%d", first[k].gpu);
+    return first;
 }
 
 static enum clime_err make_server(struct clime_fleet *f, int i, const char *program, struct clime_error *e) {
     const struct clime_opt_list *more = f->o.server_args;
     const char *dtype = !strcmp(f->o.dtype, "bf16") ? "bfloat16" : !strcmp(f->o.dtype, "f32") ? "float32" : "auto";
-    const struct clime_model_card *owner = owner_of(&f->o, i);
-    char room[24], tp[24], gpu[24];
+    char room[24], tp[24];
+    struct clime_buf gpus;
+    clime_buf_init(&gpus, 4096);
+    const struct clime_model_card *owner = owner_of(&f->o, i, &gpus);
     snprintf(tp, sizeof tp, "%d", f->o.tp_size);
-    snprintf(gpu, sizeof gpu, "%d", owner ? owner->gpu : 0);
     snprintf(room, sizeof room, "%d", f->o.concurrency > PROGRAMS_ROOM ? f->o.concurrency : PROGRAMS_ROOM);
     const char *own[] = {"--max-concurrent-requests",
                          room,
@@ -77,7 +81,7 @@ static enum clime_err make_server(struct clime_fleet *f, int i, const char *prog
                          "--load-format",
                          owner ? "none" : "auto",
                          "--gpu",
-                         gpu,
+                         clime_buf_str(&gpus).ptr,
                          "--mem-fraction-static",
                          owner ? "0.85" : "0.5"};
     int n_own = (int)CLIME_COUNT(own), n = n_own + more->n;
@@ -92,6 +96,7 @@ static enum clime_err make_server(struct clime_fleet *f, int i, const char *prog
     s->owners = owner;
     s->n_owners = f->o.in_parts ? f->o.n_owners : 1;
     s->way = owner ? CLIME_BY_SHARE : CLIME_BY_HTTP;
+    clime_buf_free(&gpus);
     free(args);
     return rc;
 }

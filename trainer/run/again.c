@@ -50,7 +50,21 @@ static int ranks_on(uint64_t left_out) {
     return left ? n : 0;
 }
 
-void clime_again_fewer_ranks(struct clime_learner_options *l) {
+/* Of servers that compute on the ranks' devices: each has no more than there are, a number that divides its shares, and
+ * together they have as large a part of them as before. */
+static void fewer_servers(struct clime_rl_options *o, int n) {
+    const int64_t devices = o->num_servers * o->gpus_per_engine * n / n_said;
+    if (o->gpus_per_engine > n) {
+        const int64_t said = o->gpus_per_engine;
+        for (o->gpus_per_engine = n; said % o->gpus_per_engine;) o->gpus_per_engine /= 2;
+    }
+    o->num_servers = devices > o->gpus_per_engine ? devices / o->gpus_per_engine : 1;
+    LOG_WARN("%d server%s, %d device%s each, on the devices that are left", (int)o->num_servers,
+             o->num_servers == 1 ? "" : "s", (int)o->gpus_per_engine, o->gpus_per_engine == 1 ? "" : "s");
+}
+
+void clime_again_fewer_ranks(struct clime_rl_options *o) {
+    struct clime_learner_options *l = &o->learner;
     n_said = l->n_ranks;
     l->left_out = before.left_out;
     if (!l->left_out) return;
@@ -58,6 +72,7 @@ void clime_again_fewer_ranks(struct clime_learner_options *l) {
     if (l->expert_parallel > l->n_ranks) l->expert_parallel = l->n_ranks;
     LOG_WARN("%d of %d ranks (--elastic %d): devices were lost, and are left out until the command is started anew",
              l->n_ranks, n_said, l->elastic);
+    if (o->colocate) fewer_servers(o, l->n_ranks);
 }
 
 static void remember(const struct losses *l) {

@@ -10,8 +10,9 @@
 /* The command's words, before anybody parses them; argv[0] is its name ("rl"). */
 void clime_again_keep(int argc, char **argv);
 
-/* Once, when they are parsed: as many ranks as the devices that are left allow. */
-void clime_again_fewer_ranks(struct clime_learner_options *l);
+/* Once, when they are parsed: as many ranks as the devices that are left allow, and of servers on the ranks' devices as
+ * many and as wide as then fit there. */
+void clime_again_fewer_ranks(struct clime_rl_options *o);
 
 /* Does not return when the run is to start again: a rank that this process started was lost, or with --elastic its own
  * device (why says how), the run has a folder, and that did not happen too often without a step between. Closes rl.

@@ -284,7 +284,7 @@ int clime_rl_main(int argc, char **argv) {
     enum clime_err rc = clime_place_take(&rl.o.learner.place, &e);
     if (!rc && rl.o.learner.place.rank > 0) return clime_follower_run(&rl.o.learner.place);
     if (!rc) rc = clime_rl_options_parse(argc, argv, &rl.o, &e);
-    if (!rc) clime_again_fewer_ranks(&rl.o.learner);
+    if (!rc) clime_again_fewer_ranks(&rl.o);
     if (!rc) rc = clime_rl_open(&rl, &e);
     if (!rc && !rl.o.explain) clime_progress_say_at_interrupt();
     if (!rc && rl.o.explain)
