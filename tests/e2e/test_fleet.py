@@ -87,7 +87,7 @@ def with_programs(folder, **scripts):
 
 def events(run_dir, kind):
     db = sqlite3.connect(run_dir / "ledger.db")
-    rows = [r[0] for r in db.execute("SELECT text FROM events WHERE kind = ?", [kind])]
+    rows = [r[0] for r in db.execute("SELECT detail FROM events WHERE kind = ? ORDER BY id", [kind])]
     db.close()
     return rows
 
@@ -147,16 +147,40 @@ def test_a_server_that_is_killed_at_every_start(d, tmp_path):
 
 
 def test_a_server_that_refuses_every_push(d, tmp_path):
-    """It has another model than the trainer: a fresh one is tried a few times, then the run ends with what it answers."""
+    """It has another model than the trainer: a fresh one is tried a few times, then it is left out. When there is no other the
+    run ends with what it answers."""
     other = tiny_model(tmp_path / "other", **{"hidden-size": 128})
     train = with_programs(tmp_path / "bin", server=f'exec REAL "$@" --model-path {other}\n')
-    run = Run(rl(d, tmp_path / "run", train=train, num_servers=1))
+    run = Run(rl(d, tmp_path / "run", train=train, num_servers=2))
     try:
         log = run.end(1)
     finally:
         run.stop()
-    assert re.search(r"server-0 has taken none of 5 pushes in a row: pushing weights: PUT \S+ answers 400: .*shape", log.splitlines()[-1]), log[-2000:]
-    assert log.count("server-0 is up at http") == 5
+    last = re.search(r"(server-[01]) has not come to serve in 5 tries: pushing weights: PUT \S+ answers 400: .*shape", log.splitlines()[-1])
+    assert last, log[-2000:]
+    assert log.count(f"{last[1]} is up at http") == 5
+    (out,) = events(run.dir, "worker")
+    assert out.startswith(f"server-{1 - int(last[1][-1])} is out of the router: server-") and "shape" in out
+
+
+def test_servers_that_cannot_be_had(d, tmp_path):
+    """One refuses every push, one ends at every start: the run goes on with the third."""
+    other = tiny_model(tmp_path / "other", **{"hidden-size": 128})
+    train = with_programs(tmp_path / "bin", server=f"""case "$*" in
+        */server-1*) exec REAL "$@" --model-path {other};;
+        */server-2*) echo no such device; exit 7;;
+    esac
+    exec REAL "$@"
+    """)
+    run = Run(rl(d, tmp_path / "run", train=train, num_servers=3))
+    try:
+        run.end()
+    finally:
+        run.stop()
+    why = {re.match(r"server-\d", e)[0]: e for e in events(run.dir, "worker")}
+    assert "has not come to serve in 5 tries: pushing weights" in why["server-1"], why
+    assert "5 times in a row" in why["server-2"] and "no such device" in why["server-2"], why
+    assert set(why) == {"server-1", "server-2"}, why
 
 
 def test_an_environment_that_dies_at_every_start(d, tmp_path):
