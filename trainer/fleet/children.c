@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/clock.h"
 #include "common/http/secret.h"
 #include "common/os/dirs.h"
 #include "trainer/fleet/fleet_int.h"
@@ -160,13 +161,14 @@ enum clime_err clime_fleet_poll_children(struct clime_fleet *f, struct clime_err
     if (clime_program_is_up(&f->router) && strcmp(f->url, f->router.url)) clime_fleet_set_url(f, f->router.url);
     for (int i = 0; i < f->n_children; i++) {
         struct clime_fleet_server *s = f->servers[i];
+        if (s->child->child.state == CLIME_CHILD_DOWN && clime_fleet_left_out(s, clime_now_us())) continue;
         rc = clime_program_poll(s->child, &died, e);
+        if (rc) s->last = *e;
         if (died) {
             clime_event(f->o.ledger, f->o.incarnation, "child", "%s died", s->child->child.name);
-            clime_fleet_lost(s);
-            s->died = true;
+            clime_fleet_ended(f, s);
         }
-        if (rc) return rc;
+        if (rc && !clime_fleet_leave_out(f, s)) return rc;
         if (!s->died && clime_program_is_up(s->child) && !s->url[0])
             snprintf(s->url, sizeof s->url, "%s", s->child->url);
     }

@@ -192,7 +192,7 @@ void clime_fleet_close(struct clime_fleet *f) {
     for (int i = 0; i < f->n_servers; i++) {
         struct clime_fleet_server *s = f->servers[i];
         clime_broadcast_close(&s->group);
-        if (s->out) give_back(f, s);
+        if (s->out && !s->child) give_back(f, s);
         clime_fleet_free_server(s);
     }
     for (int i = 0; i < f->n_children; i++) clime_program_free(&f->children[i]);

@@ -12,7 +12,8 @@
  *   admitted     the router may choose it
  *   suspect      it was admitted and gave no answer once: it is asked again, and still chosen
  *   draining     the router is told not to choose it any more; what it answers already goes on
- *   quarantined  it is left alone for a while, then asked whether it answers; each time for twice as long
+ *   quarantined  it is left alone for a while, then asked whether it answers; each time for twice as long. A child is
+ *                not started meanwhile; it comes to that where it fails again and again, and others do not
  */
 #ifndef CLIME_TRAINER_FLEET_FLEET_INT_H
 #define CLIME_TRAINER_FLEET_FLEET_INT_H
@@ -76,11 +77,12 @@ struct clime_fleet_server {
     int64_t told_us;         /* when the router was last told of it: a list that it began before says nothing */
     bool lost;               /* it does not serve (any more): out of the router, from the beginning */
     bool died;               /* with its process: its URL is void too */
+    bool killed;             /* by us: nothing is asked before its end is seen */
     bool out;                /* taken out of its router by us, until it has the version */
     bool unlisted;           /* external: its router has it no more; it is forgotten */
-    int n_failures;          /* in a row */
+    int n_failures;          /* quarantines in a row */
     int n_probed;            /* the failure after which it answered again */
-    int n_refused;           /* a child: pushes in a row that failed, whichever process of it they were to */
+    int n_failed, n_ends;    /* a child, since it last took a version: calls that failed; processes that ended */
     int64_t retry_us;        /* nothing is tried before; clime_now_us scale */
     int64_t next_look_us;    /* external, admitted: when it is asked for its version again */
     struct clime_error last; /* why it is not further */
@@ -167,6 +169,17 @@ void clime_fleet_step(struct clime_fleet *f, struct clime_fleet_server *s, int64
 
 /* It does not serve (any more): out of the router, to be pushed to and admitted again. Any thread. */
 void clime_fleet_lost(struct clime_fleet_server *s);
+/* The same, and a child's process is ended, so that a fresh one takes its place. */
+void clime_fleet_replace(struct clime_fleet_server *s);
+
+/* A child that cannot be had (why: s->last) is quarantined. false: nothing is done, for there is no other that has not
+ * failed, too. */
+bool clime_fleet_leave_out(struct clime_fleet *f, struct clime_fleet_server *s);
+static inline bool clime_fleet_left_out(const struct clime_fleet_server *s, int64_t now) {
+    return s->n_failures && now < s->retry_us;
+}
+/* The child's process has ended. */
+void clime_fleet_ended(struct clime_fleet *f, struct clime_fleet_server *s);
 
 /* A push by s->way failed; where the way was chosen and not asked for, it gives way to the next simpler. */
 void clime_fleet_push_failed(struct clime_fleet *f, struct clime_fleet_server *s);

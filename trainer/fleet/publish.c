@@ -121,9 +121,10 @@ static bool enough_ready(struct clime_fleet *f) {
     return true;
 }
 
+/* All that have not been left out. */
 static bool all_up(const struct clime_fleet *f) {
     for (int i = 0; i < f->n_children; i++)
-        if (!clime_program_is_up(&f->children[i])) return false;
+        if (!clime_program_is_up(&f->children[i]) && !f->servers[i]->n_failures) return false;
     return true;
 }
 
@@ -142,13 +143,16 @@ static bool any_reading(const struct clime_fleet *f) {
     return false;
 }
 
-/* The first server that a version waits for; NULL = there is none. */
+/* The first server that a version waits for, or else lacks; NULL = there is none. */
 static struct clime_fleet_server *first_behind(const struct clime_fleet *f) {
+    struct clime_fleet_server *out = NULL;
     for (int i = 0; i < f->n_servers; i++) {
         struct clime_fleet_server *s = f->servers[i];
-        if (!s->unlisted && !(s->in_router && s->pushed == f->push.version)) return s;
+        if (s->unlisted || (s->in_router && s->pushed == f->push.version)) continue;
+        if (!s->out) return s;
+        if (!out) out = s;
     }
-    return NULL;
+    return out;
 }
 
 static enum clime_err not_ready(const struct clime_fleet *f, struct clime_error *e) {

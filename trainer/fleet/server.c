@@ -19,7 +19,7 @@
 
 #define FIRST_PAUSE_US 1000000 /* before an external server is tried again; twice as long each time, 32 s at most */
 #define AGAIN_US 100000        /* before the router is told again of a server that it did not take */
-#define MOST_REFUSED 5         /* pushes in a row to a child, each to a fresh process but for the first */
+#define MOST_ENDS 5            /* in a row of a child's processes, before it is left out */
 
 const char *clime_fleet_name(const struct clime_fleet_server *s) {
     return s->child ? s->child->child.name : s->url;
@@ -61,16 +61,42 @@ void clime_fleet_lost(struct clime_fleet_server *s) {
     s->wants_owner = false;
 }
 
+void clime_fleet_replace(struct clime_fleet_server *s) {
+    clime_fleet_lost(s);
+    if (!s->child) return;
+    s->killed = s->child->child.state != CLIME_CHILD_DOWN;
+    clime_child_kill(&s->child->child);
+}
+
+/* A child is not started again before the end of it. */
 static void quarantine(struct clime_fleet *f, struct clime_fleet_server *s) {
     int64_t pause = (int64_t)FIRST_PAUSE_US << (s->n_failures < 5 ? s->n_failures : 5);
     s->n_failures++;
     s->retry_us = clime_now_us() + pause;
-    s->in_router = true; /* as far as the router knows, whoever told it */
-    clime_fleet_lost(s);
+    s->in_router = s->url[0] != 0; /* as far as the router knows, whoever told it */
+    clime_fleet_replace(s);
     if (!s->out)
-        clime_event(f->o.ledger, f->o.incarnation, "worker", "%s is out of the router: %.300s", s->url, s->last.msg);
+        clime_event(f->o.ledger, f->o.incarnation, "worker", "%s is out of the router: %.300s", clime_fleet_name(s),
+                    s->last.msg);
     s->out = true;
-    LOG_WARN("%s: it is tried again in %.0f s: %.300s", s->url, (double)pause / 1e6, s->last.msg);
+    LOG_WARN("%s: it is tried again in %.0f s: %.300s", clime_fleet_name(s), (double)pause / 1e6, s->last.msg);
+}
+
+bool clime_fleet_leave_out(struct clime_fleet *f, struct clime_fleet_server *s) {
+    bool others = clime_fleet_left_out(s, clime_now_us()); /* or it is already */
+    if (others) return true;
+    for (int i = 0; i < f->n_servers; i++) others = others || (f->servers[i] != s && !f->servers[i]->n_failures);
+    if (others) quarantine(f, s);
+    return others;
+}
+
+void clime_fleet_ended(struct clime_fleet *f, struct clime_fleet_server *s) {
+    clime_fleet_lost(s);
+    s->died = true;
+    s->killed = false;
+    if (++s->n_ends < MOST_ENDS) return;
+    if (!s->last.code) clime_fail(&s->last, CLIME_ERR_UNAVAILABLE, "%s ends again and again", clime_fleet_name(s));
+    clime_fleet_leave_out(f, s); /* where it is the only one it is no error: what ends it may come from outside */
 }
 
 /* What it was asked to do failed (why: s->last): a child is started anew, since a fresh process is simpler than a
@@ -80,17 +106,17 @@ static void give_up_for_now(struct clime_fleet *f, struct clime_fleet_server *s)
         quarantine(f, s);
         return;
     }
+    if (++s->n_failed >= MOST_ENDS) {
+        clime_error_prefix(&s->last, "%s has not come to serve in %d tries", clime_fleet_name(s), s->n_failed);
+        if (!clime_fleet_leave_out(f, s)) f->fatal = s->last;
+        return;
+    }
     LOG_WARN("%s", s->last.msg);
-    clime_fleet_lost(s);
-    clime_child_kill(&s->child->child);
+    clime_fleet_replace(s);
 }
 
 void clime_fleet_push_failed(struct clime_fleet *f, struct clime_fleet_server *s) {
     if (f->o.transport != CLIME_TRANSPORT_AUTO || (s->way != CLIME_BY_IPC && s->way != CLIME_BY_NCCL)) {
-        if (s->child && ++s->n_refused == MOST_REFUSED) {
-            clime_error_prefix(&s->last, "%s has taken none of %d pushes in a row", clime_fleet_name(s), MOST_REFUSED);
-            f->fatal = s->last;
-        }
         give_up_for_now(f, s);
         return;
     }
@@ -100,7 +126,7 @@ void clime_fleet_push_failed(struct clime_fleet *f, struct clime_fleet_server *s
 
 void clime_fleet_took(struct clime_fleet *f, struct clime_fleet_server *s) {
     s->pushed = f->push.version;
-    s->n_refused = 0;
+    s->n_failed = s->n_ends = 0;
     s->next_look_us = clime_now_us() + CLIME_FLEET_LOOK_US;
     clime_fleet_enter(s, CLIME_SERVER_PUSHED);
 }
@@ -452,7 +478,7 @@ static void load(struct clime_fleet *f, struct clime_fleet_server *s) {
 
 static void serve(struct clime_fleet *f, struct clime_fleet_server *s, int64_t now) {
     if (s->state != CLIME_SERVER_SUSPECT) clime_fleet_enter(s, CLIME_SERVER_ADMITTED);
-    if (s->out) clime_event(f->o.ledger, f->o.incarnation, "worker", "%s is back in the router", s->url);
+    if (s->out) clime_event(f->o.ledger, f->o.incarnation, "worker", "%s is back in the router", clime_fleet_name(s));
     s->out = false;
     s->n_failures = s->n_probed = 0;
     if (s->child || now < s->next_look_us) return; /* a child has a thread that asks it */
@@ -477,11 +503,11 @@ static bool is_given_up(struct clime_fleet *f, struct clime_fleet_server *s, int
 void clime_fleet_step(struct clime_fleet *f, struct clime_fleet_server *s, int64_t now) {
     if (s->doing || s->with_owner) return;
     if (s->lost) leave(f, s);
-    if (s->doing || s->lost || is_given_up(f, s, now)) return;
-    if (!s->url[0]) {
-        clime_fleet_enter(s, CLIME_SERVER_STARTING);
-    } else if (now < s->retry_us) {
+    if (s->doing || s->lost || s->killed || is_given_up(f, s, now)) return;
+    if (now < s->retry_us) {
         if (s->out) clime_fleet_enter(s, CLIME_SERVER_QUARANTINED);
+    } else if (!s->url[0]) {
+        clime_fleet_enter(s, CLIME_SERVER_STARTING);
     } else if (!f->has_push || f->fatal.code) {
         clime_fleet_enter(s, CLIME_SERVER_LOADING);
     } else if (s->pushed != f->push.version) {

@@ -96,8 +96,7 @@ void clime_fleet_leave_behind(struct clime_fleet *f) {
 static void replace(const struct told *t) {
     LOG_WARN("%s", t->e.msg);
     if (t->s->died) return;
-    clime_fleet_lost(t->s);
-    if (t->s->child) clime_child_kill(&t->s->child->child);
+    clime_fleet_replace(t->s);
 }
 
 static bool shares(const struct clime_fleet_server *s) {
