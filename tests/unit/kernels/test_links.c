@@ -209,10 +209,44 @@ static void test_lost_and_frozen_ranks_end_the_wait(void **state) {
     }
 }
 
+/* Ranks 2 and 3 exchange bytes of their own before all do, and rank 3 is frozen. One of the others comes to its limit
+ * before rank 2 does, which it waits for: what rank 0 says of it. */
+static int wait_for_two(const struct clime_place *p, void *first) {
+    struct rank r;
+    struct clime_error e = {0};
+    enum clime_err code, rc = CLIME_OK;
+    uint8_t buf[64] = {0};
+    const size_t from[] = {0, 16, 32, 48, 64};
+    const struct clime_move receive = {3, buf, 16};
+    if (!open_rank(p, p->rank == *(int *)first ? 300000 : RANKS_LONG_US, &r)) return 1;
+    if (p->rank == 3) raise(SIGSTOP);
+    if (p->rank == 2) rc = clime_links_exchange(r.links, "rows", NULL, 0, &receive, 1, &e);
+    if (!rc) rc = clime_links_all_gather(r.links, "gathering", buf, from, &e);
+    clime_group_fail(r.group, &e);
+    const bool named =
+        clime_group_lost(r.group, &code) == 3 && code == CLIME_ERR_TIMEOUT && strstr(e.msg, "rank 3 of 4");
+    if (!p->rank && !named) fprintf(stderr, "%s\n", e.msg);
+    close_rank(&r);
+    return rc && (p->rank || named) ? 0 : 2;
+}
+
+/* Not the rank that is waited for, where that waits for another. */
+static void test_who_is_frozen_is_named(void **state) {
+    (void)state;
+    for (int first = 0; first < 2; first++) {
+        struct ranks r;
+        ranks_fork(&r, 4, wait_for_two, &first);
+        assert_int_equal(wait_for_two(&r.place, &first), 0);
+        for (int i = 1; i < 3; i++) assert_int_equal(ranks_end(&r, i), 0);
+        kill(r.pid[3], SIGKILL);
+        assert_int_equal(ranks_end(&r, 3), 128 + SIGKILL);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_byte_arrives),
-                                       cmocka_unit_test(test_columns_become_rows),
-                                       cmocka_unit_test(test_moves_of_one_pair_keep_their_order),
-                                       cmocka_unit_test(test_lost_and_frozen_ranks_end_the_wait)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_byte_arrives), cmocka_unit_test(test_columns_become_rows),
+        cmocka_unit_test(test_moves_of_one_pair_keep_their_order),
+        cmocka_unit_test(test_lost_and_frozen_ranks_end_the_wait), cmocka_unit_test(test_who_is_frozen_is_named)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
