@@ -5,6 +5,10 @@
  *
  * A message is a frame: how long it is, and whether it is one or the last words of a rank that cannot go on. Last words
  * are looked for in front of what was not read yet, so a rank that waits for something else finds them.
+ *
+ * At a limit the rank that is waited for may itself wait for the one that is frozen. So rank 0 asks all, and who says
+ * nothing is the late one; whoever waits looks at its group and answers. After that the group is lost: no answer is
+ * ever read.
  */
 #include <errno.h>
 #include <poll.h>
@@ -20,8 +24,14 @@
 
 #define LOOK_MS 50            /* how often a wait looks at the others */
 #define LAST_WORDS_US 2000000 /* for what is on its way already */
+#define ANSWER_US 2000000     /* for who waits to say so; it looks every LOOK_MS or oftener */
 
-enum frame_kind { FRAME_MESSAGE = 0x6d657373, FRAME_FAILED = 0x6661696c };
+enum frame_kind {
+    FRAME_MESSAGE = 0x6d657373,
+    FRAME_FAILED = 0x6661696c,
+    FRAME_ASK = 0x61736b3f,
+    FRAME_HERE = 0x68657265
+};
 
 struct frame {
     uint32_t kind, pad;
@@ -81,7 +91,37 @@ enum clime_err clime_group_move(struct clime_group *g, int rank, int fd, void *a
     return CLIME_OK;
 }
 
+/* ---- who is late ---- */
+
+/* Who is silent where `rank` is said to be late: that one, unless it answers and another one does not. */
+static int who_is_silent(struct clime_group *g, int rank, int speaker) {
+    const struct frame ask = {.kind = FRAME_ASK};
+    const int64_t until = clime_now_us() + ANSWER_US;
+    bool silent[CLIME_GROUP_MAX] = {false};
+    int others = 0;
+    if (g->rank) return rank; /* it hears of nobody but rank 0, which asks when it is told */
+    for (int r = 1; r < g->world; r++) {
+        silent[r] = r != speaker;
+        others += silent[r] && r != rank;
+        if (silent[r]) send(g->sock[r], &ask, sizeof ask, MSG_NOSIGNAL | MSG_DONTWAIT);
+    }
+    for (int64_t now; others && (now = clime_now_us()) < until;) {
+        struct pollfd p[CLIME_GROUP_MAX];
+        for (int r = 0; r < g->world; r++) p[r] = (struct pollfd){.fd = silent[r] ? g->sock[r] : -1, .events = POLLIN};
+        if (poll(p, (nfds_t)g->world, (int)((until - now) / 1000) + 1) <= 0) continue;
+        for (int r = 1; r < g->world; r++) {
+            if (!p[r].revents) continue;
+            silent[r] = false;
+            others -= r != rank;
+        }
+    }
+    for (int r = 1; r < g->world && !silent[rank]; r++)
+        if (silent[r]) return r;
+    return rank;
+}
+
 enum clime_err clime_group_late(struct clime_group *g, int rank, const char *what, struct clime_error *e) {
+    if (!g->is_lost) rank = who_is_silent(g, rank, -1);
     clime_group_lose(g, rank, e, "%s: %s is not there within %.0f s: it is frozen, or it needs longer than the limit",
                      what, clime_group_name(g, rank), (double)g->limit_us / 1e6);
     g->lost.code = CLIME_ERR_TIMEOUT;
@@ -102,10 +142,25 @@ int clime_group_lost(const struct clime_group *g, enum clime_err *code) {
     return g->lost_rank;
 }
 
-static bool has_last_words(const struct clime_group *g, int rank) {
+/* What comes next from it, or nothing. */
+static struct frame next_frame(const struct clime_group *g, int rank) {
     struct frame f;
-    return g->sock[rank] >= 0 && recv(g->sock[rank], &f, sizeof f, MSG_PEEK | MSG_DONTWAIT) == (ssize_t)sizeof f &&
-           f.kind == FRAME_FAILED && f.n == sizeof(struct last_words);
+    if (g->sock[rank] < 0 || recv(g->sock[rank], &f, sizeof f, MSG_PEEK | MSG_DONTWAIT) != (ssize_t)sizeof f)
+        return (struct frame){0};
+    return f;
+}
+
+static bool has_last_words(const struct clime_group *g, int rank) {
+    const struct frame f = next_frame(g, rank);
+    return f.kind == FRAME_FAILED && f.n == sizeof(struct last_words);
+}
+
+/* Rank 0 wants to know whether this one is there. */
+static enum clime_err answer(struct clime_group *g, struct clime_error *e) {
+    const int64_t until = clime_now_us() + LAST_WORDS_US;
+    struct frame f, here = {.kind = FRAME_HERE};
+    enum clime_err rc = clime_group_move(g, 0, g->sock[0], &f, sizeof f, false, "a question", until, e);
+    return rc ? rc : clime_group_move(g, 0, g->sock[0], &here, sizeof here, true, "an answer", until, e);
 }
 
 /* What the socket to `rank`, of which poll has said something, means. */
@@ -122,8 +177,13 @@ static enum clime_err look(struct clime_group *g, int rank, bool ended, struct c
         if (lost != rank && has_last_words(g, lost)) return look(g, lost, false, e);
         last.why.msg[sizeof last.why.msg - 1] = 0;
         if (!g->is_lost) g->said = last.why.code;
+        int silent = last.why.code == CLIME_ERR_TIMEOUT && !g->is_lost ? who_is_silent(g, lost, rank) : lost;
+        if (silent != lost)
+            return clime_group_lose(g, silent, e, "%s: %.300s. It answers, and %s does not", clime_group_name(g, rank),
+                                    last.why.msg, clime_group_name(g, silent));
         return clime_group_lose(g, lost, e, "%s: %.400s", clime_group_name(g, rank), last.why.msg);
     }
+    if (!ended && next_frame(g, rank).kind == FRAME_ASK) return answer(g, e);
     if (!ended && recv(g->sock[rank], &f, sizeof f, MSG_PEEK | MSG_DONTWAIT) != 0)
         return CLIME_OK; /* a message that somebody will receive */
     return clime_group_lose(g, rank, e, "%s is gone: its connection has ended", clime_group_name(g, rank));
@@ -195,10 +255,13 @@ enum clime_err clime_group_receive(struct clime_group *g, int from, const char *
         if (!rc && !readable && g->rank == 0) rc = look_around(g, -1, 0, &unused, e); /* words of who is not gone yet */
         if (rc) return rc;
         if (!readable && clime_now_us() >= until) return clime_group_late(g, from, what, e);
+        if (readable && next_frame(g, from).kind == FRAME_ASK) {
+            if ((rc = answer(g, e))) return rc;
+            readable = false;
+        }
     }
     until = clime_now_us() + g->limit_us;
-    if (recv(g->sock[from], &f, sizeof f, MSG_PEEK | MSG_DONTWAIT) == (ssize_t)sizeof f && f.kind == FRAME_FAILED)
-        return look(g, from, true, e);
+    if (next_frame(g, from).kind == FRAME_FAILED) return look(g, from, true, e);
     enum clime_err rc = clime_group_move(g, from, g->sock[from], &f, sizeof f, false, what, until, e);
     if (rc) return rc;
     clime_buf_clear(out);
