@@ -4,6 +4,7 @@ are mocks; those that are frozen or killed are processes of their own."""
 import concurrent.futures
 import contextlib
 import json
+import re
 import resource
 import socket
 import subprocess
@@ -226,6 +227,36 @@ def test_long_answers_of_a_control_call_are_whole():
         assert reply.status_code == 200, reply.text[:300]
         assert reply.json()["per_engine_checksum"] == "ab" * 32
         assert [w["body"] for w in reply.json()["workers"]] == [said, said]
+
+
+def test_an_answer_without_end_takes_little_memory():
+    """Of a control call: one that is declared as a terabyte, one in chunks that never stop. The others' are there. All that are
+    held at a time share 512 MiB."""
+    def declared(handler):
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (1 << 40))
+        while True:
+            handler.wfile.write(b" " * (1 << 20))
+
+    def in_chunks(handler):
+        handler.stream(iter(lambda: b" " * (1 << 20), None))
+
+    def highest(pid):
+        return int(re.search(r"VmHWM:\s*(\d+) kB", open(f"/proc/{pid}/status").read())[1]) << 10
+
+    def lies(how):
+        return lambda handler, _: handler.path == "/is_paused" and (how(handler), True)[1]
+
+    with workers(1, lies(declared)) as (a,), workers(1, lies(in_chunks)) as (b,), workers(38) as honest, \
+         program("clime-router", *QUICK, *urls([a, b, *honest])) as router:  # fmt: skip
+        wait_for(lambda: states(router) == ["ready"] * 40)
+        before = highest(router.process.pid)
+        reply = router.get("/is_paused")
+        assert reply.status_code == 207, reply.text[:300]
+        said = {w["url"]: w for w in reply.json()["workers"]}
+        assert all(said[w.url]["status"] == 200 and said[w.url]["body"]["port"] == w.port for w in honest)
+        for liar in a, b:
+            assert said[liar.url]["status"] == 0 and f"the reply is larger than {(512 << 20) // 40} bytes" in said[liar.url]["body"]
+        assert highest(router.process.pid) - before < 128 << 20
 
 
 def test_workers_are_asked_together():
@@ -542,6 +573,22 @@ def test_sigterm_ends_what_does_not_finish_with_a_503():
         reply = plain.result(LONG)
         assert reply.status_code == 503 and "retry-after" in reply.headers
         assert last_events(stream.result(LONG))[0]["code"] == 503
+
+
+def test_sigterm_waits_for_no_probe():
+    """One is open to a worker that says nothing, and may be for ten minutes."""
+    asked, over = threading.Event(), threading.Event()
+
+    def silent(handler, _):
+        asked.set()
+        over.wait(LONG)
+        raise ConnectionError
+
+    with workers(1, silent) as made, program("clime-router", *urls(made), "--health-check-timeout", "600") as router:
+        assert asked.wait(LIMIT)
+        router.process.terminate()
+        assert router.process.wait(LIMIT) == 0
+        over.set()
 
 
 # ---- starting ----
