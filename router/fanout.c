@@ -11,7 +11,8 @@
 #include "common/json/scan.h"
 #include "router/forward.h"
 
-#define LARGEST_REPLY ((size_t)16 << 20) /* checksums of a hundred thousand tensors */
+#define LARGEST_REPLY ((size_t)16 << 20) /* of one, checksums of a hundred thousand tensors */
+#define ALL_REPLIES ((size_t)512 << 20)  /* that are held at a time */
 #define MOMENT_US 5000000                /* beyond what a call says that it may take, for its answer to say so */
 
 struct one {
@@ -21,6 +22,7 @@ struct one {
     int slot;
     int64_t id, began_us; /* of the worker */
     int64_t limit_us;
+    size_t most_bytes;
     const char *key; /* for it */
     pthread_t thread;
     bool started;
@@ -48,7 +50,7 @@ static void *call_one(void *arg) {
         .headers = (const char *const *)headers.lines,
         .bearer = o->key && o->key[0] ? o->key : NULL,
         .timeout_us = o->limit_us,
-        .max_reply = LARGEST_REPLY,
+        .max_reply = o->most_bytes,
         .cancel = given_up,
         .arg = o,
     };
@@ -106,6 +108,7 @@ void clime_fanout_run_to(struct clime_fanout *f, struct clime_router *r, struct 
         all[i] = (struct one){.r = r, .rq = rq, .target = target, .slot = views[i].slot, .id = views[i].id};
         all[i].began_us = clime_now_us();
         all[i].limit_us = limit_of(r, rq);
+        all[i].most_bytes = ALL_REPLIES / (size_t)f->n < LARGEST_REPLY ? ALL_REPLIES / (size_t)f->n : LARGEST_REPLY;
         all[i].key = clime_forward_key(r, views[i].key, rq);
         all[i].result = &f->results[i];
         all[i].started = pthread_create(&all[i].thread, NULL, call_one, &all[i]) == 0;

@@ -36,6 +36,12 @@ static void say_misfit(const struct clime_error *e) {
         LOG_WARN("a probe: %s", e->msg);
 }
 
+/* The router ends. */
+static bool of_no_use(void *router) {
+    return atomic_load(&((struct clime_router *)router)->phase) == CLIME_ROUTER_CUTTING;
+}
+
+/* False: nothing was asked. */
 static bool ask(struct clime_router *r, struct clime_http_client *c, const struct clime_worker_view *v, const char *at,
                 const char *path, struct clime_http_result *res) {
     char *url = xasprintf("%s%s", at, path);
@@ -44,13 +50,15 @@ static bool ask(struct clime_router *r, struct clime_http_client *c, const struc
                                    .bearer = clime_router_key_for(r, v->key),
                                    .connect_timeout_us = r->probe_timeout_us,
                                    .timeout_us = r->probe_timeout_us,
-                                   .max_reply = 65536};
+                                   .max_reply = 65536,
+                                   .cancel = of_no_use,
+                                   .arg = r};
     struct clime_error e = {0};
     clime_http_client_call(c, &call, res, &e);
     if (e.code == CLIME_ERR_BUSY) LOG_WARN("a probe: %s", e.msg);
     if (e.code == CLIME_ERR_INTERNAL) say_misfit(&e);
     free(url);
-    return e.code != CLIME_ERR_BUSY;
+    return e.code != CLIME_ERR_BUSY && e.code != CLIME_ERR_ABORTED;
 }
 
 /* max_total_num_tokens (SGLang's name) of all ranks in /v1/loads, or -1. */
@@ -265,8 +273,9 @@ void clime_prober_stop(struct clime_prober *p) {
     if (!p) return;
     pthread_mutex_lock(&p->lock);
     p->stopping = true;
+    atomic_store(&p->r->phase, CLIME_ROUTER_CUTTING); /* no probe goes on with what it asks */
     pthread_cond_signal(&p->due);
-    while (p->n_running > 0) pthread_cond_wait(&p->ended, &p->lock); /* each ends by its own time limit */
+    while (p->n_running > 0) pthread_cond_wait(&p->ended, &p->lock);
     pthread_mutex_unlock(&p->lock);
     pthread_join(p->thread, NULL);
     pthread_cond_destroy(&p->due);
