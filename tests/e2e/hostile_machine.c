@@ -3,6 +3,7 @@
  *   HOSTILE_CLOCK     the time of day leaps by a day, there and back, ten times a second
  *   HOSTILE_FULL      the files under this folder take HOSTILE_ROOM bytes of a process, and no more
  *   HOSTILE_READONLY  no ledger can be opened for writing
+ *   HOSTILE_HOST      nothing says which boot of the host this is
  *   HOSTILE_DEVICES   a rank whose device D (LOCAL_RANK) has a file in this folder is killed when it has received as
  * often as the file says, and afterwards at every start
  */
@@ -108,6 +109,15 @@ int open(const char *path, int flags, ...) {
     mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(more, mode_t) : 0;
     va_end(more);
     return open64(path, flags, mode);
+}
+
+/* ---- the host ---- */
+
+FILE *fopen(const char *path, const char *how) {
+    static __typeof__(&fopen) real;
+    if (!real) real = REAL(fopen);
+    if (getenv("HOSTILE_HOST") && strstr(path, "/boot_id")) return errno = ENOENT, NULL;
+    return real(path, how);
 }
 
 /* ---- devices ---- */

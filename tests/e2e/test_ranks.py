@@ -305,6 +305,18 @@ def test_launched_ranks(d):
     assert sha(d, "launched") == sha(d, "alone")
 
 
+@NOT_PRELOADED
+def test_ranks_of_a_host_that_nobody_knows(d, hostile):  # noqa: F811
+    """Those that one has started are on its host; others are not taken for it, and ranks on CPUs must be on one."""
+    done = subprocess.run(hostile(words(d, "nameless", 2, num_epoch=1), HOST=1), capture_output=True, text=True, timeout=2 * LIMIT)
+    assert done.returncode == 0, done.stderr[-2000:]
+    port = free_port()
+    ranks = [subprocess.Popen(hostile(words(d, "unknown", None, num_epoch=1), HOST=1), stderr=subprocess.PIPE, text=True,
+                              env={**os.environ, **launched(r, 2, port)}) for r in (0, 1)]  # fmt: skip
+    said = [p.communicate(timeout=2 * LIMIT)[1] for p in ranks]
+    assert [p.returncode for p in ranks] == [1, 1] and "all must run on one host" in said[0], said
+
+
 def test_launched_ranks_at_sigterm(model):  # noqa: F811
     """A launcher tells all of a job's processes to end: rank 0 obeys behind the rollout, the others go when it does."""
     port, logs = free_port(), [model / f"told-{r}.log" for r in (0, 1)]
