@@ -7,7 +7,7 @@
 struct clime_group_card { /* what a rank says of itself; goes over the wire as it is: all are the same program */
     uint64_t magic, secret;
     uint64_t build; /* checksum of the program's file */
-    uint64_t host;  /* of the machine's boot and its name space of processes */
+    uint64_t host;  /* of the machine's boot and its name space of processes; 0 = not known */
     int64_t pid;
     int32_t rank, world;
     char version[24], where[64]; /* host's name */

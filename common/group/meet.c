@@ -21,6 +21,7 @@
 #include "common/group/start.h"
 #include "common/hash.h"
 #include "common/log.h"
+#include "common/os/host.h"
 #include "common/version.h"
 
 #define MAGIC 0x3150554f52474c43u /* "CLGROUP1" */
@@ -46,7 +47,7 @@ static uint64_t read_into_checksum(const char *path) {
 }
 
 static struct clime_group_card own_card(const struct clime_place *p) {
-    char space[64] = "";
+    char space[64] = "", boot[64];
     struct clime_group_card c = {.magic = MAGIC,
                                  .secret = p->secret,
                                  .build = read_into_checksum("/proc/self/exe"),
@@ -55,7 +56,9 @@ static struct clime_group_card own_card(const struct clime_place *p) {
                                  .world = p->world,
                                  .version = CLIME_VERSION};
     if (readlink("/proc/self/ns/pid", space, sizeof space - 1) < 0) space[0] = 0;
-    c.host = read_into_checksum("/proc/sys/kernel/random/boot_id") ^ clime_hash_bytes(space, strlen(space), 0);
+    clime_host_id(boot, sizeof boot);
+    c.host = clime_hash_bytes(boot, strlen(boot), 0) ^ clime_hash_bytes(space, strlen(space), 0);
+    if (!boot[0]) c.host = p->secret; /* which only ranks of one start know, and they are of one host */
     if (gethostname(c.where, sizeof c.where - 1)) snprintf(c.where, sizeof c.where, "?");
     return c;
 }
@@ -340,7 +343,7 @@ static enum clime_err join(struct clime_group *g, const struct clime_group_optio
 
 /* Processes that can be watched: those of one host. */
 static void watch(struct clime_group *g) {
-    g->one_host = true;
+    g->one_host = g->card[0].host != 0;
     for (int r = 0; r < g->world; r++) g->one_host &= g->card[r].host == g->card[0].host;
     for (int r = 0; g->one_host && r < g->world; r++)
         if (r != g->rank && g->sock[r] < 0) g->process[r] = (int)syscall(SYS_pidfd_open, (pid_t)g->card[r].pid, 0);

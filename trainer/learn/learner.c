@@ -432,6 +432,12 @@ enum clime_err clime_learner_whole(struct clime_learner *l, struct clime_error *
     return clime_learner_gather(l, CLIME_TEAM_POLICY, e);
 }
 
+/* On rank 0's host: it has started that rank itself, or both know where they are and it is the same. */
+static bool ours_or_here(const struct clime_learner *l, const struct clime_model_card *mine,
+                         const struct clime_model_card *its) {
+    return l->team->children || (mine->host[0] && !strcmp(its->host, mine->host));
+}
+
 enum clime_err clime_learner_show(struct clime_learner *l, struct clime_model_card cards[CLIME_GROUP_MAX], int *n,
                                   struct clime_error *e) {
     const int world = l->team ? l->team->world : 1, rank = l->team ? l->team->rank : 0;
@@ -444,7 +450,7 @@ enum clime_err clime_learner_show(struct clime_learner *l, struct clime_model_ca
     for (int r = 0; r <= world; r++) from[r] = (size_t)r * sizeof *cards;
     err = clime_model_show(l->model, l->opts.model.dev.gpu, &cards[rank], e);
     if (!err && l->team) err = clime_group_share(l->team->group, "where the weights are", cards, from, e);
-    for (*n = 1; !err && *n < world && !strcmp(cards[*n].host, cards[0].host);) ++*n;
+    for (*n = 1; !err && *n < world && ours_or_here(l, &cards[0], &cards[*n]);) ++*n;
     return clime_team_done(l->team, err, e);
 }
 
