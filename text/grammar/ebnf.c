@@ -229,7 +229,7 @@ static void read_rule(struct reader *r) {
     if (n->defined) bad(r, "a rule is defined twice");
     n->defined = true;
     int rule = n->rule, body = read_alternatives(r);
-    if (!r->err && !r->x->full) r->x->rules[rule].body = body;
+    if (!r->err) clime_expr_rule_is(r->x, rule, body);
 }
 
 enum clime_err clime_ebnf_read(struct clime_exprs *x, struct clime_str text, int *out, struct clime_error *e) {

@@ -120,6 +120,10 @@ int clime_expr_rule_new(struct clime_exprs *x, struct clime_str name) {
     return x->n_rules++;
 }
 
+void clime_expr_rule_is(struct clime_exprs *x, int rule, int body) {
+    if (!x->full) x->rules[rule].body = body;
+}
+
 int clime_expr_rule(struct clime_exprs *x, int rule) {
     return add(x, (struct clime_expr_node){.kind = CLIME_EXPR_RULE, .a = rule});
 }

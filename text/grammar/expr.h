@@ -75,7 +75,8 @@ int clime_expr_alt2(struct clime_exprs *x, int a, int b);
 int clime_expr_optional(struct clime_exprs *x, int a);
 int clime_expr_repeat(struct clime_exprs *x, int a, int min, int max);
 int clime_expr_rule_new(struct clime_exprs *x, struct clime_str name);
-int clime_expr_rule(struct clime_exprs *x, int rule); /* a reference to it */
+void clime_expr_rule_is(struct clime_exprs *x, int rule, int body); /* once */
+int clime_expr_rule(struct clime_exprs *x, int rule);               /* a reference to it */
 
 /* A growing list of nodes, for callers that do not know how many there will be. */
 struct clime_expr_list { /* zero-initialise */

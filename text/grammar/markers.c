@@ -146,8 +146,9 @@ int clime_expr_text_until(struct clime_exprs *x, const struct clime_vocab_trie *
     int anywhere = clime_expr_list_alt(x, &tokens);
     for (int s = 0; s < a.n; s++) a.at[s].rule = clime_expr_rule_new(x, clime_str_of("text"));
     for (int s = 0; s < a.n && !x->full; s++)
-        x->rules[a.at[s].rule].body =
-            a.at[s].marker >= 0 ? CLIME_EXPR_NEVER_NODE : clime_expr_alt2(x, body_of(x, &a, s, then), anywhere);
+        clime_expr_rule_is(x, a.at[s].rule,
+                           a.at[s].marker >= 0 ? CLIME_EXPR_NEVER_NODE
+                                               : clime_expr_alt2(x, body_of(x, &a, s, then), anywhere));
     whole = clime_expr_rule(x, a.at[0].rule);
 done:
     clime_chars_free(&a.used);

@@ -357,7 +357,7 @@ int clime_schema_compile(struct clime_schema *s, const struct clime_schema_set *
     s->depth++;
     int body = compile_body(s, set);
     s->depth--;
-    if (!s->x->full) s->x->rules[rule].body = body;
+    clime_expr_rule_is(s->x, rule, body);
     return clime_expr_rule(s->x, rule);
 }
 

@@ -51,9 +51,8 @@ void clime_schema_join(struct clime_schema *s, struct clime_schema_set *set, con
 int clime_schema_compile(struct clime_schema *s, const struct clime_schema_set *set); /* a reference to its rule */
 unsigned clime_schema_set_types(struct clime_schema *s, const struct clime_schema_set *set); /* CLIME_TYPE_... */
 
-/* A rule that is made once, at its first use: its number goes to *rule; then its body. */
+/* A rule that is made once, at its first use: its number goes to *rule; then clime_expr_rule_is. */
 int clime_schema_shared(struct clime_schema *s, int *rule, const char *name);
-void clime_schema_define(struct clime_schema *s, int rule, int body);
 
 /* schema_values.c: whole values */
 int clime_schema_space(struct clime_schema *s);                    /* what may stand between tokens */

@@ -35,7 +35,7 @@ int clime_schema_any_number(struct clime_schema *s, bool integer) {
         const int power[] = {e, clime_expr_optional(s->x, plus), digits(s, 1, 2)};
         const int all[] = {sign, whole, clime_expr_optional(s->x, point),
                            clime_expr_optional(s->x, clime_expr_seq(s->x, power, 3))};
-        clime_schema_define(s, r, clime_expr_seq(s->x, all, integer ? 2 : 4));
+        clime_expr_rule_is(s->x, r, clime_expr_seq(s->x, all, integer ? 2 : 4));
     }
     return clime_expr_rule(s->x, *rule);
 }

@@ -15,10 +15,6 @@ int clime_schema_shared(struct clime_schema *s, int *rule, const char *name) {
     return *rule;
 }
 
-void clime_schema_define(struct clime_schema *s, int rule, int body) {
-    if (!s->x->full) s->x->rules[rule].body = body;
-}
-
 int clime_schema_space(struct clime_schema *s) {
     if (s->space < 0) {
         int spaces = clime_expr_repeat(s->x, clime_expr_text(s->x, " "), 0, 32);
@@ -51,7 +47,7 @@ static int quoted(struct clime_schema *s, int inside) {
 int clime_schema_any_string(struct clime_schema *s) {
     if (s->string < 0) {
         int rule = clime_schema_shared(s, &s->string, "string");
-        clime_schema_define(s, rule, quoted(s, clime_expr_repeat(s->x, json_char(s), 0, CLIME_EXPR_INF)));
+        clime_expr_rule_is(s->x, rule, quoted(s, clime_expr_repeat(s->x, json_char(s), 0, CLIME_EXPR_INF)));
     }
     return clime_expr_rule(s->x, s->string);
 }
@@ -197,13 +193,13 @@ int clime_schema_any(struct clime_schema *s) {
                             clime_expr_optional(s->x, clime_expr_text(s->x, " ")), value};
         int pairs = clime_schema_wrap(s, "{", listed(s, clime_expr_seq(s->x, pair, 4)), "}");
         int items = clime_schema_wrap(s, "[", listed(s, value), "]");
-        clime_schema_define(s, object, clime_expr_alt2(s->x, clime_expr_text(s->x, "{}"), pairs));
-        clime_schema_define(s, array, clime_expr_alt2(s->x, clime_expr_text(s->x, "[]"), items));
+        clime_expr_rule_is(s->x, object, clime_expr_alt2(s->x, clime_expr_text(s->x, "{}"), pairs));
+        clime_expr_rule_is(s->x, array, clime_expr_alt2(s->x, clime_expr_text(s->x, "[]"), items));
         const int kinds[] = {clime_expr_rule(s->x, object), clime_expr_rule(s->x, array),
                              clime_schema_any_string(s),    clime_schema_any_number(s, false),
                              clime_expr_text(s->x, "true"), clime_expr_text(s->x, "false"),
                              clime_expr_text(s->x, "null")};
-        clime_schema_define(s, rule, clime_expr_alt(s->x, kinds, CLIME_COUNT(kinds)));
+        clime_expr_rule_is(s->x, rule, clime_expr_alt(s->x, kinds, CLIME_COUNT(kinds)));
     }
     return clime_expr_rule(s->x, s->value);
 }

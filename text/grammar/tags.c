@@ -129,7 +129,7 @@ static int read_triggers(struct reader *r, const struct format *f, struct clime_
     for (int i = 0; i < n; i++) nodes[i] = clime_expr_list_alt(r->x, &then[i]);
     if (r->err || n == 0) return bad(r, "there are no triggers");
     int body = clime_expr_text_until(r->x, r->v, triggers, nodes, n, true);
-    if (!r->x->full) r->x->rules[text].body = body;
+    clime_expr_rule_is(r->x, text, body);
     return more;
 }
 
