@@ -204,6 +204,11 @@ def of_experts(d):
 
 def test_a_killed_rank_with_experts_of_its_own(d, of_experts):
     kill_a_rank(d, "alone-experts", "killed-experts", 4, 2, 4, expert_model_parallel_size=2, **of_experts)
+    for ranks, over in ((4, 4), (2, 1)):  # what it has saved is theirs too
+        done = subprocess.run(words(d, "killed-experts", ranks, expert_model_parallel_size=over, **of_experts), capture_output=True,
+                              text=True, timeout=LIMIT)  # fmt: skip
+        assert done.returncode == 0, done.stderr[-2000:]
+    assert sha(d, "killed-experts") == sha(d, "alone-experts")
 
 
 def test_launched_ranks_that_are_too_few_for_the_experts(d, of_experts):
