@@ -125,10 +125,8 @@ static void bias_grad(const struct clime_train *t, int T, int N, const void *dy,
         t->m->ops->bias_bwd(t->m->dev, c.n, N, clime_train_rows(t, dy, c.from, N), c.grad);
 }
 
-/* A norm's gradient comes with that of its input, dx = add + ; a frozen one's goes where nobody reads it. */
-static void norm_grads(const struct clime_train *t, int T, int row, const void *dy, const void *x, const float *rstd,
-                       const void *add, void *dx) {
-    const int D = t->m->cfg.D;
+void clime_train_norm_grad(const struct clime_train *t, int T, int D, int row, const void *dy, const void *x,
+                           const float *rstd, const void *add, void *dx) {
     for (struct clime_cut_walk c = {.t = t, .row = row, .T = T}; clime_cut_next(&c);)
         t->m->ops->rmsnorm_bwd(t->m->dev, c.n, D, clime_train_rows(t, dy, c.from, D), clime_train_rows(t, x, c.from, D),
                                clime_weight(t->m, row), rstd + c.from, add ? clime_train_rows(t, add, c.from, D) : NULL,
@@ -199,8 +197,8 @@ static void swiglu_backward(struct clime_train *t, int l, const struct clime_bat
     int T = b->T, F = m->cfg.F;
     const void *ddown = t->dres;
     if (w[CLIME_W_DOWN_NORM] >= 0) {
-        norm_grads(t, T, w[CLIME_W_DOWN_NORM], t->dres, a[CLIME_ACT_DOWN], a[CLIME_ACT_RSTD_DOWN], NULL,
-                   t->dnorm); /* dnorm = , weight += */
+        clime_train_norm_grad(t, T, m->cfg.D, w[CLIME_W_DOWN_NORM], t->dres, a[CLIME_ACT_DOWN], a[CLIME_ACT_RSTD_DOWN],
+                              NULL, t->dnorm); /* dnorm = , weight += */
         ddown = t->dnorm;
     }
     clime_train_weight_grad(t, T, ddown, a[CLIME_ACT_H], w[CLIME_W_DOWN]);           /* weight += */
@@ -349,8 +347,8 @@ static void attention_backward(struct clime_train *t, int l, const struct clime_
     int T = b->T, D = c->D, QKV = (c->H + 2 * c->HK) * c->Dh;
     const void *dout = t->dres;
     if (w[CLIME_W_O_NORM] >= 0) {
-        norm_grads(t, T, w[CLIME_W_O_NORM], t->dres, a[CLIME_ACT_O], a[CLIME_ACT_RSTD_O], NULL,
-                   t->dnorm); /* dnorm = , weight += */
+        clime_train_norm_grad(t, T, D, w[CLIME_W_O_NORM], t->dres, a[CLIME_ACT_O], a[CLIME_ACT_RSTD_O], NULL,
+                              t->dnorm); /* dnorm = , weight += */
         dout = t->dnorm;
     }
     bias_grad(t, T, D, dout, w[CLIME_W_O_BIAS]);                         /* bias += */
@@ -390,7 +388,7 @@ static const struct half_layer mlps[] = {
 
 /* Back through y = x + f(norm(x)), whose f has left its gradient in t->dnorm: dres = dres + , weight += */
 static void residual_backward(struct clime_train *t, int T, int norm, const void *x, const float *rstd) {
-    norm_grads(t, T, norm, t->dnorm, x, rstd, t->dres, t->dres);
+    clime_train_norm_grad(t, T, t->m->cfg.D, norm, t->dnorm, x, rstd, t->dres, t->dres);
 }
 
 /* t->dres: gradient of the layer's output on entry, of its input on return. */

@@ -21,7 +21,7 @@ struct clime_train {
     struct clime_train_options o;           /* head_chunk and cuts resolved; keep_logits never with forward_only */
     int max_rows;                           /* of this rank */
     int n_cuts;                             /* of a batch that are this rank's */
-    struct clime_context *context;          /* the ranks that share a batch; NULL: none do */
+    struct clime_context *context;          /* the ranks that share a batch; NULL: none do, and no heads are grouped */
     struct clime_travel *travel;            /* to experts that stay with their rank; NULL: all are here */
     struct clime_cut_sum cut_sum, tied_sum; /* with several cuts; the second of a head that is the embedding */
     struct clime_plan plan;
@@ -93,12 +93,6 @@ static inline float *clime_train_grad(const struct clime_train *t, int row) {
     return t->grads + t->at[row];
 }
 
-/* The same for a norm, whose gradient comes with that of its input: a frozen one's goes where nobody reads it. */
-static inline float *clime_train_norm_grad(const struct clime_train *t, int row) {
-    float *g = clime_train_grad(t, row);
-    return g || row < 0 ? g : t->unread;
-}
-
 /* Going through this rank's cuts of a batch with the gradient of a row of the layout, which each cut adds to by itself:
  *   for (struct clime_cut_walk c = {.t = t, .row = row, .T = T}; clime_cut_next(&c);) ... rows [c.from, c.from + c.n)
  * With one cut that is the row's gradient itself. */
@@ -138,6 +132,11 @@ static inline void *clime_train_rows(const struct clime_train *t, const void *x,
 
 /* weight += of a product with the matrix of a row, unless it is frozen; = where nothing counts yet. */
 void clime_train_weight_grad(const struct clime_train *t, int T, const void *dy, const void *x, int row);
+
+/* weight += of a norm of D elements with the weight of a row, and of its input dx = add + ; a frozen one's gradient
+ * goes where nobody reads it. dx may be dy. */
+void clime_train_norm_grad(const struct clime_train *t, int T, int D, int row, const void *dy, const void *x,
+                           const float *rstd, const void *add, void *dx);
 
 /* Layer l's experts that stay here, with where their gradients go; false where there are none. */
 bool clime_train_travels(const struct clime_train *t, int l, struct clime_travel_layer *out);

@@ -70,12 +70,31 @@ void clime_latent_forward(struct clime_model *m, int l, const struct clime_batch
     }
     ops->gemm(d, dt, T, x, &m->matrix[w[CLIME_W_QKV]], a[CLIME_ACT_QKV]);
     to_latent(m, l, b, a);
-    ops->attn(d, &m->heads, T, &b->attn, a[CLIME_ACT_Q], a[CLIME_ACT_K], NULL, a[CLIME_ACT_ATT], a[CLIME_ACT_LSE]);
+    if (b->context)
+        clime_context_attn(b->context, &b->attn, a[CLIME_ACT_Q], a[CLIME_ACT_K], NULL, a[CLIME_ACT_ATT],
+                           a[CLIME_ACT_LSE]);
+    else
+        ops->attn(d, &m->heads, T, &b->attn, a[CLIME_ACT_Q], a[CLIME_ACT_K], NULL, a[CLIME_ACT_ATT], a[CLIME_ACT_LSE]);
     size_t heads = (size_t)(m->cfg.H * m->cfg.latent.Dv) * clime_dtype_bytes(dt);
     ops->heads_gemm(d, T, &values, a[CLIME_ACT_ATT], value_weights(m, l),
                     clime_ranks_mine(m, T, heads, a[CLIME_ACT_PARTS], a[CLIME_ACT_HEADS]));
     clime_ranks_gather(m, T, 1, heads, a[CLIME_ACT_PARTS], a[CLIME_ACT_HEADS]);
     clime_ranks_product(m, T, a[CLIME_ACT_HEADS], w[CLIME_W_O], -1, m->cfg.D, a[CLIME_ACT_PARTS], a[CLIME_ACT_O]);
+}
+
+/* The gradient of kv_b: of what makes values, from that of the heads' outputs, in t->dqkv; and of what makes keys. */
+static void kv_b_grad(const struct clime_train *t, int l, int T, void *const *a) {
+    const struct clime_model *m = t->m;
+    const struct clime_head_product keys = keys_of(m), values = values_of(m);
+    const int row = m->layout.layer[l].w[CLIME_W_KV_B];
+    for (struct clime_cut_walk c = {.t = t, .row = row, .T = T}; clime_cut_next(&c);) {
+        if (!c.grad) continue;
+        m->ops->heads_dw(m->dev, c.n, &values, clime_train_rows(t, t->dqkv, c.from, values.y_row),
+                         clime_train_rows(t, a[CLIME_ACT_ATT], c.from, values.x_row),
+                         c.grad + values_at(m)); /* weight += */
+        m->ops->heads_dw(m->dev, c.n, &keys, clime_train_rows(t, a[CLIME_ACT_QKV], c.from, keys.y_row),
+                         clime_train_rows(t, t->dq, c.from, keys.x_row), c.grad); /* weight += */
+    }
 }
 
 /* Back from the gradient of the heads' outputs, in t->dqkv, to that of q and k; and kv_b's. */
@@ -84,14 +103,29 @@ static void attention_backward(struct clime_train *t, int l, const struct clime_
     const struct clime_ops *ops = m->ops;
     struct clime_dev *d = m->dev;
     const struct clime_head_product keys = keys_of(m), values = values_of(m);
-    int T = b->T, kv_b = m->layout.layer[l].w[CLIME_W_KV_B];
-    float *g = clime_train_grad(t, kv_b);
-    if (g) ops->heads_dw(d, T, &values, t->dqkv, a[CLIME_ACT_ATT], g + values_at(m)); /* weight += */
-    ops->heads_dx(d, T, &values, t->dqkv, value_weights(m, l), t->datt);              /* datt = */
-    ops->attn_bwd(d, &m->heads, T, &b->attn, a[CLIME_ACT_Q], a[CLIME_ACT_K], NULL, a[CLIME_ACT_ATT], a[CLIME_ACT_LSE],
-                  t->datt, t->dq, t->dk, NULL);                          /* both = */
-    ops->heads_gemm(d, T, &keys, t->dq, clime_weight(m, kv_b), t->dqkv); /* dqkv =, of each head Dn */
-    if (g) ops->heads_dw(d, T, &keys, a[CLIME_ACT_QKV], t->dq, g);       /* weight += */
+    int T = b->T;
+    ops->heads_dx(d, T, &values, t->dqkv, value_weights(m, l), t->datt); /* datt = */
+    if (b->context)
+        clime_context_attn_bwd(b->context, &b->attn, a[CLIME_ACT_Q], a[CLIME_ACT_K], NULL, a[CLIME_ACT_ATT],
+                               a[CLIME_ACT_LSE], t->datt, t->dq, t->dk, NULL); /* both = */
+    else
+        ops->attn_bwd(d, &m->heads, T, &b->attn, a[CLIME_ACT_Q], a[CLIME_ACT_K], NULL, a[CLIME_ACT_ATT],
+                      a[CLIME_ACT_LSE], t->datt, t->dq, t->dk, NULL); /* both = */
+    kv_b_grad(t, l, T, a);
+    ops->heads_gemm(d, T, &keys, t->dq, clime_weight(m, m->layout.layer[l].w[CLIME_W_KV_B]),
+                    t->dqkv); /* dqkv =, of each head Dn */
+}
+
+/* From t->dq and dk to the rest of t->dqkv, and to t->dv, the gradient of kv_a. */
+static void rope_backward(struct clime_train *t, int l, const struct clime_batch *b, const void *kv_a) {
+    struct clime_model *m = t->m;
+    const int norm = m->layout.layer[l].w[CLIME_W_KV_A_NORM], K = m->heads.Dh, Q = m->heads.H * K;
+    for (struct clime_cut_walk c = {.t = t, .row = norm, .T = b->T}; clime_cut_next(&c);)
+        m->ops->latent_rope_bwd(m->dev, c.n, &m->heads, &m->cfg.latent, &m->rope, m->cfg.eps,
+                                clime_train_rows(t, kv_a, c.from, K), clime_weight(m, norm), b->pos + c.from,
+                                clime_train_rows(t, t->dq, c.from, Q), clime_train_rows(t, t->dk, c.from, K),
+                                clime_train_rows(t, t->dqkv, c.from, m->heads.H * m->cfg.Dh),
+                                clime_train_rows(t, t->dv, c.from, K), c.grad ? c.grad : t->unread); /* weight += */
 }
 
 /* t->dv holds the gradient of kv_a; o, which nothing reads any more, the part of ln1's that comes through it. */
@@ -104,15 +138,12 @@ void clime_latent_backward(struct clime_train *t, int l, const struct clime_batc
     clime_train_weight_grad(t, T, t->dres, a[CLIME_ACT_HEADS], w[CLIME_W_O]); /* weight += */
     ops->gemm_dx(d, T, t->dres, &m->matrix[w[CLIME_W_O]], t->dqkv);           /* dqkv = */
     attention_backward(t, l, b, a);                                           /* dq, dk, dqkv = */
-    ops->latent_rope_bwd(d, T, &m->heads, &m->cfg.latent, &m->rope, m->cfg.eps, a[CLIME_ACT_KV_A],
-                         clime_weight(m, w[CLIME_W_KV_A_NORM]), b->pos, t->dq, t->dk, t->dqkv, t->dv,
-                         clime_train_norm_grad(t, w[CLIME_W_KV_A_NORM])); /* the rest of dqkv = , dv = , weight += */
+    rope_backward(t, l, b, a[CLIME_ACT_KV_A]); /* the rest of dqkv = , dv = , weight += */
     if (w[CLIME_W_Q_A] >= 0) {
         clime_train_weight_grad(t, T, t->dqkv, a[CLIME_ACT_Q_A_NORM], w[CLIME_W_QKV]); /* weight += */
         ops->gemm_dx(d, T, t->dqkv, &m->matrix[w[CLIME_W_QKV]], t->datt);              /* datt = */
-        ops->rmsnorm_bwd(d, T, m->cfg.q_rank, t->datt, a[CLIME_ACT_Q_A], clime_weight(m, w[CLIME_W_Q_A_NORM]),
-                         a[CLIME_ACT_RSTD_Q_A], NULL, t->datt,
-                         clime_train_norm_grad(t, w[CLIME_W_Q_A_NORM]));          /* datt = , weight += */
+        clime_train_norm_grad(t, T, m->cfg.q_rank, w[CLIME_W_Q_A_NORM], t->datt, a[CLIME_ACT_Q_A],
+                              a[CLIME_ACT_RSTD_Q_A], NULL, t->datt);              /* datt = , weight += */
         clime_train_weight_grad(t, T, t->datt, a[CLIME_ACT_LN1], w[CLIME_W_Q_A]); /* weight += */
         ops->gemm_dx(d, T, t->datt, &m->matrix[w[CLIME_W_Q_A]], t->dnorm);        /* dnorm = */
     } else {

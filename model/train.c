@@ -51,8 +51,7 @@ static size_t scratch_bytes(const struct clime_train *t) {
     const size_t rows = t->m->ops->scratch_bytes(&s);
     if (!t->context) return rows;
     s.T = t->o.max_rows;
-    s.heads.H = clime_context_heads(t->context);
-    s.heads.HK = s.heads.H * t->m->heads.HK / t->m->heads.H;
+    s.heads = clime_context_group(t->context);
     const size_t all = t->m->ops->scratch_bytes(&s);
     return all > rows ? all : rows;
 }
@@ -173,9 +172,9 @@ static void cut_rows(struct clime_train *t) {
     t->n_cuts = r->cuts / r->ranks;
     t->loss_from = xcalloc((size_t)r->cuts + 1, sizeof *t->loss_from);
     t->start = xcalloc((size_t)most_seqs(t) + 1, sizeof *t->start);
-    if (r->ranks == 1) return;
+    if (r->ranks == 1 && (r->cuts == 1 || !t->m->heads.Dv)) return;
     t->context = xcalloc(1, sizeof *t->context);
-    clime_context_init(t->context, t->m->ops, t->m->dev, &t->m->heads, r->ranks, r->rank, r->links);
+    clime_context_init(t->context, t->m->ops, t->m->dev, &t->m->heads, r->cuts, r->ranks, r->rank, r->links);
 }
 
 /* ---- experts that stay with their rank ---- */

@@ -129,16 +129,6 @@ static void derive_ranks(struct clime_learner_options *o) {
         o->model.dev.n_threads = clime_allowed_cores() > o->n_ranks ? clime_allowed_cores() / o->n_ranks : 1;
 }
 
-/* What of a layer does not go over cut rows yet. */
-static enum clime_err check_cuts(const struct clime_learner *l, struct clime_error *e) {
-    const struct clime_config *c = &l->model->cfg;
-    if (!c->latent.R) return CLIME_OK;
-    return clime_fail(
-        e, CLIME_ERR_INPUT,
-        "--context-parallel-size %d: %s has latent attention, which cannot be computed by several ranks yet",
-        l->opts.context_parallel, c->architecture);
-}
-
 /* Experts that stay with a rank each, of so many neighbours. */
 static enum clime_err check_experts(const struct clime_learner *l, struct clime_error *e) {
     const struct clime_learner_options *o = &l->opts;
@@ -174,7 +164,6 @@ static enum clime_err check_experts(const struct clime_learner *l, struct clime_
 static enum clime_err check_ranks(const struct clime_learner *l, struct clime_error *e) {
     const struct clime_learner_options *o = &l->opts;
     enum clime_err err = clime_lanes_check(o->gradient_lanes, o->context_parallel, o->n_ranks, e);
-    if (!err && o->context_parallel > 1) err = check_cuts(l, e);
     if (!err && o->expert_parallel > 1) err = check_experts(l, e);
     if (err || o->n_ranks == 1) return err;
     if (needs_critic(o) && o->context_parallel > 1)

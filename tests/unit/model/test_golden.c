@@ -347,9 +347,13 @@ static void test_ways(void **state) {
             int head_chunk, n_parts, cuts;
         } ways[] = {{7, 1, 1}, {1, 1, 1}, {0, 2, 1}, {0, 4, 1}, {5, 3, 1}, {0, 1, 2}, {7, 1, 4}, {0, 3, 8}};
         for (size_t k = 0; k < CLIME_COUNT(ways); k++) {
-            n_cuts = g.m->cfg.latent.R ? 1 : ways[k].cuts;
+            n_cuts = ways[k].cuts;
             run_parts(&g, CLIME_RECOMPUTE_NONE, ways[k].head_chunk, false, ways[k].n_parts, again, NULL, other);
             assert_memory_equal(logp, again, R * 4);
+            if (n_cuts > 1 && g.m->cfg.latent.R && g.dt == CLIME_BF16) {
+                compare_slices(&g, "grad", other); /* heads' groups round what they give to the latent's gradient */
+                continue;
+            }
             for (int s = 0; s < g.m->layout.n_slices; s++) {
                 const struct clime_slice *at = &g.m->layout.slices[s];
                 double d = distance(other + at->offset, grads + at->offset, at->n);
@@ -357,6 +361,8 @@ static void test_ways(void **state) {
             }
         }
         n_cuts = 1;
+        if (g.worst > 0)
+            print_message("%-13s cut, nearest to its limit: %.2f of it, %s\n", g.name, g.worst, g.worst_name);
         free(logp);
         free(again);
         free(grads);

@@ -100,15 +100,17 @@ static void same_weights_on_any_number_of_ranks(void **state) {
 /* Packs whose rows are cut: the cuts decide the weights, and not how many ranks have them. Packs of five sequences, of
  * one, of two, whose rows the cuts do not divide; cuts without loss rows; rounds that leave ranks without a pack; key
  * and value heads that ranks have two of, one or none; biases, norms of both kinds, frozen ones among them; heads that
- * are the embedding and others; experts, shared ones and frozen ones; all levels of recomputing. */
+ * are the embedding and others; experts, shared ones and frozen ones; latent attention with groups of one head, and
+ * with one that has none; all levels of recomputing. */
 static void same_weights_on_any_number_of_ranks_that_share_a_pack(void **state) {
-    static const char *const names[] = {"qwen3", "qwen2", "llama", "glm4", "qwen3_moe", "glm4_moe"};
+    static const char *const names[] = {"qwen3",     "qwen2",    "llama",       "glm4",
+                                        "qwen3_moe", "glm4_moe", "deepseek_v3", "moonlight"};
     static const char *frozen[] = {"k_proj", "embed_tokens", "layers.0.mlp", "q_norm"};
-    enum { FAMILIES = CLIME_COUNT(names) };
+    enum { FAMILIES = CLIME_COUNT(names), LATENT = 6 };
     (void)state;
     for (int i = 0; i < 2 * FAMILIES + 3; i++) { /* the last with frozen tensors: qwen3 twice, qwen3_moe */
-        const int name = i < 2 * FAMILIES ? i / 2 : (i - 2 * FAMILIES) / 2 * 4, cuts = i % 4 < 2 ? 4 : 2,
-                  tokens = cuts == 4 ? 100 : 45;
+        const int name = i < 2 * FAMILIES ? i / 2 : (i - 2 * FAMILIES) / 2 * 4,
+                  cuts = i % 4 < 2 || name >= LATENT ? 4 : 2, tokens = cuts == 4 ? 100 : 45;
         char alone[65], uncut[65], hex[65];
         struct clime_learner_options o = ranks_of(names[name], i % 2 ? "f32" : "bf16", 1, 4);
         o.recompute = (enum clime_recompute)(i % 3);
@@ -198,7 +200,8 @@ static void the_plan_says_what_is_taken(void **state) {
     (void)state;
     for (int i = 0; i < 16; i++) {
         const char *name = (i & 12) == 8 ? "qwen2" : "qwen3_moe";
-        struct clime_learner_options o = ranks_of(i & 1 ? "glm4" : name, i & 2 ? "f32" : "bf16", 2, 4);
+        struct clime_learner_options o =
+            ranks_of(i & 1 ? (i & 8 ? "deepseek_v3" : "glm4") : name, i & 2 ? "f32" : "bf16", 2, 4);
         o.shard_weights = i & 4 ? CLIME_SHARD_ON : CLIME_SHARD_OFF;
         o.context_parallel = i & 8 ? 2 + (i & 2) : 0;
         own_memory = true;
@@ -296,7 +299,6 @@ static void what_cannot_be_shared_is_refused(void **state) {
                  {2, 4, true, true, "--shard-weights on: with --colocate"},
                  {4, 4, false, false, "--context-parallel-size 3: a power of two", 3},
                  {2, 2, false, false, "--context-parallel-size 4: it must divide the 2 lanes", 4},
-                 {2, 2, false, false, "has latent attention, which cannot", 2, "deepseek_v3"},
                  {2, 2, false, false, "with --context-parallel-size 2 every rank must have all", 2, "qwen3_moe", 2}};
     struct clime_learner *l;
     struct clime_error e;
