@@ -120,6 +120,7 @@ static void truncate_prompt(const struct clime_server *s, struct clime_prompt *p
     if (keep == 0 || (int64_t)p->ids.len <= keep) return;
     memmove(p->ids.data, p->ids.data + p->ids.len - keep, (size_t)keep * sizeof *p->ids.data);
     p->ids.len = (size_t)keep;
+    p->cut = true;
 }
 
 enum clime_err clime_generation_encode(struct clime_generation *gen, struct clime_error *e) {

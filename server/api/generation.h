@@ -12,6 +12,7 @@
 struct clime_prompt {
     bool is_text;
     bool add_special; /* text or chat: with what the tokenizer's post-processor adds */
+    bool cut;         /* ids are less than the text has */
     int64_t truncate; /* truncate_prompt_tokens: keep the last so many; -1 = as many as fit; 0 = all */
     struct clime_str text;
     const struct clime_chat_prompt *chat; /* not NULL: a conversation to render */

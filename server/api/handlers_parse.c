@@ -5,6 +5,7 @@
 
 #include "server/api/fields.h"
 #include "server/server.h"
+#include "text/chat/conversation.h"
 
 struct parse_request {
     struct clime_arena arena;
@@ -109,6 +110,7 @@ void clime_handle_parse_function_call(struct clime_http_request *rq, void *conte
         err = clime_fail(&e, CLIME_ERR_INPUT, "there is no tool_call_parser %s", name);
     else if (!err && !r.how.calls)
         err = clime_fail(&e, CLIME_ERR_INPUT, "tool_call_parser is missing, and the chat template shows none");
+    if (!err) err = clime_chat_functions(r.tools, &r.arena, &r.tools, &e);
     if (!err && r.tools.len > 0 && !clime_lenient_nothing(r.tools))
         err = clime_tools_read(r.tools, &r.arena, &r.read_tools, &e);
     r.how.tools = &r.read_tools;

@@ -134,7 +134,8 @@ enum clime_err clime_messages_parse(struct clime_generation *gen, bool counts, s
                                                     : "{\"enable_thinking\":false,\"thinking\":false}");
     m->r.parallel_calls = !m->one_call;
     struct clime_arena *a = &gen->job->arena;
-    enum clime_err err = clime_messages_conversation(m->system, m->messages, a, &m->r.prompt.messages, e);
+    enum clime_err err =
+        clime_messages_conversation(m->system, m->messages, a, &m->r.prompt.messages, &m->r.prompt.continue_final, e);
     if (!err) err = clime_messages_functions(m->tools, a, &m->r.prompt.tools, e);
     return err ? err : clime_openai_settle(gen, &m->r, e);
 }

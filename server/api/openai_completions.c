@@ -52,11 +52,11 @@ static struct position position_at(const struct clime_output *o, size_t i, bool 
     return (struct position){o->ids[i], true, o->prompt_logp[k], o->prompt_extra ? o->prompt_extra[k] : NULL};
 }
 
-/* The prompt's own text where it came as text. */
+/* The prompt's own text where it came as text, and whole. */
 static void prompt_text(const struct clime_output *o, struct clime_buf *out) {
     const struct clime_openai_request *r = o->job->endpoint;
     const struct clime_prompt *p = &r->prompts[o->prompt];
-    if (p->is_text)
+    if (p->is_text && !p->cut)
         clime_buf_add(out, p->text.ptr, p->text.len);
     else
         clime_tokenizer_decode(o->job->tokenizer, o->ids, (size_t)o->n_prompt, false, out);

@@ -290,6 +290,8 @@ enum clime_err clime_openai_parse(struct clime_generation *gen, bool chat, struc
     e->code = CLIME_OK;
     read_body(gen, r, e);
     if (e->code) return e->code;
+    if (r->top > 0 && !r->logprobs)
+        return clime_fail(e, CLIME_ERR_INPUT, "top_logprobs needs logprobs: true, which shows them");
     struct clime_str tools = r->prompt.tools;
     if (clime_custom_tool_any(tools)) r->custom_tools = tools;
     enum clime_err err = chat ? clime_chat_functions(tools, &gen->job->arena, &r->prompt.tools, e) : CLIME_OK;

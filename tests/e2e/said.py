@@ -61,6 +61,12 @@ def beside(ids, *texts):
     return {k: v for k, v in say(ids, *texts).items() if k in ("logit_bias", "presence_penalty", "frequency_penalty")}
 
 
+def at_once(s, model):
+    """A bias that keeps a model from reasoning first, token by token or in one: a forced call then begins the reply."""
+    (h,) = s.json("/tokenize", {"prompt": "h", "add_special_tokens": False})["tokens"]
+    return {"logit_bias": {str(h): -100, str(model[1][THOUGHT]): -100}}
+
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     return make_model(tmp_path_factory.mktemp("said"), EXTRA, TEMPLATE)

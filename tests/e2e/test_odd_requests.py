@@ -74,7 +74,7 @@ def test_a_reply_that_is_begun(s):
         same = s.json("/apply_template", {"messages": [asked, {"role": "assistant", "content": "So"}], "continue_final_message": True,
                                           "add_special_tokens": False})["count"]  # fmt: skip
         assert begun == count({"role": "assistant", "content": "So"}) == same
-        reply = client.messages.create(model="", max_tokens=3, temperature=0, messages=[asked, {"role": "assistant", "content": "So"}])
+        reply = client.messages.create(model="", max_tokens=3, extra_body={"temperature": 0}, messages=[asked, {"role": "assistant", "content": "So"}])
         chat = s.json("/v1/chat/completions", CHAT | {"max_tokens": 3, "continue_final_message": True, "messages": [asked, {"role": "assistant", "content": "So"}]})
         assert reply.content[0].text == chat["choices"][0]["message"]["content"] and reply.usage.input_tokens + (reply.usage.cache_read_input_tokens or 0) == same
         use = {"type": "tool_use", "id": "c", "name": "now", "input": {}}

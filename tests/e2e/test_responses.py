@@ -6,7 +6,7 @@ import re
 import openai
 import pytest
 from programs import program, server
-from said import ARGUMENTS, BROKEN, CALL, HALT, PATCH, SECOND, THOUGHT, TOOLS, beside, model, s  # noqa: F401
+from said import ARGUMENTS, BROKEN, CALL, HALT, PATCH, SECOND, THOUGHT, TOOLS, at_once, beside, model, s  # noqa: F401
 
 FLAT_TOOLS = [{"type": "function", "strict": False} | t["function"] for t in TOOLS]
 
@@ -242,7 +242,7 @@ def test_allowed_tools(client, s, model):
     assert kinds(client.responses.create(**body, tool_choice=allowed("auto", "now", "get"))) == [("message", "Let me."), ("get", ARGUMENTS), ("now", "{}")]
     nothing = {"type": "function", "name": "now", "parameters": {"type": "object", "properties": {}, "additionalProperties": False}}
     must = client.responses.create(model="", input="Well?", max_output_tokens=100, tools=[FLAT_TOOLS[0], nothing],
-                                   tool_choice=allowed("required", "now"), parallel_tool_calls=False)  # fmt: skip
+                                   tool_choice=allowed("required", "now"), parallel_tool_calls=False, extra_body=at_once(s, model))  # fmt: skip
     assert [i.name for i in must.output] == ["now"] and must.status == "completed"
     with client.responses.stream(**body, tool_choice=allowed("auto", "now")) as stream:
         seen = list(stream)
@@ -287,7 +287,7 @@ def test_bad_requests(client, s):
         ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input_image"),
         ({"input": [{"role": "nobody", "content": "a"}]}, "nobody"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "item_reference"),
-        ({"input": [{"role": "user", "content": "a"}, {"type": "function_call", "name": "f"}]}, "input[1]"),
+        ({"input": [{"role": "user", "content": "a"}, {"type": "function_call", "arguments": "{}"}]}, "input[1]"),
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
         ({"background": True}, "background"),
         ({"input": [{"type": "custom_tool_call", "name": "f"}]}, "input[0]"),

@@ -7,7 +7,7 @@ import re
 import openai
 import pytest
 from programs import DATA, program, run, server
-from said import ARGUMENTS, BROKEN, CALL, HALT, PATCH, SECOND, THOUGHT, TOOLS, make_model, model, s, say  # noqa: F401
+from said import ARGUMENTS, BROKEN, CALL, HALT, PATCH, SECOND, THOUGHT, TOOLS, at_once, make_model, model, s, say  # noqa: F401
 
 
 def ask(model, *texts, **more):
@@ -186,7 +186,7 @@ def test_custom_tools(s, model):
     got, reason, deltas = stream(s, body)
     assert got["content"] == CALL[0] + CALL[1] and reason == "length" and not any("tool_calls" in d for d in deltas)
     forced = {"messages": body["messages"], "tools": NESTED, "tool_choice": {"type": "custom", "custom": {"name": "now"}}, "max_tokens": 60}
-    message, _ = reply(s, forced)  # all of it, or as far as it came
+    message, _ = reply(s, forced | at_once(s, model))  # all of it, or as far as it came
     begun = (message["content"] or "").startswith('<tool_call>\n{"name": "now", "arguments": {')
     assert begun or message["tool_calls"][0]["custom"]["name"] == "now"
     for bad in ({"tools": [{"type": "custom"}]}, {"tools": [{"type": "custom", "custom": {}}]},
@@ -208,7 +208,7 @@ def test_allowed_tools(s, model):
     assert usage(body | some("auto", "now")) == usage(body | {"tools": TOOLS[1:]})
     assert usage(body | some("auto")) == usage(body | {"tools": None})
     tools = [TOOLS[0], NESTED[0], NOTHING]
-    message, reason = reply(s, {"messages": body["messages"], "tools": tools, "max_tokens": 100, "parallel_tool_calls": False} | some("required", "now"))
+    message, reason = reply(s, {"messages": body["messages"], "tools": tools, "max_tokens": 100, "parallel_tool_calls": False} | some("required", "now") | at_once(s, model))
     assert [c["function"]["name"] for c in message["tool_calls"]] == ["now"] and reason == "tool_calls"
     for bad, word in ((some("auto", "none"), "none"), (some("most", "now"), "mode"), (some("required"), "tools"),
                       ({"tool_choice": {"type": "allowed_tools"}}, "mode"), (some("auto", "now") | {"tools": None}, "tools"),

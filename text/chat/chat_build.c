@@ -126,6 +126,10 @@ void clime_chat_build_called(struct clime_chat_build *b, struct clime_str id, st
     clime_jw_close(&w);
 }
 
+bool clime_chat_build_speaks(const struct clime_chat_build *b) {
+    return b->speaking && b->content.len > 0 && b->calls.len == 0;
+}
+
 enum clime_err clime_chat_build_end(struct clime_chat_build *b, struct clime_arena *a, struct clime_str *messages,
                                     struct clime_error *e) {
     begin(b);

@@ -29,6 +29,9 @@ void clime_chat_build_thought(struct clime_chat_build *b, struct clime_str text)
 void clime_chat_build_called(struct clime_chat_build *b, struct clime_str id, struct clime_str name,
                              struct clime_str arguments);
 
+/* Whether the newest message is a text of the assistant's, without a call. */
+bool clime_chat_build_speaks(const struct clime_chat_build *b);
+
 /* Ends the array; *messages is a copy in the arena. CLIME_ERR_LIMIT. */
 enum clime_err clime_chat_build_end(struct clime_chat_build *b, struct clime_arena *a, struct clime_str *messages,
                                     struct clime_error *e);

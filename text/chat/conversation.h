@@ -11,9 +11,10 @@
 /* Responses: input is raw JSON (a text or a list of items), instructions a text (empty = none). */
 enum clime_err clime_responses_conversation(struct clime_str input, struct clime_str instructions,
                                             struct clime_arena *a, struct clime_str *messages, struct clime_error *e);
-/* Messages: both raw JSON; system may be empty. */
+/* Messages: both raw JSON; system may be empty. *begun: the last message is the assistant's, and the reply goes on with
+ * it. */
 enum clime_err clime_messages_conversation(struct clime_str system, struct clime_str list, struct clime_arena *a,
-                                           struct clime_str *messages, struct clime_error *e);
+                                           struct clime_str *messages, bool *begun, struct clime_error *e);
 
 /* Tools to functions. raw: JSON, may be empty; *tools is set unless it asks for nothing. Those of chat completions stay
  * as they came, byte for byte, but for custom ones (custom_tools.h). */

@@ -114,7 +114,7 @@ static bool read_message(struct reader *rd, struct clime_json *j) {
 }
 
 enum clime_err clime_messages_conversation(struct clime_str system, struct clime_str list, struct clime_arena *a,
-                                           struct clime_str *messages, struct clime_error *e) {
+                                           struct clime_str *messages, bool *begun, struct clime_error *e) {
     struct reader rd = {.arena = a, .error = e};
     enum clime_err err = CLIME_OK;
     clime_chat_build_begin(&rd.build);
@@ -134,6 +134,7 @@ enum clime_err clime_messages_conversation(struct clime_str system, struct clime
         if (!clime_json_end(&j)) err = clime_error_prefix(e, "messages[%d]", n);
         if (!err && n == 0) err = clime_fail(e, CLIME_ERR_INPUT, "messages is empty");
     }
+    *begun = clime_chat_build_speaks(&rd.build);
     if (!err) err = clime_chat_build_end(&rd.build, a, messages, e);
     clime_buf_free(&rd.text);
     clime_buf_free(&rd.asked);

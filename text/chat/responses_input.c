@@ -71,9 +71,9 @@ static void add_custom(struct reader *rd, const struct item *it) {
 static bool add_item(struct reader *rd, struct clime_json *j, const struct item *it) {
     if (it->type.len == 0 || clime_str_is(it->type, "message")) return add_message(rd, j, it);
     if (clime_str_is(it->type, "function_call")) {
-        if (it->name.len == 0 || it->arguments.len == 0)
-            return clime_json_bad(j, "a function_call needs name and arguments");
-        clime_chat_build_called(&rd->build, it->call_id, it->name, it->arguments);
+        if (it->name.len == 0) return clime_json_bad(j, "a function_call needs its name");
+        clime_chat_build_called(&rd->build, it->call_id, it->name,
+                                it->arguments.len > 0 ? it->arguments : clime_str_of("\"\""));
         return true;
     }
     if (clime_str_is(it->type, "custom_tool_call")) {
@@ -149,6 +149,7 @@ static void read_tool(struct clime_json *j, struct clime_jw *w) {
     if (!j->failed && has_no_schema(type))
         clime_json_bad(j, "the model would not know the arguments of " CLIME_STR_FMT ": give it as a function",
                        CLIME_STR_ARG(type));
+    if (!j->failed && type.len == 0) clime_json_bad(j, "a tool needs its type: function or custom");
     bool custom = clime_str_is(type, "custom");
     if (!j->failed && (custom || clime_str_is(type, "function"))) clime_function_write(&again, custom, w);
 }

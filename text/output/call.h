@@ -14,7 +14,6 @@
 #include "common/json/walk.h"
 #include "text/output/tools.h"
 
-#define CLIME_MAX_CALL_NAME 256 /* bytes */
 #define CLIME_MAX_CALL_FORMS 2
 
 struct clime_parse;

@@ -20,9 +20,7 @@ struct clime_call *clime_call_of(struct clime_parse *p) {
 }
 
 static bool name_fits(const struct clime_parse *p, struct clime_str name) {
-    if (name.len == 0 || name.len > CLIME_MAX_CALL_NAME) return false;
-    for (size_t i = 0; i < name.len; i++)
-        if (clime_is_space(name.ptr[i]) || strchr("\"\\{}<>()[]", name.ptr[i])) return false;
+    if (!clime_tool_name_fits(name)) return false;
     bool asked = (p->reader.form->bare || p->how.only_known) && p->how.tools && p->how.tools->n > 0;
     return !asked || clime_tools_find(p->how.tools, name);
 }

@@ -142,6 +142,13 @@ static void read_tool(struct clime_json *j, struct clime_tool *t, bool inner) {
     }
 }
 
+bool clime_tool_name_fits(struct clime_str name) {
+    if (name.len == 0 || name.len > CLIME_MAX_CALL_NAME) return false;
+    for (size_t i = 0; i < name.len; i++)
+        if (!name.ptr[i] || strchr(" \t\r\n\"\\{}<>()[]", name.ptr[i])) return false;
+    return true;
+}
+
 enum clime_err clime_tools_read(struct clime_str json, struct clime_arena *a, struct clime_tools *out,
                                 struct clime_error *e) {
     struct clime_json j;
@@ -152,7 +159,14 @@ enum clime_err clime_tools_read(struct clime_str json, struct clime_arena *a, st
         if (!(tools = grow(&j, tools, out->n, sizeof *tools))) break;
         tools[out->n] = (struct clime_tool){.n_params = 0};
         read_tool(&j, &tools[out->n], false);
-        if (!j.failed && tools[out->n].name.len == 0) clime_json_bad(&j, "tool %d has no function with a name", out->n);
+        if (!j.failed && tools[out->n].name.len == 0)
+            clime_json_bad(&j, "tool %d has no function with a name", out->n);
+        else if (!j.failed && !clime_tool_name_fits(tools[out->n].name))
+            clime_json_bad(
+                &j,
+                "the name of tool %d: at most %d bytes without white space, quotes, backslashes and brackets, "
+                "or no call of it could be told from text",
+                out->n, CLIME_MAX_CALL_NAME);
         out->at = tools;
         out->n++;
     }

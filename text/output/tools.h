@@ -9,6 +9,8 @@
 #include "common/buf.h"
 #include "common/json/scan.h"
 
+#define CLIME_MAX_CALL_NAME 256 /* bytes */
+
 /* Types of JSON schema as bits. */
 enum clime_tool_type {
     CLIME_TYPE_NULL = 1,
@@ -36,6 +38,9 @@ struct clime_tools {
     const struct clime_tool *at;
     int n;
 };
+
+/* Whether a call of that name can be told from text: it has no white space, quotes, backslashes and brackets. */
+bool clime_tool_name_fits(struct clime_str name);
 
 /* Reads the value of `tools`: a list of {"type": "function", "function": {"name", "parameters"}}, or of the inner
  * objects. CLIME_ERR_INPUT names what is wrong. */

@@ -47,28 +47,43 @@ static void write_arguments(struct chat *c, struct clime_str text, bool given_te
         clime_jw_raw(&c->w, text);
 }
 
+/* Clients have nothing, null or an empty text for a function that takes nothing. */
+static void no_arguments(struct chat *c) {
+    write_arguments(c, clime_str_of("{}"), true);
+}
+
 static void arguments(struct chat *c) {
-    struct clime_str text;
+    struct clime_str text = {NULL, 0};
     bool given_text = clime_json_peek(&c->j) == CLIME_JSON_STRING, fine;
+    if (clime_json_peek(&c->j) == CLIME_JSON_NULL) {
+        if (clime_json_null(&c->j)) no_arguments(c);
+        return;
+    }
     if (given_text)
-        fine = clime_json_string(&c->j, &text) && is_object(c, text);
+        fine = clime_json_string(&c->j, &text) && (text.len == 0 || is_object(c, text));
     else
         fine = clime_json_peek(&c->j) == CLIME_JSON_OBJECT && clime_json_skip(&c->j, &text);
-    if (fine)
-        write_arguments(c, text, given_text);
-    else
+    if (!fine)
         BAD(c, ": arguments of a tool call must be a JSON object");
+    else if (text.len == 0)
+        no_arguments(c);
+    else
+        write_arguments(c, text, given_text);
 }
 
 static void function(struct chat *c) {
     struct clime_str key;
+    bool any = false;
     clime_jw_object(&c->w);
     for (clime_json_object(&c->j); clime_json_key(&c->j, &key);) {
-        if (clime_str_is(key, "arguments"))
+        if (clime_str_is(key, "arguments")) {
+            any = true;
             arguments(c);
-        else
+        } else {
             copy_value(c, key);
+        }
     }
+    if (!any && !c->j.failed) no_arguments(c);
     clime_jw_close(&c->w);
 }
 
@@ -102,8 +117,11 @@ static void custom(struct chat *c) {
 
 static void call(struct chat *c) {
     struct clime_str member, raw;
+    bool named = false; /* templates of the older form have the name in the call itself */
     clime_jw_object(&c->w);
     for (clime_json_object(&c->j); clime_json_key(&c->j, &member);) {
+        named =
+            named || clime_str_is(member, "function") || clime_str_is(member, "custom") || clime_str_is(member, "name");
         if (clime_str_is(member, "function")) {
             clime_jw_key_str(&c->w, member);
             function(c);
@@ -115,6 +133,7 @@ static void call(struct chat *c) {
             clime_jw_raw(&c->w, is_custom ? clime_str_of("\"function\"") : raw);
         }
     }
+    if (!named && !c->j.failed) BAD(c, ": a tool call needs a function, an object with its name and arguments");
     clime_jw_close(&c->w);
 }
 

@@ -23,7 +23,7 @@ unsigned clime_chat_takes(const struct clime_template *t);
 /* Appends the array of messages to out (as JSON) with these changes, all else as it was:
  *   - tool_calls[].function.arguments: must be a JSON object or a string that holds one. A string stays one where the
  *     template takes texts, so that what a model wrote comes back byte for byte; an object stays one where it takes
- *     objects; otherwise the one becomes the other;
+ *     objects; otherwise the one becomes the other; absent, null and an empty text are an object without members;
  *   - a call of a custom tool is one of a function (custom_tools.h);
  *   - content: a list of parts becomes its texts joined by newlines, unless the template takes parts; null or absent
  *     becomes "";

@@ -314,6 +314,7 @@ static enum clime_err convert(struct clime_env_body *b, const struct raw *raw, b
     struct clime_env_ask *a = &b->ask;
     struct clime_str given = a->tools;
     enum clime_err rc = CLIME_OK;
+    bool begun = false;
     switch (b->api) {
     case CLIME_ENV_GENERATE:
         if (b->stream) return clime_fail(e, CLIME_ERR_INPUT, "stream: a session's /generate answers whole");
@@ -337,7 +338,10 @@ static enum clime_err convert(struct clime_env_body *b, const struct raw *raw, b
     case CLIME_ENV_COUNT:
         if (b->threaded) return clime_fail(e, CLIME_ERR_INPUT, "a thread is not kept");
         if (!raw->messages.len) return clime_fail(e, CLIME_ERR_INPUT, "messages: missing");
-        rc = clime_messages_conversation(raw->system, raw->messages, &b->arena, &a->messages, e);
+        rc = clime_messages_conversation(raw->system, raw->messages, &b->arena, &a->messages, &begun, e);
+        if (!rc && begun)
+            rc = clime_fail(e, CLIME_ERR_INPUT,
+                            "messages: the last is the assistant's; a session's policy begins itself");
         a->tools = (struct clime_str){NULL, 0};
         if (!rc) rc = clime_messages_functions(given, &b->arena, &a->tools, e);
     }
