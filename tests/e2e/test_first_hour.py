@@ -187,7 +187,10 @@ def test_port_in_use(model, tmp_path, taken_port):
     says = [f"port {taken_port}", "in use"]
     refused("clime-server", ["--model-path", model, "--port", taken_port], *says)
     refused("clime-server", ["--model-path", model, "--port", 0, "--health-port", taken_port], *says)
+    refused("clime-server", ["--model-path", model, "--host", "localhost", "--port", taken_port], *says)
     refused("clime-router", ["--port", taken_port], *says)
+    for name, words in (("clime-server", ["--model-path", model]), ("clime-router", [])):
+        refused(name, [*words, "--host", "no.such.host.invalid", "--port", 0], "no.such.host.invalid")
     data = prompts(tmp_path / "data.jsonl", {"input": "1", "label": "1"})
     words = rl(model, data, tmp_path / "run", "--environment", environment_port=taken_port, rollout_max_context_len=64)
     refused("clime-train", words, "--environment-port", *says)
@@ -224,6 +227,33 @@ def test_a_folder_with_a_slash_at_its_end(model, tmp_path):
     assert run("clime-train", "init", f"{tmp_path}/new/")[0] == 0
     assert sorted(os.listdir(tmp_path)) == ["data.jsonl", "new", "out"]
     assert sorted(os.listdir(tmp_path / "out")) == sorted(os.listdir(tmp_path / "new"))
+
+
+def test_prompts_that_fill_the_model(model, tmp_path):
+    """Told before the run, and how they are left out; the servers would refuse them one after another."""
+    data = prompts(tmp_path / "data.jsonl", {"input": "1", "label": "1"}, {"input": "1" * 5000, "label": "1"})
+    status, _, err = run("clime-train", *rl(model, data, tmp_path / "run", "--explain"))
+    assert status == 0 and "1 of 2 prompts leave no room for an answer" in err and "--rollout-max-prompt-len" in err, err
+    status, _, err = run("clime-train", *rl(model, data, tmp_path / "run", "--explain", rollout_max_prompt_len=100))
+    assert status == 0 and "no room" not in err, err
+
+
+def test_reward_without_what_it_needs_is_not_passed_over(tmp_path):
+    data = prompts(tmp_path / "data.jsonl", {"prompt": "1", "label": "1"})
+    refused("clime-train", ["data", data, "--label-key", "label", "--rm-type", "exact"], "--rm-type", "--hf-checkpoint")
+    refused("clime-train", ["data", data, "--label-key", "label", "--hf-checkpoint", tmp_path, "--rm-type", "exat"], "exat")
+
+
+@pytest.mark.parametrize("word, program", [("bfloat16", "clime-train"), ("bf16", "clime-server"), ("fp16", "clime-train")])
+def test_types_have_both_their_names(model, tmp_path, word, program):
+    data = prompts(tmp_path / "data.jsonl", {"input": "1", "label": "1"})
+    if word == "fp16":
+        refused(program, rl(model, data, tmp_path / "run", dtype=word), "--dtype", "fp16", "bf16")
+    elif program == "clime-train":
+        status, _, err = run(program, *rl(model, data, tmp_path / "run", "--explain", dtype=word))
+        assert status == 0, err
+    else:
+        assert run(program, "--dtype", word, "--print-routes")[0] == 0
 
 
 def test_export_of_what_is_no_checkpoint(model, tmp_path):
