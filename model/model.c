@@ -284,6 +284,17 @@ void clime_model_pieces_close(struct clime_model_pieces *p) {
 
 /* ---- open ---------------------------------------------------------------------------------------------------- */
 
+static bool dtype_of(const char *name, enum clime_dtype *dt) {
+    *dt = !strcmp(name, "f32") || !strcmp(name, "float32") ? CLIME_F32 : CLIME_BF16;
+    return *dt == CLIME_F32 || !strcmp(name, "bf16") || !strcmp(name, "bfloat16");
+}
+
+enum clime_err clime_model_check_dtype(const char *name, struct clime_error *e) {
+    enum clime_dtype dt;
+    if (!strcmp(name, "auto") || dtype_of(name, &dt)) return CLIME_OK;
+    return clime_fail(e, CLIME_ERR_INPUT, "--dtype: '%.40s' is none of auto, bf16 (bfloat16) and f32 (float32)", name);
+}
+
 /* auto: the checkpoint's type where the device computes in it, else bf16. */
 static enum clime_err choose_dtype(const char *name, const struct clime_config *c, const struct clime_ops *ops,
                                    enum clime_dtype *dt, struct clime_error *e) {
@@ -293,14 +304,9 @@ static enum clime_err choose_dtype(const char *name, const struct clime_config *
             LOG_INFO("model: the fp32 checkpoint is converted to bf16, the type that %s computes in", ops->name);
             *dt = CLIME_BF16;
         }
-    } else if (strcmp(name, "bf16") == 0) {
-        *dt = CLIME_BF16;
-    } else if (strcmp(name, "f32") == 0) {
-        *dt = CLIME_F32;
-    } else {
-        return clime_fail(e, CLIME_ERR_INPUT, "dtype '%.40s': must be auto, bf16 or f32", name);
+        return CLIME_OK;
     }
-    return CLIME_OK;
+    return dtype_of(name, dt) ? CLIME_OK : clime_model_check_dtype(name, e);
 }
 
 enum clime_err clime_model_operations(const struct clime_ops *ops, const struct clime_config *c,

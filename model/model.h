@@ -111,7 +111,7 @@ struct clime_model {
 
 struct clime_model_options {
     const char *device;           /* "auto", "cpu", "cuda" */
-    const char *dtype;            /* "auto" (the checkpoint's), "bf16", "f32" */
+    const char *dtype;            /* "auto" (the checkpoint's), "bf16" or "bfloat16", "f32" or "float32" */
     struct clime_dev_options dev; /* dt is set by open */
     int max_pos;                  /* length of the rotary table; 0 = the config's max_pos */
     bool no_weights;              /* open without any; they come by clime_model_set, _copy or _map */
@@ -120,6 +120,9 @@ struct clime_model_options {
     bool whole_experts;           /* over ranks: of experts a rank has some whole, not rows of all (ranks.h) */
     int rank, n_ranks;            /* of a group that shares the model; 0 of 0 or 1: alone */
 };
+
+/* What a user gave as a type, at a program's start: one that model options know, or CLIME_ERR_INPUT. */
+enum clime_err clime_model_check_dtype(const char *name, struct clime_error *e);
 
 /* In two steps, for who must know what fits before anything is allocated: prepare reads DIR's configuration, opens the
  * device and plans (clime_plan_bytes(&m->plan) is what load will take); load allocates and reads the weights. */

@@ -12,7 +12,7 @@
 #include "text/output/output_parser.h"
 
 const char *const clime_device_names[] = {"auto", "cpu", "cuda"};
-const char *const clime_dtype_names[] = {"auto", "bf16", "f32"};
+const char *const clime_dtype_names[] = {"auto", "bf16", "f32", "bf16", "f32"};
 
 #define MAX_OPTIONS (CLIME_SERVER_MAX_INERT + 80)
 #define MOST_GPU 63
@@ -98,7 +98,7 @@ static int make_table(struct clime_server_options *o, struct clime_opt *t) {
          .type = CLIME_OPT_CHOICE,
          .value = &o->dtype,
          .def = "auto",
-         .choices = "auto|bfloat16|float32",
+         .choices = "auto|bf16|f32|bfloat16|float32",
          .help = "type of weights and activations (auto: the checkpoint's)"},
         {.name = "threads",
          .first = true,

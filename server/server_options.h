@@ -16,7 +16,7 @@ struct clime_server_options {
     int load_format; /* choice auto|none */
     /* device */
     int device; /* choice auto|cpu|cuda */
-    int dtype;  /* choice auto|bfloat16|float32 */
+    int dtype;  /* of clime_dtype_names */
     const char *isa;
     const char *gpus;       /* "4", "4,6" */
     int gpu;                /* the first */

@@ -20,12 +20,18 @@ static int try_bind(const struct addrinfo *a) {
 }
 
 enum clime_err clime_http_port_check(const char *option, const char *host, int port, struct clime_error *e) {
-    struct addrinfo hints = {.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV, .ai_socktype = SOCK_STREAM}, *a = NULL;
+    const struct addrinfo hints = {.ai_family = strchr(host, ':') ? AF_INET6 : AF_INET, /* as CivetWeb takes them */
+                                   .ai_flags = AI_NUMERICSERV,
+                                   .ai_socktype = SOCK_STREAM};
+    struct addrinfo *a = NULL;
     char number[16];
-    if (port <= 0) return CLIME_OK;
+    if (port < 0) return CLIME_OK;
     snprintf(number, sizeof number, "%d", port);
-    if (getaddrinfo(host, number, &hints, &a)) return CLIME_OK; /* the server says what is wrong with the host */
-    int why = try_bind(a);
+    int unknown = getaddrinfo(host, number, &hints, &a);
+    if (unknown)
+        return clime_fail(e, CLIME_ERR_INPUT, "--%s: %s is no address to listen on: %s", option, host,
+                          gai_strerror(unknown));
+    int why = port ? try_bind(a) : 0;
     freeaddrinfo(a);
     if (!why) return CLIME_OK;
     if (why == EADDRINUSE)

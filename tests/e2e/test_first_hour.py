@@ -241,7 +241,6 @@ def test_prompts_that_fill_the_model(model, tmp_path):
 def test_reward_without_what_it_needs_is_not_passed_over(tmp_path):
     data = prompts(tmp_path / "data.jsonl", {"prompt": "1", "label": "1"})
     refused("clime-train", ["data", data, "--label-key", "label", "--rm-type", "exact"], "--rm-type", "--hf-checkpoint")
-    refused("clime-train", ["data", data, "--label-key", "label", "--hf-checkpoint", tmp_path, "--rm-type", "exat"], "exat")
 
 
 @pytest.mark.parametrize("word, program", [("bfloat16", "clime-train"), ("bf16", "clime-server"), ("fp16", "clime-train")])

@@ -206,6 +206,9 @@ static enum clime_err look(const struct clime_data_command *c, struct clime_erro
     static struct clime_look l;
     struct clime_buf out;
     bool fits = true;
+    if (!c->hf_checkpoint && (c->reward.type || c->reward.command || c->reward.url || c->reward.library))
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "the reward (--rm-type) is tried on prompts as they are loaded: give --hf-checkpoint DIR");
     clime_buf_init(&out, MAX_OUTPUT);
     enum clime_err rc = check_output(c, e);
     for (int i = 0; i < c->n_files && !rc; i++) rc = clime_look_add(&l, c->files[i], e);

@@ -69,7 +69,9 @@ static void count_cuts(const struct clime_data_command *c, const struct clime_da
                          c->max_prompt_len);
     clime_buf_printf(out, "  the model takes %d tokens: %d prompts have no room for %" PRId64 " more%s\n", max_pos,
                      short_of_room, c->max_response_len ? c->max_response_len : 1,
-                     short_of_room ? ", their answers are cut short" : "");
+                     !short_of_room        ? ""
+                     : c->max_response_len ? ", their answers are cut short"
+                                           : ": rl cannot use them, --rollout-max-prompt-len leaves them out");
 }
 
 static enum clime_err look_at_prompts(const struct clime_data_command *c, const struct clime_tokenizer *tok,

@@ -29,7 +29,7 @@ int clime_export_main(int argc, char **argv) {
     const struct clime_opt table[] = {
         {"hf-checkpoint", CLIME_OPT_STRING, &o.hf_checkpoint, NULL, "DIR", "the folder the run started from"},
         {"device", CLIME_OPT_STRING, &device, "auto", "NAME", "auto, cpu or cuda: the kind the checkpoint was made on"},
-        {"dtype", CLIME_OPT_STRING, &dtype, "auto", "TYPE", "auto, bf16 or f32"},
+        {"dtype", CLIME_OPT_STRING, &dtype, "auto", "TYPE", "auto, bf16 or f32 (or bfloat16, float32)"},
     };
     enum clime_err err = clime_options_parse(table, (int)CLIME_COUNT(table), argc, argv, where, 2,
                                              "clime-train export CHECKPOINT OUT --hf-checkpoint DIR\n"
@@ -38,6 +38,7 @@ int clime_export_main(int argc, char **argv) {
     if (!err && (!where[1] || !o.hf_checkpoint))
         err = clime_fail(&e, CLIME_ERR_INPUT, "export needs CHECKPOINT, OUT and --hf-checkpoint");
     o.model = (struct clime_model_options){.device = device, .dtype = dtype, .dev = {.deterministic = true}};
+    if (!err) err = clime_model_check_dtype(dtype, &e);
     if (!err) err = clime_folder_check("hf-checkpoint", o.hf_checkpoint, CLIME_FOLDER_WEIGHTS, &e);
     if (!err) err = check_checkpoint(where[0], &e);
     if (!err) err = clime_folder_check_place(where[1], &e);

@@ -231,7 +231,8 @@ static int run_rows(struct sft_options *o, struct clime_opt *t, int n) {
          "on a GPU: master weights and moments in host memory, updated by the CPU to the same bits"},
         {"device", CLIME_OPT_SECTION, .help = "device"},
         {"device", CLIME_OPT_STRING, &o->device, "auto", "NAME", "auto, cpu or cuda"},
-        {"dtype", CLIME_OPT_STRING, &o->dtype, "auto", "TYPE", "auto (the checkpoint's), bf16 or f32"},
+        {"dtype", CLIME_OPT_STRING, &o->dtype, "auto", "TYPE",
+         "auto (the checkpoint's), bf16 or f32 (or bfloat16, float32)"},
         {"threads", CLIME_OPT_INT, &o->threads, "0", "N", "compute threads; 0 = all cores", 0, 1024},
     };
     return add_rows(t, n, rows, CLIME_COUNT(rows));
@@ -328,7 +329,8 @@ static enum clime_err load_samples(struct sft_options *o, struct clime_error *e)
     struct clime_sft_set *set = &o->run.set;
     struct clime_config cfg;
     const int parts = CLIME_FOLDER_TOKENIZER | (o->print_samples ? 0 : CLIME_FOLDER_WEIGHTS);
-    enum clime_err err = clime_folder_check("hf-checkpoint", l->hf_checkpoint, parts, e);
+    enum clime_err err = clime_model_check_dtype(o->dtype, e);
+    if (!err) err = clime_folder_check("hf-checkpoint", l->hf_checkpoint, parts, e);
     if (!err && !o->print_samples && clime_folder_check_place(o->save_hf, e)) return clime_error_prefix(e, "--save-hf");
     if (!err) err = clime_config_load(l->hf_checkpoint, &cfg, e);
     if (err) return err;

@@ -60,7 +60,6 @@ static const struct clime_model_card *owner_of(const struct clime_fleet_options 
 
 static enum clime_err make_server(struct clime_fleet *f, int i, const char *program, struct clime_error *e) {
     const struct clime_opt_list *more = f->o.server_args;
-    const char *dtype = !strcmp(f->o.dtype, "bf16") ? "bfloat16" : !strcmp(f->o.dtype, "f32") ? "float32" : "auto";
     char room[24], tp[24];
     struct clime_buf gpus;
     clime_buf_init(&gpus, 4096);
@@ -76,7 +75,7 @@ static enum clime_err make_server(struct clime_fleet *f, int i, const char *prog
                          "--device",
                          f->o.device,
                          "--dtype",
-                         dtype,
+                         f->o.dtype,
                          "--weight-version",
                          f->o.serve_folder ? "0" : "initial",
                          "--load-format",

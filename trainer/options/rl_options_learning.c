@@ -138,7 +138,8 @@ int clime_rl_learning_rows(struct clime_rl_options *o, struct clime_opt *t, stru
         {"optimizer-cpu-offload", B, &l->optimizer_cpu_offload, NULL, NULL,
          "on a GPU: master weights and moments in host memory, updated by the CPU to the same bits"},
         {"device", S, &o->device, "auto", "NAME", "auto, cpu or cuda; also for the servers", .first = true},
-        {"dtype", S, &o->dtype, "auto", "TYPE", "auto (the checkpoint's), bf16 or f32; also for the servers"},
+        {"dtype", S, &o->dtype, "auto", "TYPE",
+         "auto (the checkpoint's), bf16 or f32 (or bfloat16, float32); also for the servers"},
         {"threads", I, &o->threads, "0", "N", "threads of the trainer's kernels; 0 = the cores there are", 0, -1,
          .first = true},
 

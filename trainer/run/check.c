@@ -37,7 +37,8 @@ static enum clime_err check_filters(const struct clime_rl_options *o, struct cli
 }
 
 enum clime_err clime_rl_check_options(const struct clime_rl_options *o, struct clime_error *e) {
-    enum clime_err rc = check_reward_types(o, e);
+    enum clime_err rc = clime_model_check_dtype(o->dtype, e);
+    if (!rc) rc = check_reward_types(o, e);
     if (!rc) rc = check_filters(o, e);
     double limits[CLIME_ALARMS];
     if (!rc) rc = clime_alarm_limits(&o->alarm.limits, o->async, limits, e);

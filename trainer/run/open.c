@@ -58,6 +58,19 @@ static enum clime_err choose_initial(struct clime_rl *rl, struct clime_error *e)
     return clime_folder_check(option, rl->initial_dir, CLIME_FOLDER_WEIGHTS, e);
 }
 
+/* The servers refuse them one after another, in rollouts that may be hours away. */
+static enum clime_err tell_prompts_without_room(const struct clime_rl *rl, struct clime_error *e) {
+    struct clime_config c;
+    int n = 0;
+    enum clime_err rc = clime_config_load(rl->o.hf_checkpoint, &c, e);
+    for (int i = 0; !rc && i < rl->data.n; i++) n += rl->data.prompts[i].n_ids >= c.max_pos;
+    if (n)
+        LOG_WARN("%d of %d prompts leave no room for an answer in the %d tokens that the model takes, so their groups "
+                 "will fail; --rollout-max-prompt-len %d leaves them out",
+                 n, rl->data.n, c.max_pos, c.max_pos - 1);
+    return rc;
+}
+
 static enum clime_err load_prompts(struct clime_rl *rl, struct clime_error *e) {
     const struct clime_rl_options *o = &rl->o;
     struct clime_data_options d = {.sources = o->prompt_data.items,
@@ -78,6 +91,7 @@ static enum clime_err load_prompts(struct clime_rl *rl, struct clime_error *e) {
     if (rl->data.n_too_long)
         clime_progress_line(&rl->progress, "prompts  %d of %s; %d too long ones left out", rl->data.n,
                             o->prompt_data.n > 1 ? "all sources" : o->prompt_data.items[0], rl->data.n_too_long);
+    if ((rc = tell_prompts_without_room(rl, e))) return rc;
     rl->num_rollout = o->num_epoch ? o->num_epoch * rl->data.n / o->rollout_batch_size : o->num_rollout;
     return CLIME_OK;
 }
