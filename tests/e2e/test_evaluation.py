@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import sqlite3
 
 import pytest
@@ -109,6 +110,16 @@ def test_saved_versions_evaluated_again(d, trained):  # noqa: F811
     assert status == 0 and (out + err).count("is recorded already") == 2, (out, err)
     again = query(d / "versions" / "ledger.db", "SELECT name, step, score FROM evals ORDER BY step, name")
     assert again == query(trained / "ledger.db", "SELECT name, step, score FROM evals ORDER BY step, name")
+    # another evaluation, and another run's versions, need another folder: their scores are not those that are recorded
+    shutil.copytree(trained, d / "other")
+    with sqlite3.connect(d / "other" / "ledger.db") as db:
+        db.execute("UPDATE runs SET name = 'other'")
+    of_another_run = [d / "other" if w == trained else w for w in words]
+    for other, says in (([w for w in words if w != "--apply-chat-template"], "--apply-chat-template"),
+                        ([*words, "--eval-top-p", 0.5], "the evaluation"), (of_another_run, "--eval-versions")):  # fmt: skip
+        status, _, err = run("clime-train", *other, timeout=2 * LIMIT)
+        assert status == 1 and says in err and "another run folder" in err, err
+    assert again == query(d / "versions" / "ledger.db", "SELECT name, step, score FROM evals ORDER BY step, name")
 
 
 @pytest.mark.parametrize("change, says", [
