@@ -9,6 +9,7 @@
 #include <inttypes.h>
 
 #include "common/log.h"
+#include "trainer/ledger/inputs.h"
 #include "trainer/ledger/metrics.h"
 #include "trainer/run/run.h"
 
@@ -31,6 +32,10 @@ static enum clime_err evaluate_versions(struct clime_rl *rl, struct clime_error 
     int n = 0;
     bool recorded;
     enum clime_err rc = clime_db_open(path, CLIME_DB_READ, &db, e);
+    char name[32], *what = xasprintf("--eval-versions %s", rl->o.eval_versions);
+    if (!rc) rc = clime_run_name(db, name, e);
+    if (!rc) rc = clime_input_put(rl->ledger, "eval-versions", name, what, e);
+    free(what);
     while (!rc && !(rc = clime_checkpoint_newest(db, c.step, &c, e)) && c.step >= 0) {
         all = xrealloc(all, (size_t)(n + 1) * sizeof *all);
         all[n++] = c;

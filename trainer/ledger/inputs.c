@@ -12,7 +12,8 @@ static enum clime_err put(struct clime_db *db, void *arg, struct clime_error *e)
     bool same = true;
     struct clime_stmt *q = /* a run that has done nothing yet (its first start failed) may be begun with another */
         clime_db_stmt(db, "INSERT INTO inputs(name, checksum) VALUES(?, ?) ON CONFLICT DO UPDATE SET checksum ="
-                          " excluded.checksum WHERE NOT EXISTS (SELECT 1 FROM versions)");
+                          " excluded.checksum WHERE NOT EXISTS (SELECT 1 FROM versions)"
+                          " AND NOT EXISTS (SELECT 1 FROM evals)");
     clime_db_text(q, p->name);
     clime_db_text(q, p->checksum);
     enum clime_err rc = clime_db_run(q, NULL, e);
@@ -23,7 +24,7 @@ static enum clime_err put(struct clime_db *db, void *arg, struct clime_error *e)
     rc = clime_db_done(q, e);
     if (rc || same) return rc;
     return clime_fail(e, CLIME_ERR_INPUT,
-                      "%s is another one than this run was begun with; it decides the weights, so another one needs "
+                      "%s is another one than this run was begun with; it decides what comes out, so another one needs "
                       "another run folder",
                       p->what);
 }

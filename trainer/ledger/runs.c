@@ -27,7 +27,8 @@ static enum clime_err begin(struct clime_db *db, void *arg, struct clime_error *
     if ((rc = clime_db_run(q, NULL, e))) return rc;
 
     /* a run that has done nothing yet (its first start failed) may be begun with other options */
-    q = clime_db_stmt(db, "UPDATE runs SET options = ?, seed = ? WHERE NOT EXISTS (SELECT 1 FROM versions)");
+    q = clime_db_stmt(db, "UPDATE runs SET options = ?, seed = ? WHERE NOT EXISTS (SELECT 1 FROM versions)"
+                          " AND NOT EXISTS (SELECT 1 FROM evals)");
     clime_db_text(q, b->options);
     clime_db_int(q, (int64_t)b->seed);
     if ((rc = clime_db_run(q, NULL, e))) return rc;
@@ -48,6 +49,13 @@ static enum clime_err begin(struct clime_db *db, void *arg, struct clime_error *
         b->out->seed = (uint64_t)clime_db_get_int(q);
         b->out->options = xstrdup(clime_db_get_text(q));
     }
+    return clime_db_done(q, e);
+}
+
+enum clime_err clime_run_name(struct clime_db *db, char out[32], struct clime_error *e) {
+    struct clime_stmt *q = clime_db_stmt(db, "SELECT name FROM runs WHERE id = 1");
+    out[0] = '\0';
+    if (clime_db_row(q)) snprintf(out, 32, "%s", clime_db_get_text(q));
     return clime_db_done(q, e);
 }
 

@@ -11,10 +11,12 @@ struct clime_run {
     int64_t incarnation; /* of this start; 1 is the first */
 };
 
-/* Creates the run's row where there is none (with name, seed, options; as long as no weights are recorded they may
- * still change), reads it back, adds an incarnation and voids the leases of earlier ones. */
+/* Creates the run's row where there is none (with name, seed, options; as long as no weights and no evaluation are
+ * recorded they may still change), reads it back, adds an incarnation and voids the leases of earlier ones. */
 enum clime_err clime_run_begin(struct clime_ledger *l, const char *name, uint64_t seed, const char *options,
                                struct clime_run *out, struct clime_error *e);
+/* The name of another run, whose ledger db is. */
+enum clime_err clime_run_name(struct clime_db *db, char out[32], struct clime_error *e);
 void clime_run_free(struct clime_run *r);
 
 #endif

@@ -56,6 +56,39 @@ enum clime_err clime_evaluation_load(const struct clime_rl_options *o, const str
     return rc;
 }
 
+static void add_text(struct clime_checksum *c, const char *text) {
+    size_t bytes = text ? strlen(text) + 1 : 0;
+    clime_checksum_add(c, &bytes, sizeof bytes);
+    clime_checksum_add(c, text, bytes);
+}
+
+static void add_list(struct clime_checksum *c, const struct clime_opt_list *l) {
+    clime_checksum_add(c, &l->n, sizeof l->n);
+    for (int i = 0; i < l->n; i++) add_text(c, l->items[i]);
+}
+
+uint64_t clime_evaluation_checksum(const struct clime_evaluation *v) {
+    struct clime_checksum c;
+    clime_checksum_init(&c);
+    for (int i = 0; i < v->n_sets; i++) {
+        const struct clime_eval_set *o = v->sets[i].o;
+        const struct clime_sampling_options *s = &o->sampling;
+        const double reals[] = {s->temperature, s->top_p};
+        const int64_t numbers[] = {o->n_samples,        s->top_k,           s->min_new_tokens,
+                                   s->max_response_len, s->max_context_len, s->skip_special_tokens};
+        uint64_t data = clime_dataset_checksum(&v->sets[i].data);
+        add_text(&c, o->name);
+        add_text(&c, o->rm_type);
+        add_text(&c, o->reward_key);
+        clime_checksum_add(&c, reals, sizeof reals);
+        clime_checksum_add(&c, numbers, sizeof numbers);
+        add_list(&c, &s->stop);
+        add_list(&c, &s->stop_token_ids);
+        clime_checksum_add(&c, &data, sizeof data);
+    }
+    return clime_checksum_done(&c);
+}
+
 void clime_evaluation_free(struct clime_evaluation *v) {
     for (int i = 0; i < v->n_sets; i++) clime_dataset_free(&v->sets[i].data);
     free(v->sets);

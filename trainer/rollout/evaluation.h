@@ -46,6 +46,9 @@ enum clime_err clime_evaluation_load(const struct clime_rl_options *o, const str
                                      struct clime_evaluation *out, struct clime_error *e);
 void clime_evaluation_free(struct clime_evaluation *v);
 
+/* Of all that decides the scores of given weights, but the programs and URLs that reward them. */
+uint64_t clime_evaluation_checksum(const struct clime_evaluation *v);
+
 /* Evaluates all sets with the weights `step`, which the fleet serves; stores samples and metrics. rollout: the last one
  * trained on, -1 before the first. */
 enum clime_err clime_evaluation_run(struct clime_evaluation *v, const struct clime_evaluation_context *c, int64_t step,

@@ -40,10 +40,11 @@ enum clime_err clime_rl_compare_options(const struct clime_rl *rl, const char *d
         const struct cJSON *was = clime_tree_get(a, clime_tree_key(x));
         if (!was) was = clime_tree_get(defaults, clime_tree_key(x));
         if (was && !same_value(x, was)) /* neither: the hash of a library, whose path is compared */
-            rc = clime_fail(e, CLIME_ERR_INPUT,
-                            "--%s differs from what this run was begun with; it decides the weights, so another value "
-                            "needs another run folder",
-                            clime_tree_key(x));
+            rc = clime_fail(
+                e, CLIME_ERR_INPUT,
+                "--%s differs from what this run was begun with; it decides what comes out, so another value "
+                "needs another run folder",
+                clime_tree_key(x));
     }
     clime_tree_free(a);
     clime_tree_free(b);
@@ -86,6 +87,9 @@ enum clime_err clime_rl_record_data(struct clime_rl *rl, const uint64_t *prompts
     if (!rc)
         rc = put_sum(rl, "model-folder", folder, "the configuration or tokenizer of --hf-checkpoint",
                      rl->o.hf_checkpoint, e);
+    if (!rc && rl->o.evaluate)
+        rc = put_sum(rl, "evaluation", clime_evaluation_checksum(&rl->eval),
+                     "the evaluation, by its options and by what its files say,", "--eval-...", e);
     if (rc || !prompts) return rc;
     return put_sum(rl, "prompts", *prompts, "what --prompt-data says in",
                    rl->o.prompt_data.n > 1 ? "its sources" : rl->o.prompt_data.items[0], e);
