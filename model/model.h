@@ -55,7 +55,7 @@ struct clime_model_ranks {
 struct clime_ring {
     struct clime_part who;
     int64_t first, end;       /* elements of the whole that are of layers */
-    struct clime_range *kept; /* of these: whose they are; this rank's begin at element `at` of flat */
+    struct clime_range *kept; /* of these, without gaps: whose they are; this rank's begin at element `at` of flat */
     int n_kept;
     struct clime_range *experts;      /* [layers][CLIME_STAYS] this rank's, where it has any; NULL: they do not stay */
     bool edges;                       /* are what the weights are */

@@ -252,20 +252,23 @@ static void begin(struct clime_model *m, int l) {
     int n_sends = 0, n_receives = 0;
     struct clime_range c;
     struct clime_error e;
+    char *run = NULL; /* of one rank's ranges that follow each other: a single move, from place to place */
     r->holds[l % CLIME_RING_PLACES] = -1;
     r->coming = l;
     for (int k = 0; k < n_spans; k++) {
         const struct span s = spans[k];
         for (int i = find(r, s.from); i < r->n_kept && clime_range_cut(&r->kept[i], s.from, s.to, &c); i++) {
-            void *at = clime_model_at(m, place + s.at + (c.lo - s.from)), *own = clime_model_at(m, c.at);
-            size_t bytes = (size_t)(c.hi - c.lo) * width;
-            if (c.rank != r->who.rank) {
-                r->receives[n_receives++] = (struct clime_move){c.rank, at, bytes};
-                continue;
-            }
-            m->ops->copy(m->dev, at, own, bytes);
-            for (int q = 1; q < r->who.world; q++)
-                r->sends[n_sends++] = (struct clime_move){(r->who.rank + q) % r->who.world, own, bytes};
+            char *at = clime_model_at(m, place + s.at + (c.lo - s.from));
+            const size_t bytes = (size_t)(c.hi - c.lo) * width;
+            const bool own = c.rank == r->who.rank;
+            if (own) m->ops->copy(m->dev, at, clime_model_at(m, c.at), bytes);
+            if (!run) run = at;
+            if (i + 1 < r->n_kept && r->kept[i + 1].rank == c.rank && r->kept[i + 1].lo < s.to) continue;
+            const size_t run_bytes = (size_t)(at - run) + bytes;
+            for (int q = 1; q < r->who.world && own; q++)
+                r->sends[n_sends++] = (struct clime_move){(r->who.rank + q) % r->who.world, run, run_bytes};
+            if (!own) r->receives[n_receives++] = (struct clime_move){c.rank, run, run_bytes};
+            run = NULL;
         }
     }
     if (!m->ranks.err && clime_links_begin(r->links, "gathering the weights of a layer", r->sends, n_sends, r->receives,
