@@ -9,35 +9,14 @@
 
 #include <cmocka.h>
 
-#include "common/buf.h"
 #include "common/hash.h"
 #include "router/policy/placements.h"
 #include "router/policy/policy.h"
 #include "router/policy/request.h"
 #include "router/workers.h"
+#include "tests/unit/router/fleet.h"
 
 enum { N_POLICIES = 6 };
-
-static const uint64_t none_tried[CLIME_WORKERS_MAX / 64];
-static const struct clime_str no_session = {0};
-
-static struct clime_workers *fleet(int n, int policy) {
-    struct clime_workers_options o = {.fail_threshold = 2,
-                                      .ok_threshold = 2,
-                                      .policy = clime_policies[policy],
-                                      .session_ttl_us = 60000000,
-                                      .slack = 2};
-    struct clime_workers *w = clime_workers_new(&o);
-    for (int i = 0; i < n; i++) {
-        char url[64];
-        int64_t id;
-        snprintf(url, sizeof url, "http://127.0.0.1:%d", 9000 + i);
-        assert_int_equal(clime_workers_add(w, clime_str_of(url), 0, &id, NULL), CLIME_OK);
-        assert_int_equal(id, i + 1);
-        clime_workers_probed(w, id, true, "");
-    }
-    return w;
-}
 
 static int pick(struct clime_workers *w, const char *session, int64_t cost, const uint64_t *tried,
                 struct clime_lease *out) {
@@ -125,23 +104,6 @@ static void test_failures_and_probes(void **state) {
     clime_workers_free(w);
 }
 
-static void read_request(struct clime_route_request *rq, struct clime_arena *arena, struct clime_str body) {
-    clime_arena_init(arena, body.len + 4096);
-    clime_route_request_read(rq, no_session, body, arena);
-}
-
-/* {"input_ids": [first, first + 1, ... n of them]} */
-static void request_of_ids(struct clime_route_request *rq, struct clime_arena *arena, int first, int n,
-                           const char *model) {
-    struct clime_buf body;
-    clime_buf_init(&body, 1 << 20);
-    clime_buf_printf(&body, "{\"input_ids\":[");
-    for (int i = 0; i < n; i++) clime_buf_printf(&body, "%s%d", i ? "," : "", first + i);
-    clime_buf_printf(&body, "],\"max_tokens\":0,\"model\":\"%s\"}", model);
-    read_request(rq, arena, clime_buf_str(&body));
-    clime_buf_free(&body);
-}
-
 static void test_pages(void **state) {
     (void)state;
     struct clime_arena a, b;
@@ -185,40 +147,6 @@ static void test_pages(void **state) {
     read_request(&x, &a, clime_str_of(text));
     clime_arena_free(&a);
     assert_int_equal(x.n_pages, 0);
-}
-
-/* Picks for n ids from first, as a lease of its own; -1 when none. */
-static int pick_ids(struct clime_workers *w, int first, int n, struct clime_lease *l) {
-    struct clime_arena a;
-    struct clime_route_request rq;
-    struct clime_error e;
-    request_of_ids(&rq, &a, first, n, "m");
-    enum clime_err err = clime_workers_pick(w, &rq, none_tried, l, &e);
-    clime_arena_free(&a);
-    return err ? -1 : l->slot;
-}
-
-static void test_prefix_policy(void **state) {
-    (void)state;
-    struct clime_workers *w = fleet(4, 3);
-    struct clime_lease l, first, second;
-    assert_string_equal(clime_policies[3]->name, "prefix");
-    int a = pick_ids(w, 0, 640, &first), b = pick_ids(w, 100000, 640, &second);
-    assert_int_not_equal(a, b);   /* nobody has it: the least loaded */
-    for (int i = 0; i < 6; i++) { /* what begins alike follows, whatever is behind it */
-        assert_int_equal(pick_ids(w, 0, 640 + 64 * i, &l), a);
-        clime_workers_release(w, &l, CLIME_OUTCOME_SERVED);
-        assert_int_equal(pick_ids(w, 100000, 200, &l), b);
-        clime_workers_release(w, &l, CLIME_OUTCOME_SERVED);
-    }
-    clime_workers_release(w, &first, CLIME_OUTCOME_SERVED);
-    assert_int_equal(pick_ids(w, 0, 20000, &first), a); /* it is far more loaded than the others from here on */
-    int other = pick_ids(w, 0, 640, &l);
-    assert_int_not_equal(other, a);
-    clime_workers_release(w, &l, CLIME_OUTCOME_SERVED);
-    assert_int_equal(clime_workers_remove(w, other + 1, no_session, NULL), CLIME_OK);
-    assert_int_not_equal(pick_ids(w, 0, 640, &l), other);
-    clime_workers_free(w);
 }
 
 /* What a worker has to do is what counts, not what it holds: a prompt that is done is no load. */
@@ -643,7 +571,6 @@ int main(void) {
         cmocka_unit_test(test_bad_urls),
         cmocka_unit_test(test_request),
         cmocka_unit_test(test_pages),
-        cmocka_unit_test(test_prefix_policy),
         cmocka_unit_test(test_power_of_two),
         cmocka_unit_test(test_consistent_hashing),
         cmocka_unit_test(test_a_finished_session_goes_anywhere),
