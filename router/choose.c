@@ -89,28 +89,7 @@ static void weigh(struct clime_workers *w, int n) {
     for (int i = 0; i < n; i++) w->ready[i]->overloaded = w->ready[i]->load > most;
 }
 
-/* ---- where it was before ---- */
-
-static int64_t place_of(const struct clime_worker_view *v) {
-    return v->id * CLIME_WORKERS_MAX + v->slot;
-}
-
-/* Index in ready of a worker that is not overloaded, or -1. */
-static int index_of(const struct clime_workers *w, int64_t place) {
-    int at = place < 0 ? -1 : w->at_of_slot[place % CLIME_WORKERS_MAX];
-    return at >= 0 && place_of(w->ready[at]) == place && !w->ready[at]->overloaded ? at : -1;
-}
-
-/* Sets matched: a mark that went somewhere else last is no end, for a prompt's first pages are those of many. */
-static void find_pages(struct clime_workers *w, const struct clime_route_request *rq, int n, int64_t now) {
-    for (int i = 0; i < n; i++) w->ready[i]->matched = 0;
-    int64_t page = 0;
-    for (int p = 0; p < rq->n_pages; p++) {
-        page = clime_route_next_page(page);
-        int at = index_of(w, clime_placements_get(w->prefixes, rq->pages[p], now));
-        if (at >= 0) w->ready[at]->matched = page * CLIME_ROUTE_PAGE_TOKENS;
-    }
-}
+/* ---- its session ---- */
 
 static uint64_t session_hash(struct clime_str session) {
     return clime_hash_bytes(session.ptr, session.len, 0x73657373);
@@ -128,10 +107,10 @@ bool clime_workers_finish_session(struct clime_workers *w, struct clime_str sess
 
 static int choose(struct clime_workers *w, const struct clime_route_request *rq, int n, int64_t now) {
     weigh(w, n);
-    if (w->opts.policy->wants_pages) find_pages(w, rq, n, now);
+    if (w->opts.policy->wants_pages) clime_prefixes_find(w, rq, n, now);
     if (rq->session.len && !w->opts.policy->is_sticky) {
-        int at = index_of(w, clime_placements_get(w->sessions, session_hash(rq->session), now));
-        if (at >= 0) return at;
+        int at = clime_workers_ready_at(w, clime_placements_get(w->sessions, session_hash(rq->session), now));
+        if (at >= 0 && !w->ready[at]->overloaded) return at;
     }
     int at = w->opts.policy->pick(rq, w->ready, n, w->turn);
     CHECK(at >= 0 && at < n);
@@ -141,9 +120,8 @@ static int choose(struct clime_workers *w, const struct clime_route_request *rq,
 static void take(struct clime_workers *w, const struct clime_route_request *rq, struct clime_worker_view *v,
                  struct clime_lease *out, int64_t now) {
     w->turn++;
-    if (rq->session.len) clime_placements_set(w->sessions, session_hash(rq->session), place_of(v), now);
-    for (int i = 0; w->opts.policy->wants_pages && i < rq->n_pages; i++)
-        clime_placements_set(w->prefixes, rq->pages[i], place_of(v), now);
+    if (rq->session.len) clime_placements_set(w->sessions, session_hash(rq->session), clime_workers_place(v), 0, now);
+    if (w->opts.policy->wants_pages) clime_prefixes_note(w, rq, v, now);
     if (v->requests == 0) w->w[v->slot].trial_us = now;
     int64_t todo = v->matched < rq->cost - rq->output ? rq->cost - v->matched : rq->output;
     v->tokens += rq->cost;

@@ -49,9 +49,7 @@ static enum clime_err parse(int argc, char **argv, struct options *o, struct cli
         {"session-ttl", CLIME_OPT_DOUBLE, &o->session_ttl, "7200", "S", "an idle session is forgotten after this", 1,
          1e9},
         {"session-slack", CLIME_OPT_DOUBLE, &o->session_slack, "2", "X",
-         "a session, or with --policy prefix a prompt, leaves a worker with more than X times the mean of "
-         "tokens to do",
-         1, 1e6},
+         "a session leaves a worker with more than X times the mean of tokens to do", 1, 1e6},
         {"max-worker-load", CLIME_OPT_DOUBLE, &o->max_worker_load, "0", "X",
          "a worker gets no more than X times the tokens that its KV holds by its own word; when all have that, 429 "
          "(0: no limit)",

@@ -20,8 +20,8 @@ struct clime_workers *clime_workers_new(const struct clime_workers_options *o) {
     pthread_mutex_init(&w->lock, NULL);
     w->opts = *o;
     w->next_id = 1;
-    w->sessions = clime_placements_new(o->session_ttl_us);
-    w->prefixes = clime_placements_new(o->session_ttl_us);
+    w->sessions = clime_placements_new(o->session_ttl_us, 1);
+    w->prefixes = clime_placements_new(o->session_ttl_us, CLIME_PLACEMENTS_COPIES);
     for (int i = 0; i < CLIME_WORKERS_MAX; i++) w->w[i].v.slot = i;
     return w;
 }
@@ -154,6 +154,7 @@ bool clime_workers_get(struct clime_workers *w, int64_t id, struct clime_worker_
 static void take_down(struct worker *k) {
     k->v.state = CLIME_WORKER_DOWN;
     k->v.capacity = 0; /* it may come back with another */
+    k->emptied_us = clime_now_us();
     LOG_WARN("worker %s is down after %d failures in a row", k->v.url, k->fails_in_row);
 }
 
@@ -205,6 +206,16 @@ void clime_workers_blame(struct clime_workers *w, int64_t id) {
     pthread_mutex_unlock(&w->lock);
 }
 
+/* Who comes, or comes back, has stored no less than all others, or it would be sent all that is new. */
+static void level_stored(const struct clime_workers *w, struct worker *k) {
+    int64_t least = -1;
+    for (int i = 0; i < CLIME_WORKERS_MAX; i++) {
+        const struct clime_worker_view *v = &w->w[i].v;
+        if (v->state == CLIME_WORKER_READY && (least < 0 || v->stored < least)) least = v->stored;
+    }
+    if (k->v.stored < least) k->v.stored = least;
+}
+
 void clime_workers_judge_version(const struct clime_workers *w, struct worker *k) {
     bool stale = w->version[0] && k->v.version[0] && clime_version_is_older(k->v.version, w->version);
     enum clime_worker_state state = stale ? CLIME_WORKER_STALE : CLIME_WORKER_READY;
@@ -213,6 +224,7 @@ void clime_workers_judge_version(const struct clime_workers *w, struct worker *k
                  k->v.version, w->version);
     else if (k->v.state != state)
         LOG_INFO("worker %s is ready", k->v.url);
+    if (k->v.state != state && state == CLIME_WORKER_READY) level_stored(w, k);
     k->v.state = state;
 }
 
@@ -221,6 +233,7 @@ static void heard(struct clime_workers *w, struct worker *k, const char *version
     k->frozen_since_us = 0;
     atomic_store(&k->heard_us, clime_now_us());
     k->oks_in_row++;
+    if (k->v.version[0] && version[0] && strcmp(k->v.version, version) != 0) k->emptied_us = clime_now_us();
     snprintf(k->v.version, sizeof k->v.version, "%s", version);
     bool well = k->v.state == CLIME_WORKER_READY || k->v.state == CLIME_WORKER_STALE;
     bool enough = k->oks_in_row >= w->opts.ok_threshold || k->suspect_since_us;

@@ -25,7 +25,7 @@ struct clime_workers_options {
     int fail_threshold, ok_threshold;
     const struct clime_policy *policy;
     int64_t session_ttl_us; /* an idle session is forgotten */
-    double slack;           /* a session, or a prefix, leaves a worker with more than slack * mean + 4096 tokens */
+    double slack;           /* a session leaves a worker with more than slack * mean + 4096 tokens */
     double max_load;        /* a worker gets no more than so many times its capacity in tokens; 0 = no limit */
 };
 

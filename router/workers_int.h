@@ -1,5 +1,5 @@
-/* Private to workers.c (the table), silence.c (who says nothing), evict.c (who is gone for good) and choose.c (who gets
- * a request). */
+/* Private to workers.c (the table), silence.c (who says nothing), evict.c (who is gone for good), choose.c (who gets a
+ * request) and prefixes.c (who holds its beginning). */
 #ifndef CLIME_ROUTER_WORKERS_INT_H
 #define CLIME_ROUTER_WORKERS_INT_H
 
@@ -21,6 +21,7 @@ struct worker {
     bool named;                        /* by an option or a source, which alone takes it out */
     int64_t pause_us, paused_until_us; /* after trials that failed */
     int64_t trial_us;                  /* when its trial's request began */
+    int64_t emptied_us;                /* what it was sent before then is in no cache any more */
 };
 
 struct clime_workers {
@@ -46,6 +47,22 @@ static inline struct clime_str clime_workers_trim_url(struct clime_str url) {
 static inline uint64_t clime_workers_url_hash(struct clime_str url) {
     return clime_hash_bytes(url.ptr, url.len, 0x75726c);
 }
+
+/* A worker as one number, by which placements know it: another one in the same slot is another number. */
+static inline int64_t clime_workers_place(const struct clime_worker_view *v) {
+    return v->id * CLIME_WORKERS_MAX + v->slot;
+}
+/* Its index in ready, or -1. */
+static inline int clime_workers_ready_at(const struct clime_workers *w, int64_t place) {
+    int at = place < 0 ? -1 : w->at_of_slot[place % CLIME_WORKERS_MAX];
+    return at >= 0 && clime_workers_place(w->ready[at]) == place ? at : -1;
+}
+
+/* Sets matched and own of the first n that are ready. */
+void clime_prefixes_find(struct clime_workers *w, const struct clime_route_request *rq, int n, int64_t now_us);
+/* The request goes to this one of them. */
+void clime_prefixes_note(struct clime_workers *w, const struct clime_route_request *rq, struct clime_worker_view *v,
+                         int64_t now_us);
 
 struct worker *clime_workers_find(struct clime_workers *w, int64_t id, struct clime_str url);
 /* Another one that is READY has sent something since then: what `but` did not send is no fault of ours. */

@@ -1,18 +1,32 @@
-/* Where something was sent last: a bounded map from a 64-bit hash (of a session's key, of a prompt's pages) to a
- * worker, forgotten when idle. Guarded by the workers' mutex; only router/workers.c and router/choose.c call it. */
+/* Where something was sent: a bounded map from a 64-bit hash (of a session's key, of a prompt's pages) to the last
+ * worker, or the last few, forgotten when idle. Guarded by the workers' mutex; only router/workers.c, router/choose.c
+ * and router/prefixes.c call it. */
 #ifndef CLIME_ROUTER_POLICY_PLACEMENTS_H
 #define CLIME_ROUTER_POLICY_PLACEMENTS_H
 
 #include <stdint.h>
 
+#define CLIME_PLACEMENTS_COPIES 4
+
 struct clime_placements;
 
-struct clime_placements *clime_placements_new(int64_t ttl_us);
+struct clime_placement {
+    int64_t worker, note, used_us; /* note: what the caller wrote beside it */
+};
+
+/* copies: how many workers are remembered for one hash, 1 to CLIME_PLACEMENTS_COPIES. */
+struct clime_placements *clime_placements_new(int64_t ttl_us, int copies);
 void clime_placements_free(struct clime_placements *p);
+
+/* Begins to fetch what is known of hash; a table is far larger than a cache, and one who asks for many asks at once. */
+void clime_placements_prefetch(const struct clime_placements *p, uint64_t hash);
 
 /* The worker last set for hash and not idle past the time limit, or -1. */
 int64_t clime_placements_get(const struct clime_placements *p, uint64_t hash, int64_t now_us);
-void clime_placements_set(struct clime_placements *p, uint64_t hash, int64_t worker, int64_t now_us);
+/* All of those, in no order; returns how many. */
+int clime_placements_all(const struct clime_placements *p, uint64_t hash, int64_t now_us,
+                         struct clime_placement out[CLIME_PLACEMENTS_COPIES]);
+void clime_placements_set(struct clime_placements *p, uint64_t hash, int64_t worker, int64_t note, int64_t now_us);
 void clime_placements_remove(struct clime_placements *p, uint64_t hash);
 
 #endif

@@ -202,4 +202,5 @@ void clime_route_request_read(struct clime_route_request *rq, struct clime_str s
     double output = output_of(&r), cost = prompts_of(&r) + output;
     rq->cost = cost < (double)COST_MAX ? (int64_t)cost : COST_MAX;
     rq->output = output < (double)COST_MAX ? (int64_t)output : COST_MAX;
+    rq->prompt = (int64_t)r.prompt_tokens; /* of a body: it cannot be too large */
 }

@@ -25,6 +25,7 @@ struct clime_route_request {
     struct clime_str model;            /* as the client names it; empty = it does not */
     int64_t cost;                      /* tokens that it may occupy, >= 1 */
     int64_t output;                    /* of these, what it may generate */
+    int64_t prompt;                    /* tokens of its prompts, each counted once */
     int n_pages;                       /* marks, of the first prompt of a batch */
     uint64_t pages[CLIME_ROUTE_PAGES]; /* each a hash of the prompt from its start to the mark, and the model */
 };

@@ -36,11 +36,13 @@ struct clime_worker_view {
     int64_t requests;       /* outstanding */
     int64_t served, failed; /* totals */
     int64_t picked;         /* total leases, for round robin's order */
+    int64_t stored;         /* total tokens that its cache took in, as far as the router can tell (prefixes.c) */
 
     /* of one pick */
     double load;     /* todo, where capacities are known over its part of the mean capacity */
     bool overloaded; /* far more of it than the others */
-    int64_t matched; /* leading tokens of the request's prompt that it was sent before; 0 when it is overloaded */
+    int64_t matched; /* leading tokens of the request's prompt that it was sent before and should still hold */
+    int64_t own;     /* of these, those that few workers hold */
 };
 
 #endif

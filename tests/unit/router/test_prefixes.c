@@ -106,9 +106,9 @@ static void test_a_capacity_that_is_wrong(void **state) {
     clime_workers_set_capacity(w, 2, (int64_t)1 << 40);
     assert_int_equal(send_to(w, 0, 0, 4000), 0);
     assert_int_equal(send_to(w, 0, 0, 4000), 0);
-    assert_int_equal(choice(w, 0, 4000), 1); /* by load: the other has half of 2^40 to itself */
+    assert_int_equal(choice(w, 0, 4000), 1); /* which is larger by far */
     clime_workers_set_capacity(w, 1, 20000);
-    assert_int_equal(send_to(w, 0, 0, 4000), 61 * 64);
+    assert_int_equal(send_to(w, 0, 0, 4000), 60 * 64);
     clime_workers_set_capacity(w, 1, 1000);
     assert_int_equal(send_to(w, 0, 0, 4000), 15 * 64);
     clime_workers_free(w);
@@ -129,7 +129,7 @@ static void test_a_worker_that_was_lost_holds_nothing(void **state) {
     for (int i = 0; i < 2; i++) clime_workers_probed(w, 1, true, "");
     assert_int_equal(choice(w, 0, 4000), 1); /* started again */
     assert_int_equal(send_to(w, 0, 0, 4000), 0);
-    assert_int_equal(send_to(w, 0, 0, 4000), 61 * 64);
+    assert_int_equal(send_to(w, 0, 0, 4000), 60 * 64);
     clime_workers_free(w);
 }
 
@@ -157,6 +157,31 @@ static void test_what_many_hold_draws_nobody(void **state) {
     clime_workers_free(w);
 }
 
+/* Nor is one that has stored far less sent everything: neither a newcomer, nor one that was left out. */
+static void test_what_is_new_is_spread(void **state) {
+    (void)state;
+    struct clime_workers *w = fleet(2, PREFIX);
+    struct clime_lease l;
+    struct clime_error e;
+    int64_t id;
+    int got[3] = {0};
+    for (int i = 0; i < 100; i++) send_to(w, i % 2, i * 10000, 1000);
+    assert_int_equal(clime_workers_add(w, clime_str_of("http://127.0.0.1:9002"), 0, &id, &e), CLIME_OK);
+    clime_workers_probed(w, id, true, "");
+    for (int i = 0; i < 30; i++) {
+        got[pick_ids(w, 5000000 + i * 10000, 1000, &l)]++;
+        clime_workers_release(w, &l, CLIME_OUTCOME_SERVED);
+    }
+    for (int i = 0; i < 3; i++) assert_int_equal(got[i], 10);
+    clime_workers_free(w);
+
+    struct clime_worker_view a = {.stored = (int64_t)1 << 50}, b = {.load = 60000}, *views[] = {&a, &b};
+    struct clime_route_request rq = {.cost = 1};
+    assert_int_equal(clime_policies[PREFIX]->pick(&rq, views, 2, 0), 1);
+    b.load = 70000;
+    assert_int_equal(clime_policies[PREFIX]->pick(&rq, views, 2, 0), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_prefix_policy),
@@ -166,6 +191,7 @@ int main(void) {
         cmocka_unit_test(test_a_worker_that_was_lost_holds_nothing),
         cmocka_unit_test(test_other_weights_are_an_empty_cache),
         cmocka_unit_test(test_what_many_hold_draws_nobody),
+        cmocka_unit_test(test_what_is_new_is_spread),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

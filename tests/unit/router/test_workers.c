@@ -378,17 +378,31 @@ static void test_properties(void **state) {
 
 static void test_placements(void **state) {
     (void)state;
-    struct clime_placements *p = clime_placements_new(100);
+    struct clime_placements *p = clime_placements_new(100, 1);
     assert_int_equal(clime_placements_get(p, 5, 0), -1);
-    clime_placements_set(p, 5, 42, 0);
-    clime_placements_set(p, 0, 43, 0);
+    clime_placements_set(p, 5, 42, 0, 0);
+    clime_placements_set(p, 0, 43, 0, 0);
     assert_int_equal(clime_placements_get(p, 5, 100), 42);
     assert_int_equal(clime_placements_get(p, 0, 100), 43);
     assert_int_equal(clime_placements_get(p, 5, 101), -1);
     /* Of a full bucket the one that was used longest ago goes. */
-    for (uint64_t i = 1; i <= 9; i++) clime_placements_set(p, 7 + (i << 40), (int64_t)i, 200 + (int64_t)i);
+    for (uint64_t i = 1; i <= 9; i++) clime_placements_set(p, 7 + (i << 40), (int64_t)i, 0, 200 + (int64_t)i);
     assert_int_equal(clime_placements_get(p, 7 + (1ull << 40), 210), -1);
     for (uint64_t i = 2; i <= 9; i++) assert_int_equal(clime_placements_get(p, 7 + (i << 40), 210), i);
+    clime_placements_free(p);
+
+    /* Of more workers than are remembered for one hash the one that was used longest ago goes, and no other hash. */
+    struct clime_placement all[CLIME_PLACEMENTS_COPIES];
+    p = clime_placements_new(100, CLIME_PLACEMENTS_COPIES);
+    clime_placements_set(p, 7, 99, 0, 0);
+    for (int64_t i = 0; i < 6; i++) clime_placements_set(p, 7 + ((uint64_t)1 << 40), i % 5, 10 * i, i);
+    assert_int_equal(clime_placements_all(p, 7 + ((uint64_t)1 << 40), 6, all), CLIME_PLACEMENTS_COPIES);
+    for (int i = 0; i < CLIME_PLACEMENTS_COPIES; i++)
+        assert_true(all[i].used_us >= 2 && all[i].used_us <= 5 && all[i].worker == all[i].used_us % 5 &&
+                    all[i].note == 10 * all[i].used_us);
+    assert_int_equal(clime_placements_get(p, 7 + ((uint64_t)1 << 40), 6), 0); /* the last */
+    assert_int_equal(clime_placements_all(p, 7 + ((uint64_t)1 << 40), 104, all), 2);
+    assert_int_equal(clime_placements_get(p, 7, 6), 99);
     clime_placements_free(p);
 }
 
@@ -529,23 +543,24 @@ static void test_request(void **state) {
     (void)state;
     static const struct {
         const char *body;
-        int64_t cost;
+        int64_t cost, prompt;
         const char *model;
     } cases[] = {
-        {"{\"input_ids\":[1,2,3],\"sampling_params\":{\"max_new_tokens\":7}}", 11, ""},
-        {"{\"input_ids\":[[1,2,3],[4]],\"sampling_params\":{\"max_new_tokens\":6,\"n\":2}}", 36, ""},
-        {"{\"sampling_params\":[{\"max_new_tokens\":6},{\"max_new_tokens\":1000}],\"text\":[\"abc\",\"d\"]}", 1010, ""},
-        {"{\"sampling_params\":[{\"n\":3},{\"max_new_tokens\":0}],\"input_ids\":[[1],[2]]}", 392, ""},
-        {"{\"sampling_params\":[],\"input_ids\":[1]}", 130, ""},
-        {"{\"prompt\":\"12345678\",\"max_tokens\":10,\"model\":\"m\\u0061\"}", 14, "ma"},
-        {"{\"prompt\":[\"12345678\",\"x\"],\"max_tokens\":10}", 26, ""},
-        {"{\"messages\":[{\"role\":\"user\"},{}],\"max_completion_tokens\":1,\"model\":5}", 7, ""},
-        {"{\"prompt\":[5,6],\"max_tokens\":null}", 131, ""},
-        {"{\"input_ids\":[1],\"sampling_params\":{\"max_new_tokens\":999999999,\"n\":999999999}}", (int64_t)1 << 40,
+        {"{\"input_ids\":[1,2,3],\"sampling_params\":{\"max_new_tokens\":7}}", 11, 3, ""},
+        {"{\"input_ids\":[[1,2,3],[4]],\"sampling_params\":{\"max_new_tokens\":6,\"n\":2}}", 36, 4, ""},
+        {"{\"sampling_params\":[{\"max_new_tokens\":6},{\"max_new_tokens\":1000}],\"text\":[\"abc\",\"d\"]}", 1010, 2,
          ""},
-        {"not json", 3, ""},
-        {"{\"input_ids\":[1", 4, ""},
-        {"", 1, ""},
+        {"{\"sampling_params\":[{\"n\":3},{\"max_new_tokens\":0}],\"input_ids\":[[1],[2]]}", 392, 2, ""},
+        {"{\"sampling_params\":[],\"input_ids\":[1]}", 130, 1, ""},
+        {"{\"prompt\":\"12345678\",\"max_tokens\":10,\"model\":\"m\\u0061\"}", 14, 3, "ma"},
+        {"{\"prompt\":[\"12345678\",\"x\"],\"max_tokens\":10}", 26, 4, ""},
+        {"{\"messages\":[{\"role\":\"user\"},{}],\"max_completion_tokens\":1,\"model\":5}", 7, 5, ""},
+        {"{\"prompt\":[5,6],\"max_tokens\":null}", 131, 2, ""},
+        {"{\"input_ids\":[1],\"sampling_params\":{\"max_new_tokens\":999999999,\"n\":999999999}}", (int64_t)1 << 40, 1,
+         ""},
+        {"not json", 3, 0, ""},
+        {"{\"input_ids\":[1", 4, 0, ""},
+        {"", 1, 0, ""},
     };
     for (size_t i = 0; i < CLIME_COUNT(cases); i++) {
         struct clime_arena arena;
@@ -554,6 +569,7 @@ static void test_request(void **state) {
         clime_arena_init(&arena, body.len + 4096);
         clime_route_request_read(&rq, clime_str_of("s"), body, &arena);
         assert_int_equal(rq.cost, cases[i].cost);
+        assert_int_equal(rq.prompt, cases[i].prompt);
         assert_true(clime_str_is(rq.model, cases[i].model) && clime_str_is(rq.session, "s"));
         clime_arena_free(&arena);
     }
