@@ -6,10 +6,12 @@
  * TRACE: lines {"timestamp" (ms), "input_length", "output_length", "hash_ids"} (Mooncake's), where equal ids are equal
  * blocks of 512 tokens with equal beginnings. A worker holds CACHE_BLOCKS blocks (least recently used ones go),
  * prefills one prompt after another at the given rate, leaving out the leading blocks that it holds, and then decodes
- * at 40 tokens a second beside all others. Answers are streams but where it says so. Prompts are known by their ids,
- * for prefix also by their texts. The policies are the router's own code (clime_workers_pick); beside them stands
- * cache_aware as sglang-router describes it, with that router's defaults (threshold 0.3, balance 64 and 1.5):
- * imbalanced, the shortest queue; else the best prefix match over the threshold; else the smallest tree. */
+ * at 40 tokens a second beside all others. Workers say what they hold, answers are streams and prompts are known by
+ * their ids, but where it says otherwise. The policies are the router's own code (clime_workers_pick), which knows of a
+ * worker what it says and what it was sent. Beside them stands cache_aware as sglang-router describes it, with that
+ * router's defaults (threshold 0.3, balance 64 and 1.5): imbalanced, the shortest queue; else the best prefix match
+ * over the threshold; else the smallest tree. And one worker as large and fast as all together, which has nothing to
+ * choose. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -204,7 +206,7 @@ static void text_pages_of(const struct request *r, struct clime_route_request *r
     }
 }
 
-static struct clime_workers *make_fleet(const struct clime_policy *policy, int n) {
+static struct clime_workers *make_fleet(const struct clime_policy *policy, int n, int64_t capacity) {
     struct clime_workers_options o = {
         .fail_threshold = 3, .ok_threshold = 1, .policy = policy, .session_ttl_us = (int64_t)7200e6, .slack = 2};
     struct clime_workers *w = clime_workers_new(&o);
@@ -214,6 +216,7 @@ static struct clime_workers *make_fleet(const struct clime_policy *policy, int n
         snprintf(url, sizeof url, "http://worker-%d:8000", i);
         clime_workers_add(w, clime_str_of(url), 0, &id, NULL);
         clime_workers_probed(w, id, true, "");
+        clime_workers_set_capacity(w, id, capacity);
     }
     return w;
 }
@@ -225,11 +228,18 @@ static int by_size(const void *a, const void *b) {
 
 typedef void pages_fn(const struct request *r, struct clime_route_request *rq);
 
-/* policy NULL: cache_aware. streams: the router sees a first token when it comes, not with the whole answer. */
-static void run(const struct trace *t, const struct clime_policy *policy, pages_fn *pages, bool streams, int n,
-                int room, double rate) {
+struct way {
+    const char *name;
+    const struct clime_policy *policy; /* NULL = cache_aware */
+    pages_fn *pages;
+    bool no_streams; /* the router sees the first token with the whole answer */
+    bool no_word;    /* of what a worker holds */
+};
+
+static void run(const struct trace *t, const struct way *way, int n, int room, double rate) {
     static const uint64_t none[CLIME_WORKERS_MAX / 64];
-    struct clime_workers *w = policy ? make_fleet(policy, n) : NULL;
+    struct clime_workers *w =
+        way->policy ? make_fleet(way->policy, n, way->no_word ? -1 : (int64_t)room * BLOCK) : NULL;
     struct cache_aware a = {.owners = xcalloc((size_t)t->n_ids, sizeof *a.owners)};
     struct cache cache[MAX_WORKERS];
     struct heap h = {.at = xcalloc((size_t)t->n + 1, sizeof *h.at)};
@@ -242,7 +252,7 @@ static void run(const struct trace *t, const struct clime_policy *policy, pages_
         while (h.n && h.at[0].next_s <= r->at_s) {
             f = heap_pop(&h);
             if (!f.began) {
-                if (w && streams) clime_workers_began(w, &f.lease);
+                if (w && !way->no_streams) clime_workers_began(w, &f.lease);
                 f.began = true;
                 f.next_s = f.end_s;
                 heap_push(&h, f);
@@ -252,9 +262,10 @@ static void run(const struct trace *t, const struct clime_policy *policy, pages_
             if (w) clime_workers_release(w, &f.lease, CLIME_OUTCOME_SERVED);
         }
         if (w) {
-            struct clime_route_request rq = {.cost = r->input + r->output + 1, .output = r->output + 1};
+            struct clime_route_request rq = {
+                .cost = r->input + r->output + 1, .output = r->output + 1, .prompt = r->input};
             struct clime_error e;
-            pages(r, &rq);
+            way->pages(r, &rq);
             CHECK(!clime_workers_pick(w, &rq, none, &f.lease, &e));
         }
         int k = f.worker = w ? f.lease.slot : pick_cache_aware(&a, r, n), held = 0;
@@ -280,9 +291,8 @@ static void run(const struct trace *t, const struct clime_policy *policy, pages_
         free(cache[i].prev);
     }
     qsort(first, (size_t)t->n, sizeof *first, by_size);
-    printf("| %d | %s%s%s | %.1f %% | %.2f | %.2f | %.1f |\n", n, policy ? policy->name : "cache_aware (as described)",
-           pages == text_pages_of ? ", as texts" : "", policy && !streams ? ", no streams" : "", 100 * hit / all,
-           most * n / sum, first[t->n / 2], first[(int)((double)t->n * 0.99)]);
+    printf("| %d | %s | %.1f %% | %.2f | %.2f | %.1f |\n", n, way->name, 100 * hit / all, most * n / sum,
+           first[t->n / 2], first[(int)((double)t->n * 0.99)]);
     while (h.n) {
         struct flight f = heap_pop(&h);
         if (w) clime_workers_release(w, &f.lease, CLIME_OUTCOME_SERVED);
@@ -307,9 +317,14 @@ int main(int argc, char **argv) {
     printf("| --- | --- | --- | --- | --- | --- |\n");
     int n = (int)strtol(argv[2], NULL, 10), room = (int)strtol(argv[3], NULL, 10);
     double rate = strtod(argv[4], NULL);
-    for (int i = 0; i < 6; i++) run(&t, clime_policies[i], pages_of, true, n, room, rate);
-    run(&t, &clime_policy_prefix, text_pages_of, true, n, room, rate);
-    run(&t, &clime_policy_prefix, pages_of, false, n, room, rate);
-    run(&t, NULL, pages_of, true, n, room, rate);
+    for (int i = 0; i < 6; i++)
+        run(&t, &(struct way){clime_policies[i]->name, clime_policies[i], pages_of}, n, room, rate);
+    const struct clime_policy *prefix = &clime_policy_prefix;
+    run(&t, &(struct way){"prefix, as texts", prefix, text_pages_of}, n, room, rate);
+    run(&t, &(struct way){"prefix, no streams", prefix, pages_of, .no_streams = true}, n, room, rate);
+    run(&t, &(struct way){"prefix, workers do not say what they hold", prefix, pages_of, .no_word = true}, n, room,
+        rate);
+    run(&t, &(struct way){"cache_aware (as described)", NULL, NULL}, n, room, rate);
+    run(&t, &(struct way){"one worker for all", prefix, pages_of}, 1, n * room, n * rate);
     return 0;
 }
