@@ -21,6 +21,8 @@ const struct clime_http_route clime_router_routes[] = {
     {"POST", "/v1/responses/input_tokens", CLIME_HTTP_USER, clime_router_proxy},
     {"POST", "/sessions/{id}/v1/messages/count_tokens", CLIME_HTTP_USER, clime_router_proxy},
     {"POST", "/sessions/{id}/v1/responses/input_tokens", CLIME_HTTP_USER, clime_router_proxy},
+    {"POST", "/v1/chat/completions/render", CLIME_HTTP_USER, clime_router_proxy},
+    {"POST", "/v1/completions/render", CLIME_HTTP_USER, clime_router_proxy},
     {"POST", "/tokenize", CLIME_HTTP_USER, clime_router_proxy},
     {"POST", "/v1/tokenize", CLIME_HTTP_USER, clime_router_proxy},
     {"POST", "/detokenize", CLIME_HTTP_USER, clime_router_proxy},

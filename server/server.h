@@ -81,6 +81,8 @@ void clime_handle_messages(struct clime_http_request *rq, void *context);
 void clime_handle_count_tokens(struct clime_http_request *rq, void *context);
 void clime_handle_responses(struct clime_http_request *rq, void *context);
 void clime_handle_input_tokens(struct clime_http_request *rq, void *context);
+void clime_handle_render_chat(struct clime_http_request *rq, void *context);
+void clime_handle_render_completions(struct clime_http_request *rq, void *context);
 void clime_handle_models(struct clime_http_request *rq, void *context);
 void clime_handle_model(struct clime_http_request *rq, void *context);
 

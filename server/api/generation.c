@@ -127,10 +127,14 @@ enum clime_err clime_generation_encode(struct clime_generation *gen, struct clim
     struct encode_task t = {.gen = gen, .error = e};
     bool any = false;
     for (int i = 0; i < gen->n_prompts; i++) any |= gen->prompts[i].is_text || gen->prompts[i].chat;
-    if (!any) return CLIME_OK;
-    clime_http_waits(gen->rq);
-    enum clime_err err = clime_text_pool_run(gen->server->text, encode_prompts, &t, e);
-    return err ? err : t.err;
+    enum clime_err err = CLIME_OK;
+    if (any) {
+        clime_http_waits(gen->rq);
+        err = clime_text_pool_run(gen->server->text, encode_prompts, &t, e);
+        if (!err) err = t.err;
+    }
+    for (int i = 0; i < gen->n_prompts && !err; i++) truncate_prompt(gen->server, &gen->prompts[i]);
+    return err;
 }
 
 void clime_generation_answer_count(struct clime_generation *gen, enum clime_err err, const struct clime_error *e,
@@ -184,12 +188,12 @@ static enum clime_err check_mask(const struct clime_prompt *p, int n_vocab, stru
 
 /* ---- outputs ----------------------------------------------------------------------------------------------- */
 
-static struct clime_str make_rid(struct clime_arena *a, const char *prefix) {
+struct clime_str clime_generation_make_rid(struct clime_generation *gen) {
     uint64_t r[2] = {0, 0};
     char z[64];
     if (getrandom(r, sizeof r, 0) != (ssize_t)sizeof r) r[0] = (uint64_t)clime_now_us();
-    snprintf(z, sizeof z, "%s%016" PRIx64 "%016" PRIx64, prefix, r[0], r[1]);
-    const char *copy = clime_arena_strdup(a, clime_str_of(z));
+    snprintf(z, sizeof z, "%s%016" PRIx64 "%016" PRIx64, gen->rid_prefix, r[0], r[1]);
+    const char *copy = clime_arena_strdup(&gen->job->arena, clime_str_of(z));
     return clime_str_of(copy ? copy : "");
 }
 
@@ -276,7 +280,7 @@ static void make_outputs(struct clime_generation *gen, int n) {
             p->params->seed = make_seed(gen->server);
             p->params->has_seed = true;
         }
-        if (p->rid.len == 0) p->rid = make_rid(&j->arena, gen->rid_prefix);
+        if (p->rid.len == 0) p->rid = clime_generation_make_rid(gen);
         o->rid = p->rid;
         o->ids = p->ids.data;
         o->n_prompt = (int)p->ids.len;
@@ -397,7 +401,6 @@ static enum clime_err prepare(struct clime_generation *gen, struct clime_error *
     enum clime_err err = check_size(gen, e);
     if (!err) err = clime_generation_encode(gen, e);
     for (int i = 0; i < gen->n_prompts && !err; i++) {
-        truncate_prompt(gen->server, &gen->prompts[i]);
         err = check_prompt(gen->server, &gen->prompts[i], e);
         if (!err) err = check_mask(&gen->prompts[i], gen->server->model->cfg.V, e);
         if (err && gen->n_prompts > 1) clime_error_prefix(e, "prompt %d", i);

@@ -47,7 +47,11 @@ enum clime_err clime_generation_prompts(struct clime_generation *gen, int n, str
  * none in particular. */
 enum clime_err clime_generation_model(struct clime_generation *gen, struct clime_str name, struct clime_error *e);
 
-/* The prompts' ids from their texts and conversations; a part of clime_generation_run. */
+/* A request id that nobody has, in the job's arena. */
+struct clime_str clime_generation_make_rid(struct clime_generation *gen);
+
+/* The prompts' ids from their texts and conversations, cut where the client wants that; a part of clime_generation_run.
+ */
 enum clime_err clime_generation_encode(struct clime_generation *gen, struct clime_error *e);
 /* The end of a request that asked for no more than how many there are: writes them, or replies with the error. */
 void clime_generation_answer_count(struct clime_generation *gen, enum clime_err err, const struct clime_error *e,

@@ -18,6 +18,8 @@ const struct clime_http_route clime_server_routes[] = {
     {.methods = "POST", .path = "/v1/responses/input_tokens", .auth = USER, .handler = clime_handle_input_tokens},
     {.methods = "POST", .path = "/v1/messages", .auth = USER, .handler = clime_handle_messages, .slot = true},
     {.methods = "POST", .path = "/v1/messages/count_tokens", .auth = USER, .handler = clime_handle_count_tokens},
+    {.methods = "POST", .path = "/v1/chat/completions/render", .auth = USER, .handler = clime_handle_render_chat},
+    {.methods = "POST", .path = "/v1/completions/render", .auth = USER, .handler = clime_handle_render_completions},
     {.methods = "GET", .path = "/v1/models", .auth = USER, .handler = clime_handle_models},
     {.methods = "GET", .path = "/v1/models/{model}", .auth = USER, .handler = clime_handle_model},
     {.methods = "POST", .path = "/tokenize", .auth = USER, .handler = clime_handle_tokenize},

@@ -118,8 +118,34 @@ def test_about_the_tokenizer_and_the_load(s):
     assert s.get("/load").json() == {"server_load": 0}
 
 
+def test_a_request_as_tokens(s):
+    """Rendered and sent on as it is, it gives what it gives itself: in SkyRL, and in routers that choose by tokens."""
+    chat = {"messages": [{"role": "user", "content": "Once"}], "max_tokens": 9, "seed": 5, "temperature": 0.7, "stop": ["zz"],
+            "logit_bias": {"403": 3}, "return_token_ids": True, "logprobs": True, "top_logprobs": 2, "cache_salt": "a", "rid": "r1"}  # fmt: skip
+    for more in ({}, {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "integer"}}}},
+                 {"response_format": {"type": "json_object"}, "n": 2}, {"regex": "[ab]{4}", "max_tokens": None}, {"truncate_prompt_tokens": 3}):  # fmt: skip
+        rendered = s.json("/v1/chat/completions/render", chat | more)
+        assert (rendered["request_id"], rendered["cache_salt"], rendered["features"], rendered["stream"]) == ("r1", "a", None, False)
+        mine = s.json("/v1/chat/completions", chat | more)
+        assert rendered["token_ids"] == mine["prompt_token_ids"]
+        theirs = s.json("/inference/v1/generate", rendered)
+        assert [c["token_ids"] for c in theirs["choices"]] == [c["token_ids"] for c in mine["choices"]]
+        got, want = ([t["logprob"] for t in r["choices"][0]["logprobs"]["content"]] for r in (theirs, mine))
+        assert got == want and len(theirs["choices"][0]["logprobs"]["content"][0]["top_logprobs"]) == 2
+    texts = {"prompt": ["Once", [1, 403]], "max_tokens": 5, "seed": 1}
+    first, second = s.json("/v1/completions/render", texts)
+    assert second["token_ids"] == [1, 403] and first["token_ids"] == s.json("/tokenize", {"prompt": "Once"})["tokens"]
+    assert first["request_id"] and first["sampling_params"] == {"seed": 1, "max_tokens": 5} and first["model"] == s.get("/v1/models").json()["data"][0]["id"]
+    tools = {"tools": [{"type": "function", "function": {"name": "f"}}]}
+    assert "tool_choice" in s.json("/v1/chat/completions/render", chat | tools | {"tool_choice": "required"}, 400)["message"]
+    assert s.json("/v1/chat/completions/render", chat | {"model": "nobody"}, 404)["message"]
+
+
 def test_through_a_router(s):
     with program("clime-router", "--worker-urls", s.url) as r:
         reply = r.json("/inference/v1/generate", {"token_ids": PROMPT, "sampling_params": {"max_tokens": 12, "seed": 5}})
         assert reply["choices"][0]["token_ids"] == ask(s)["choices"][0]["token_ids"]
         assert r.get("/tokenizer_info").json() == s.get("/tokenizer_info").json()
+        chat = {"messages": [{"role": "user", "content": "Once"}], "rid": "a"}
+        for path, body in (("/v1/chat/completions/render", chat), ("/v1/completions/render", {"prompt": "Once", "rid": "b"})):
+            assert r.json(path, body) == s.json(path, body)
