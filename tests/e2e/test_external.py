@@ -163,6 +163,28 @@ def test_the_only_worker_fails_a_push(d, undisturbed, tmp_path):  # noqa: F811
     assert final_sha(run.log_path) == undisturbed
 
 
+@pytest.mark.parametrize("who", ["one of two", "the only one"])
+def test_a_worker_that_does_not_take_its_memory_back(d, undisturbed, tmp_path, who):  # noqa: F811
+    """It is out of the router until it does."""
+    n = 2 if who == "one of two" else 1
+    fault = lambda method, path, n: 500 if path == "/resume_memory_occupation" and n in (1, 2) else None
+    with fleet(tmp_path, d / "init", n) as (router, (first, *_)), Proxy(first, fault) as p:
+        put_between(router, first, p)
+        run = Run(rl(d, tmp_path / "run", "--router-url", router, "--offload-rollout", server_threads=None, num_rollout=4))
+        run.end()
+    assert final_sha(run.log_path) == undisturbed
+    assert f"{p.url} is out of the router: POST {p.url}/resume_memory_occupation answers 500" in run.log()
+
+
+def test_a_worker_whose_memory_is_lent_to_nobody(d, undisturbed, tmp_path):  # noqa: F811
+    """Its trainer was killed while it had it: the next one gives it back."""
+    with fleet(tmp_path, d / "init", 1) as (router, (first,)):
+        call("POST", f"{first}/release_memory_occupation", {"tags": ["kv_cache"]})
+        run = Run(rl(d, tmp_path / "run", "--router-url", router, "--offload-rollout", server_threads=None, num_rollout=4))
+        run.end()
+    assert final_sha(run.log_path) == undisturbed
+
+
 def other_device(path, body):
     return re.sub(rb'"device_name":\s*"[^"]*"', b'"device_name":"cpu abacus"', body)
 
