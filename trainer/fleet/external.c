@@ -31,6 +31,7 @@ static struct clime_fleet_server *find_server(struct clime_fleet *f, struct clim
     if (f->n_servers == CLIME_FLEET_SERVERS || url.len >= CLIME_FLEET_URL) return NULL;
     struct clime_fleet_server *s = clime_fleet_add(f);
     snprintf(s->url, sizeof s->url, CLIME_STR_FMT, CLIME_STR_ARG(url));
+    s->lent = f->o.lends; /* to a trainer before this one, perhaps */
     clime_fleet_enter(s, CLIME_SERVER_LOADING);
     LOG_INFO("worker %s", s->url);
     look_at_host(f, s);

@@ -58,6 +58,7 @@ struct clime_fleet_options {
     } pull;
     bool mixed_devices; /* servers may be of other kinds of device than the trainer, or each other */
     bool moving;        /* weights change between publishes without a word (--async): only a publish may read them */
+    bool lends;         /* clime_fleet_offload is called */
     bool serve_folder;  /* the servers' own weights are version 0, nothing is ever pushed (evaluation) */
     const struct clime_opt_list *server_args, *router_args;
     struct clime_ledger *ledger; /* for events */
@@ -87,7 +88,7 @@ void clime_fleet_hold(struct clime_fleet *f);
 void clime_fleet_writing(struct clime_fleet *f);
 
 /* Asks every server for its KV memory until clime_fleet_onload gives it back. A server that does not do its part is
- * started again; CLIME_ERR_LIMIT when the memory is not there any more. */
+ * started again, or quarantined where it is external, and serves when it has its memory back. */
 void clime_fleet_offload(struct clime_fleet *f);
 enum clime_err clime_fleet_onload(struct clime_fleet *f, struct clime_error *e);
 

@@ -52,6 +52,7 @@ enum clime_fleet_doing {
     CLIME_DOING_NOTHING,
     CLIME_DOING_INFO,    /* what and where it is */
     CLIME_DOING_PROBE,   /* whether it answers, before a push */
+    CLIME_DOING_RESUME,  /* it takes its KV memory back */
     CLIME_DOING_PUSH,    /* weights */
     CLIME_DOING_CONFIRM, /* which version it has after that */
     CLIME_DOING_ADMIT,
@@ -78,6 +79,7 @@ struct clime_fleet_server {
     bool lost;               /* it does not serve (any more): out of the router, from the beginning */
     bool died;               /* with its process: its URL is void too */
     bool killed;             /* by us: nothing is asked before its end is seen */
+    bool lent;               /* its KV memory is, or may be, not there: nothing else is asked of it before it is back */
     bool out;                /* taken out of its router by us, until it has the version */
     bool unlisted;           /* external: its router has it no more; it is forgotten */
     int n_failures;          /* quarantines in a row */
@@ -133,6 +135,7 @@ struct clime_fleet {
     bool publishing;          /* the model holds the version that is pushed */
     bool was_published;       /* a version was served by all once */
     bool writing;             /* weights on the device are, or are about to be, rewritten */
+    bool lending;             /* the servers' KV memory is wanted elsewhere */
     atomic_bool holding;      /* no push may begin, and those of host memory end */
     int n_pins;               /* the owner uses servers: none is freed */
     struct clime_error fatal; /* the fleet cannot be kept up */
@@ -161,6 +164,10 @@ void clime_fleet_enter(struct clime_fleet_server *s, enum clime_fleet_state stat
 struct clime_fleet_server *clime_fleet_add(struct clime_fleet *f); /* zero, but for what it always has */
 void clime_fleet_free_server(struct clime_fleet_server *s);
 
+/* What servers lend, and how they get it back. */
+#define CLIME_FLEET_RESUME_PATH "/resume_memory_occupation"
+extern const char *const clime_fleet_kv_body;
+
 /* What tells the router of a server. */
 void clime_fleet_admit_body(const struct clime_fleet_server *s, struct clime_buf *out);
 
@@ -171,6 +178,9 @@ void clime_fleet_step(struct clime_fleet *f, struct clime_fleet_server *s, int64
 void clime_fleet_lost(struct clime_fleet_server *s);
 /* The same, and a child's process is ended, so that a fresh one takes its place. */
 void clime_fleet_replace(struct clime_fleet_server *s);
+
+/* What it was asked to do failed (why: s->last): a child is started anew, an external one is left alone for a while. */
+void clime_fleet_failed(struct clime_fleet *f, struct clime_fleet_server *s);
 
 /* A child that cannot be had (why: s->last) is quarantined. false: nothing is done, for there is no other that has not
  * failed, too. */

@@ -93,15 +93,14 @@ bool clime_fleet_leave_out(struct clime_fleet *f, struct clime_fleet_server *s) 
 void clime_fleet_ended(struct clime_fleet *f, struct clime_fleet_server *s) {
     clime_fleet_lost(s);
     s->died = true;
-    s->killed = false;
+    s->killed = s->lent = false;
     if (++s->n_ends < MOST_ENDS) return;
     if (!s->last.code) clime_fail(&s->last, CLIME_ERR_UNAVAILABLE, "%s ends again and again", clime_fleet_name(s));
     clime_fleet_leave_out(f, s); /* where it is the only one it is no error: what ends it may come from outside */
 }
 
-/* What it was asked to do failed (why: s->last): a child is started anew, since a fresh process is simpler than a
- * doubtful one; an external one is left alone for a while. */
-static void give_up_for_now(struct clime_fleet *f, struct clime_fleet_server *s) {
+/* A fresh process is simpler than a doubtful one, where it is ours to start. */
+void clime_fleet_failed(struct clime_fleet *f, struct clime_fleet_server *s) {
     if (!s->child) {
         quarantine(f, s);
         return;
@@ -117,7 +116,7 @@ static void give_up_for_now(struct clime_fleet *f, struct clime_fleet_server *s)
 
 void clime_fleet_push_failed(struct clime_fleet *f, struct clime_fleet_server *s) {
     if (f->o.transport != CLIME_TRANSPORT_AUTO || (s->way != CLIME_BY_IPC && s->way != CLIME_BY_NCCL)) {
-        give_up_for_now(f, s);
+        clime_fleet_failed(f, s);
         return;
     }
     s->way = s->way == CLIME_BY_NCCL ? CLIME_BY_IPC : CLIME_BY_HTTP;
@@ -189,7 +188,7 @@ static void choose_way(struct clime_fleet *f, struct clime_fleet_server *s, cons
 static void take_info(struct clime_fleet *f, struct clime_fleet_server *s) {
     struct server_info info;
     if (read_info(s, &info, &s->last)) {
-        give_up_for_now(f, s);
+        clime_fleet_failed(f, s);
         return;
     }
     if (!f->device[0]) {
@@ -266,6 +265,16 @@ static void get(struct clime_fleet *f, struct clime_fleet_server *s, enum clime_
     start(f, s, doing, &call);
 }
 
+static void resume(struct clime_fleet *f, struct clime_fleet_server *s) {
+    snprintf(s->call_url, sizeof s->call_url, "%s" CLIME_FLEET_RESUME_PATH, s->url);
+    const struct clime_http_call call = {.method = "POST",
+                                         .url = s->call_url,
+                                         .body = clime_str_of(clime_fleet_kv_body),
+                                         .timeout_us = CLIME_FLEET_CONTROL_US,
+                                         .max_reply = CLIME_FLEET_MAX_REPLY};
+    start(f, s, CLIME_DOING_RESUME, &call);
+}
+
 void clime_fleet_admit_body(const struct clime_fleet_server *s, struct clime_buf *out) {
     struct clime_jw w;
     clime_buf_init(out, 4096);
@@ -340,7 +349,7 @@ static void end_check(struct clime_fleet *f, struct clime_fleet_server *s, enum 
     } else if (!rc && !s->last.code) {
         s->pushed = -1; /* it was started again behind our back */
     } else if (s->state == CLIME_SERVER_SUSPECT) {
-        give_up_for_now(f, s);
+        clime_fleet_failed(f, s);
     } else {
         clime_fleet_enter(s, CLIME_SERVER_SUSPECT);
         s->next_look_us = 0;
@@ -416,15 +425,21 @@ static void ended(void *arg, enum clime_err rc) {
         switch (doing) {
         case CLIME_DOING_INFO:
             if (rc)
-                give_up_for_now(f, s);
+                clime_fleet_failed(f, s);
             else
                 take_info(f, s);
             break;
         case CLIME_DOING_PROBE:
             if (rc)
-                give_up_for_now(f, s);
+                clime_fleet_failed(f, s);
             else
                 s->n_probed = s->n_failures;
+            break;
+        case CLIME_DOING_RESUME:
+            if (rc)
+                clime_fleet_failed(f, s);
+            else
+                s->lent = false;
             break;
         case CLIME_DOING_PUSH:
             end_push(f, s, rc);
@@ -470,6 +485,8 @@ static void load(struct clime_fleet *f, struct clime_fleet_server *s) {
         get(f, s, CLIME_DOING_INFO, "/server_info", CLIME_FLEET_CONTROL_US);
     else if (s->out && s->n_probed != s->n_failures) /* a push may wait long for what does not answer */
         get(f, s, CLIME_DOING_PROBE, "/get_weight_version", CLIME_FLEET_PROBE_US);
+    else if (s->lent && !f->lending)
+        resume(f, s);
     else if (f->o.serve_folder)
         clime_fleet_took(f, s);
     else

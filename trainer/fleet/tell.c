@@ -127,32 +127,38 @@ void clime_fleet_writing(struct clime_fleet *f) {
     pthread_mutex_unlock(f->lock);
 }
 
-static const char *const kv_body = "{\"tags\":[\"kv_cache\"]}";
+const char *const clime_fleet_kv_body = "{\"tags\":[\"kv_cache\"]}";
 
 void clime_fleet_offload(struct clime_fleet *f) {
     struct told *all;
     pthread_mutex_lock(f->lock);
-    int n = tell_all(f, NULL, "/release_memory_occupation", clime_str_of(kv_body), CLIME_FLEET_CONTROL_US, &all);
-    for (int i = 0; i < n; i++)
+    f->lending = true;
+    int n = tell_all(f, NULL, "/release_memory_occupation", clime_str_of(clime_fleet_kv_body), CLIME_FLEET_CONTROL_US,
+                     &all);
+    for (int i = 0; i < n; i++) {
+        all[i].s->lent = true;
         if (all[i].e.code) replace(&all[i]);
+    }
     let_go(f, all, n);
     pthread_mutex_unlock(f->lock);
 }
 
 enum clime_err clime_fleet_onload(struct clime_fleet *f, struct clime_error *e) {
     struct told *all;
-    enum clime_err rc = CLIME_OK;
     pthread_mutex_lock(f->lock);
-    int n = tell_all(f, NULL, "/resume_memory_occupation", clime_str_of(kv_body), CLIME_FLEET_CONTROL_US, &all);
-    for (int i = 0; i < n && !rc; i++) {
-        if (!all[i].e.code) continue;
-        if (all[i].s->child)
-            replace(&all[i]); /* a fresh one plans its memory anew, and says so when there is none */
-        else
-            rc = clime_fail(e, all[i].e.code, "%s", all[i].e.msg);
+    f->lending = false;
+    int n = tell_all(f, NULL, CLIME_FLEET_RESUME_PATH, clime_str_of(clime_fleet_kv_body), CLIME_FLEET_CONTROL_US, &all);
+    for (int i = 0; i < n; i++) {
+        struct clime_fleet_server *s = all[i].s;
+        if (!all[i].e.code) {
+            s->lent = false;
+        } else if (!s->died && !s->killed) { /* a fresh child plans its memory anew, and says so when there is none */
+            s->last = all[i].e;
+            clime_fleet_failed(f, s);
+        }
     }
     let_go(f, all, n);
-    if (!rc) rc = clime_fleet_wait_ready(f, e);
+    enum clime_err rc = clime_fleet_wait_ready(f, e);
     pthread_mutex_unlock(f->lock);
     return rc;
 }

@@ -300,6 +300,7 @@ static enum clime_err open_fleet(struct clime_rl *rl, struct clime_error *e) {
                                              .chain = (int)rl->o.delta_chain,
                                              .fanout = (int)rl->o.pull_fanout},
                                     .moving = rl->o.async,
+                                    .lends = rl->o.offload_rollout,
                                     .serve_folder = (rl->o.evaluate && !rl->o.eval_versions) || rl->o.rollout_only,
                                     .server_args = &rl->o.server_args,
                                     .router_args = &rl->o.router_args,
