@@ -10,7 +10,7 @@
  * Layout: row-major, rows packed. Letters as in README: T rows (tokens), D hidden, V vocabulary, H query heads,
  * HK key/value heads, Dh head size, F MLP width, L layers, R rows of the head. "dt" = the type of the context.
  *
- * Determinism classes (DESIGN.md 4.1; every operation gives the same bits in every run):
+ * Determinism classes (docs/numerics.md; every operation gives the same bits in every run):
  *   ROW    a row's result depends on that row alone, by a fixed tree: any batch, any position in it
  *   CHAIN  one fp32 accumulator an output, K ascending: any number of rows
  *   ORDER  sums over rows in ascending order: depends on the batch, not on threads or timing
@@ -201,7 +201,7 @@ static inline float clime_inv_temp(double temperature) {
 
 struct clime_drawn {
     int32_t id;
-    float logp;     /* log softmax(x * inv_temp)[id] of the unedited logits: the number of DESIGN.md 4.1 */
+    float logp;     /* log softmax(x * inv_temp)[id] of the unedited logits: the number of docs/numerics.md */
     float logp_cut; /* of the distribution that was drawn from (edited, truncated, renormalised); 0 when greedy */
     bool bad;       /* the row held a NaN or no finite logit; id is 0 */
     int32_t
