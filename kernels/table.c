@@ -22,6 +22,7 @@ enum clime_err clime_ops_choose(const char *device, const struct clime_ops **out
     return CLIME_OK;
 #else
     if (automatic) return CLIME_OK;
-    return clime_fail(e, CLIME_ERR_UNAVAILABLE, "this build has no CUDA; use --device cpu");
+    return clime_fail(e, CLIME_ERR_UNAVAILABLE,
+                      "this build has no CUDA (make cuda-check says what it found); use --device cpu");
 #endif
 }
