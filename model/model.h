@@ -270,10 +270,9 @@ struct clime_batch {
     struct clime_kv *kv; /* NULL = packed */
     uint32_t *routing;   /* [T] device: folds what the routers choose (ops->route); NULL = nobody asks */
     int cuts; /* packed: each of so many parts of the rows has its experts' rows together; 0 or 1: all rows */
-    struct clime_context
-        *context;                /* packed: attention is over the rows of its ranks, whose T are here; NULL = all are */
-    struct clime_travel *travel; /* packed: rows go to experts that stay with their rank; NULL = all are here */
-    bool again;                  /* for the backward pass, which needs nothing of what those experts would give */
+    struct clime_context *context; /* packed: attention is over its ranks' rows, of which T are here; NULL = over T */
+    struct clime_travel *travel;   /* packed: rows go to experts that stay with their rank; NULL = all are here */
+    bool again;                    /* for the backward pass, which needs nothing of what those experts would give */
 };
 
 /* Scratch of a server's forward, planned once for max_rows rows and max_out head rows. */

@@ -25,11 +25,14 @@ LIMIT, LONG_LIMIT = 120, 480
 
 def bits(root):
     """Several sequences in a micro-batch and longer ones alone, cut wherever that may be; key/value heads for every rank and
-    for some."""
+    for some; experts, and latent attention of the width that has kernels of its own."""
     small = ("--global-batch-size", 8, "--num-epoch", 2, "--lr", 1e-3, "--save-interval", 1000, "--max-tokens-per-gpu", 96, "--threads", 4)
-    for family, heads in (("qwen3", 4), ("qwen2", 4), ("llama", 2), ("glm4", 2)):
+    experts = ("--num-experts", 16, "--num-experts-per-tok", 4, "--moe-intermediate-size", 256)
+    latent = ("--kv-lora-rank", 512, "--qk-nope-head-dim", 64, "--qk-rope-head-dim", 64, "--v-head-dim", 64)
+    families = {"qwen3": (4,), "qwen2": (4,), "llama": (2,), "glm4": (2,), "qwen3_moe": (4, *experts), "deepseek_v3": (8, *experts, *latent)}
+    for family, (heads, *more) in families.items():
         train("init", root / family, "--family", family, "--hidden-size", 512, "--intermediate-size", 1024, "--num-hidden-layers", 3,
-              "--num-attention-heads", 8, "--num-key-value-heads", heads, "--head-dim", 64, "--dtype", "bf16")  # fmt: skip
+              "--num-attention-heads", 8, "--num-key-value-heads", heads, "--head-dim", 64, "--dtype", "bf16", *more)  # fmt: skip
     rows(root / "short", 40, 70)
     rows(root / "long", 16, 900)
     (root / "data").write_text((root / "short").read_text() + "\n" + (root / "long").read_text())
@@ -39,14 +42,15 @@ def bits(root):
         return finish, root, name, sft(root, model, "data", name, n, *small, *share, *more), LIMIT
 
     on, full = ("--shard-weights", "on"), ("--recompute-granularity", "full")
-    ways = {f"{m}-{w}": run(f"{m}-{w}", m, n, *more) for m in ("qwen3", "qwen2", "llama", "glm4")
+    ways = {f"{m}-{w}": run(f"{m}-{w}", m, n, *more) for m in families
             for w, n, *more in (("alone", 1), ("ranks", RANKS))}  # fmt: skip
-    ways |= {f"qwen3-{w}": run(f"qwen3-{w}", "qwen3", RANKS, *more) for w, *more in (("parts", *on), ("full", *full), ("both", *on, *full))}
+    ways |= {f"{m}-{w}": run(f"{m}-{w}", m, RANKS, *more) for m in ("qwen3", "deepseek_v3")
+             for w, *more in (("parts", *on), ("full", *full), ("both", *on, *full))}  # fmt: skip
     if ON_GPUS:
         ways["qwen3-nccl"] = run("qwen3-nccl", "qwen3", RANKS, "--rank-transport", "nccl")
     shas = at_once(**ways)
-    for what in ("qwen3-", "qwen2-", "llama-", "glm4-"):
-        same(what, {k: v for k, v in shas.items() if k.startswith(what)})
+    for what in families:
+        same(what, {k: v for k, v in shas.items() if k.startswith(what + "-")})
 
 
 def long(root):
