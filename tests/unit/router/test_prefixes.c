@@ -3,10 +3,13 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 
 #include <cmocka.h>
 
 #include "common/clock.h"
+#include "common/err.h"
+#include "common/hash.h"
 #include "tests/unit/router/fleet.h"
 
 enum { PREFIX = 3 };
@@ -157,6 +160,91 @@ static void test_what_many_hold_draws_nobody(void **state) {
     clime_workers_free(w);
 }
 
+/* Against a cache that is there: pages in order of use. */
+enum { N_DOCS = 50, DOC_PAGES = 20, ROOM = 300 };
+
+struct naive {
+    uint64_t used[N_DOCS * DOC_PAGES]; /* 0 = not held */
+    uint64_t now;
+    int n;
+};
+
+static void use_page(struct naive *c, int page) {
+    if (!c->used[page] && ++c->n > ROOM) {
+        int oldest = -1;
+        for (int i = 0; i < N_DOCS * DOC_PAGES; i++)
+            if (c->used[i] && (oldest < 0 || c->used[i] < c->used[oldest])) oldest = i;
+        c->used[oldest] = 0;
+        c->n--;
+    }
+    c->used[page] = ++c->now;
+}
+
+/* Sends the first n_pages of a document to the one worker, and to the cache; returns how many pages the router takes it
+ * to hold, and in *held how many it does. */
+static int send_doc(struct clime_workers *w, struct naive *c, int doc, int n_pages, uint64_t series, int *held) {
+    struct clime_lease l;
+    struct clime_error e;
+    struct clime_route_request rq = {.cost = 64 * n_pages + 1, .output = 1, .prompt = 64 * n_pages};
+    for (rq.n_pages = 0; rq.n_pages < n_pages; rq.n_pages++) {
+        const uint64_t words[] = {series, (uint64_t)doc, (uint64_t)rq.n_pages};
+        rq.pages[rq.n_pages] = clime_hash64(words, 3);
+    }
+    assert_int_equal(clime_workers_pick(w, &rq, none_tried, &l, &e), CLIME_OK);
+    clime_workers_release(w, &l, CLIME_OUTCOME_SERVED);
+    *held = 0;
+    while (*held < n_pages && c->used[doc * DOC_PAGES + *held]) ++*held;
+    for (int p = n_pages - 1; p >= 0; p--) use_page(c, doc * DOC_PAGES + p); /* the end goes first */
+    return (int)(l.cost - l.todo) / 64;
+}
+
+static uint64_t draw(uint64_t n) {
+    static uint64_t turn;
+    turn++;
+    return clime_hash64(&turn, 1) % n;
+}
+
+/* Of what is sent once the router knows exactly what is left after a while, whatever has come meanwhile. */
+static void test_what_is_left_of_a_document(void **state) {
+    (void)state;
+    struct clime_workers *w = fleet(1, PREFIX);
+    int n_in_part = 0, held;
+    clime_workers_set_capacity(w, 1, ROOM * 64);
+    for (uint64_t round = 0; round < 300; round++) {
+        struct naive *c = xcalloc(1, sizeof *c);
+        char version[32];
+        snprintf(version, sizeof version, "%d", (int)round);
+        clime_workers_probed(w, 1, true, version); /* empties it */
+        for (int doc = 0, n = 1 + (int)draw(50); doc < n; doc++)
+            assert_int_equal(send_doc(w, c, doc, doc ? 1 + (int)draw(DOC_PAGES) : DOC_PAGES, round, &held), 0);
+        int taken = send_doc(w, c, 0, DOC_PAGES, round, &held);
+        assert_int_equal(taken, held);
+        n_in_part += held > 0 && held < DOC_PAGES;
+        free(c);
+    }
+    assert_true(n_in_part > 3);
+    clime_workers_free(w);
+}
+
+/* And of what is sent again and again it forgets nothing that the cache has. */
+static void test_nothing_is_forgotten_early(void **state) {
+    (void)state;
+    struct clime_workers *w = fleet(1, PREFIX);
+    struct naive *c = xcalloc(1, sizeof *c);
+    int n_held = 0, n_lost = 0, held;
+    clime_workers_set_capacity(w, 1, ROOM * 64);
+    for (int i = 0; i < 3000; i++) {
+        int n_pages = 1 + (int)draw(DOC_PAGES);
+        int taken = send_doc(w, c, (int)draw(40), n_pages, 0, &held);
+        assert_true(taken >= held);
+        n_held += held;
+        n_lost += n_pages - held;
+    }
+    assert_true(n_held > 3000 && n_lost > 3000);
+    free(c);
+    clime_workers_free(w);
+}
+
 /* Nor is one that has stored far less sent everything: neither a newcomer, nor one that was left out. */
 static void test_what_is_new_is_spread(void **state) {
     (void)state;
@@ -191,6 +279,8 @@ int main(void) {
         cmocka_unit_test(test_a_worker_that_was_lost_holds_nothing),
         cmocka_unit_test(test_other_weights_are_an_empty_cache),
         cmocka_unit_test(test_what_many_hold_draws_nobody),
+        cmocka_unit_test(test_what_is_left_of_a_document),
+        cmocka_unit_test(test_nothing_is_forgotten_early),
         cmocka_unit_test(test_what_is_new_is_spread),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -9,24 +9,7 @@
 #include <cmocka.h>
 
 #include "common/clock.h"
-#include "router/policy/policy.h"
-#include "router/policy/request.h"
-#include "router/workers.h"
-
-static struct clime_workers *fleet(int n) {
-    struct clime_workers_options o = {
-        .fail_threshold = 2, .ok_threshold = 2, .policy = clime_policies[0], .session_ttl_us = 60000000, .slack = 2};
-    struct clime_workers *w = clime_workers_new(&o);
-    for (int i = 0; i < n; i++) {
-        char url[64];
-        int64_t id;
-        snprintf(url, sizeof url, "http://127.0.0.1:%d", 9000 + i);
-        assert_int_equal(clime_workers_add(w, clime_str_of(url), 0, &id, NULL), CLIME_OK);
-        assert_int_equal(id, i + 1);
-        clime_workers_probed(w, id, true, "");
-    }
-    return w;
-}
+#include "tests/unit/router/fleet.h"
 
 static enum clime_worker_state state_of(struct clime_workers *w, int64_t id) {
     struct clime_worker_view v = {0};
@@ -43,9 +26,8 @@ static int64_t frozen_since(struct clime_workers *w, int64_t id) {
 
 static void test_frozen_is_of_probes_alone(void **state) {
     (void)state;
-    const uint64_t none_tried[CLIME_WORKERS_MAX / 64] = {0};
     const struct clime_route_request rq = {.cost = 1};
-    struct clime_workers *w = fleet(1);
+    struct clime_workers *w = fleet(1, 0);
     struct clime_lease l;
     for (int i = 0; i < 2; i++) {
         assert_int_equal(clime_workers_pick(w, &rq, none_tried, &l, NULL), CLIME_OK);
@@ -68,7 +50,7 @@ static void test_frozen_is_of_probes_alone(void **state) {
 
 static void test_the_silent_one_among_others_is_suspected(void **state) {
     (void)state;
-    struct clime_workers *w = fleet(3);
+    struct clime_workers *w = fleet(3, 0);
     int64_t since = clime_now_us();
     clime_workers_unanswered(w, 0, 1, since);
     assert_false(suspected(w, 1)); /* nobody has said anything since: it may be ourselves */
@@ -90,7 +72,7 @@ static void test_the_silent_one_among_others_is_suspected(void **state) {
 }
 
 static struct clime_workers *with_suspect(int64_t *since) {
-    struct clime_workers *w = fleet(2);
+    struct clime_workers *w = fleet(2, 0);
     *since = clime_now_us();
     clime_workers_heard(w, 1, *since + 1);
     clime_workers_unanswered(w, 0, 1, *since);
@@ -134,9 +116,8 @@ static void test_a_suspect_is_back_with_its_first_word(void **state) {
 /* Suspicion neither brings back what is down for another reason nor keeps what is leaving. */
 static void test_suspicion_and_other_states(void **state) {
     (void)state;
-    const uint64_t none_tried[CLIME_WORKERS_MAX / 64] = {0};
     const struct clime_route_request rq = {.cost = 1};
-    struct clime_workers *w = fleet(2);
+    struct clime_workers *w = fleet(2, 0);
     struct clime_lease l;
     for (int i = 0; i < 2; i++) clime_workers_probed(w, 1, false, "");
     clime_workers_probed(w, 2, true, "");
@@ -149,7 +130,7 @@ static void test_suspicion_and_other_states(void **state) {
     assert_int_equal(state_of(w, 1), CLIME_WORKER_DOWN);
     clime_workers_free(w);
 
-    w = fleet(2);
+    w = fleet(2, 0);
     assert_int_equal(clime_workers_pick(w, &rq, none_tried, &l, NULL), CLIME_OK);
     clime_workers_remove(w, l.id, (struct clime_str){0}, NULL);
     since = clime_now_us();
@@ -172,7 +153,7 @@ static void fail_probes(struct clime_workers *w, int64_t id) {
 
 static void test_who_is_gone_for_good_is_evicted(void **state) {
     (void)state;
-    struct clime_workers *w = fleet(3);
+    struct clime_workers *w = fleet(3, 0);
     const int64_t hour = (int64_t)3600 * 1000000, now = clime_now_us();
     const struct clime_str first = clime_str_of("http://127.0.0.1:9000"), third = clime_str_of("http://127.0.0.1:9002");
     clime_workers_name(w, 3);
