@@ -156,7 +156,7 @@ def test_a_server_that_refuses_every_push(d, tmp_path):
         log = run.end(1)
     finally:
         run.stop()
-    last = re.search(r"(server-[01]) has not come to serve in 5 tries: pushing weights: PUT \S+ answers 400: .*shape", log.splitlines()[-1])
+    last = re.search(r"E train: rl: (server-[01]) has not come to serve in 5 tries: pushing weights: PUT \S+ answers 400: .*shape", log)
     assert last, log[-2000:]
     assert log.count(f"{last[1]} is up at http") == 5
     (out,) = events(run.dir, "worker")

@@ -218,7 +218,8 @@ static int wait_for_two(const struct clime_place *p, void *first) {
     uint8_t buf[64] = {0};
     const size_t from[] = {0, 16, 32, 48, 64};
     const struct clime_move receive = {3, buf, 16};
-    if (!open_rank(p, p->rank == *(int *)first ? 300000 : RANKS_LONG_US, &r)) return 1;
+    if (!open_rank(p, RANKS_LONG_US, &r)) return 1;
+    if (p->rank == *(int *)first) clime_group_set_limit(r.group, 300000);
     if (p->rank == 3) raise(SIGSTOP);
     if (p->rank == 2) rc = clime_links_exchange(r.links, "rows", NULL, 0, &receive, 1, &e);
     if (!rc) rc = clime_links_all_gather(r.links, "gathering", buf, from, &e);
