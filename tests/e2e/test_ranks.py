@@ -394,6 +394,13 @@ def test_what_cannot_be_is_said(d, more, why):
     assert done.returncode == 1 and why in done.stderr, done.stderr
 
 
+@pytest.mark.parametrize("more", [["--actor-num-gpus-per-node", "3"], ["--context-parallel-size", "3"], ["--gradient-lanes", "3"]])
+def test_numbers_that_cannot_be_begin_no_run(d, more):
+    done = subprocess.run(words(d, "unbegun", None, *more), capture_output=True, text=True, timeout=LIMIT)
+    assert done.returncode == 1 and more[0] in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+    assert not (d / "unbegun").exists()
+
+
 def test_the_lanes_of_a_run_stay(d):
     """They decide the weights: begun with four, the run does not go on with two; as many ranks as one likes do."""
     done = subprocess.run(words(d, "alone", 1, gradient_lanes=2), capture_output=True, text=True, timeout=LIMIT)
