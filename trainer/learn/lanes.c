@@ -9,8 +9,11 @@
 
 enum clime_err clime_lanes_check(int n, int cuts, int world, struct clime_error *e) {
     if (world & (world - 1))
-        return clime_fail(e, CLIME_ERR_INPUT,
-                          "%d ranks: gradients are added as a balanced tree, for a power of two of ranks", world);
+        return clime_fail(
+            e, CLIME_ERR_INPUT,
+            "%d ranks (--actor-num-gpus-per-node): gradients are added as a balanced tree, for a power of "
+            "two of ranks",
+            world);
     if (cuts < 1 || cuts > CLIME_LANES_MAX || cuts & (cuts - 1))
         return clime_fail(e, CLIME_ERR_INPUT, "--context-parallel-size %d: a power of two is possible, %d at most",
                           cuts, CLIME_LANES_MAX);

@@ -6,6 +6,8 @@
 
 #include <string.h>
 
+#include "trainer/learn/lanes.h"
+
 int clime_rank_rows(struct clime_rank_options *r, struct clime_opt *t) {
     const struct clime_opt rows[CLIME_RANK_ROWS] = {
         {"actor-num-gpus-per-node", CLIME_OPT_INT, &r->per_node, "1", "N",
@@ -116,6 +118,7 @@ enum clime_err clime_rank_derive(struct clime_rank_options *r, struct clime_lear
     l->rank_limit_us = (int64_t)(r->timeout_minutes * 60e6);
     l->elastic = (int)r->elastic;
     enum clime_err rc = check_elastic(r->elastic, l, e);
+    if (!rc) rc = clime_lanes_check(l->gradient_lanes, l->context_parallel, l->n_ranks, e);
     if (!rc) rc = check_size("tensor-model-parallel-size", r->tp_size, l->n_ranks, e);
     return rc ? rc : check_size("pipeline-model-parallel-size", r->pp_size, l->n_ranks, e);
 }
