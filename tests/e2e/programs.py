@@ -109,6 +109,17 @@ def server(*options, model=STORIES):
     return program("clime-server", "--model-path", model, "--debug-checks", "--http-threads", "80", *options)
 
 
+@contextlib.contextmanager
+def router_to(urls, *options):
+    """A clime-router that has found all its workers ready: on a busy machine that may take longer than its start waits."""
+    with program("clime-router", *options, "--worker-urls", *urls) as r:
+        deadline = time.monotonic() + LIMIT
+        while r.get("/readiness").json()["healthy_workers"] < len(urls):
+            assert time.monotonic() < deadline, r.log()
+            time.sleep(0.02)
+        yield r
+
+
 def chat_model(folder):
     """stories260K with a chat template, as a folder of links."""
     for path in STORIES.iterdir():

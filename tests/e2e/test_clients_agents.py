@@ -8,7 +8,7 @@ import os
 import sqlite3
 
 import pytest
-from programs import LIMIT, program, server
+from programs import LIMIT, router_to, server
 from test_environments import Run
 from tool_user import ANSWER, NAME, OPTIONS, QUESTION, taught
 
@@ -52,7 +52,7 @@ def url(request, tmp_path_factory):
         if request.param == "server":
             yield s.url + "/v1"
         else:
-            with program("clime-router", "--worker-urls", s.url) as router:
+            with router_to([s.url]) as router:
                 yield router.url + "/v1"
 
 

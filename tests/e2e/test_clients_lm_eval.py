@@ -6,7 +6,7 @@ import math
 import os
 
 import pytest
-from programs import STORIES, chat_model, need_stories, program, server
+from programs import STORIES, chat_model, need_stories, router_to, server
 
 os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 QUESTIONS = [
@@ -29,7 +29,7 @@ def url(request, tmp_path_factory, lm_eval):
         if request.param == "server":
             yield s.url
         else:
-            with program("clime-router", "--worker-urls", s.url) as router:
+            with router_to([s.url]) as router:
                 yield router.url
 
 

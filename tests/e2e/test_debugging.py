@@ -7,7 +7,7 @@ import struct
 import time
 
 import pytest
-from programs import LIMIT, STORIES, need_stories, program, server, tiny_model
+from programs import LIMIT, STORIES, need_stories, router_to, server, tiny_model
 
 ONE = {"input_ids": [1, 403], "sampling_params": {"max_new_tokens": 8, "sampling_seed": 7}}
 
@@ -71,7 +71,7 @@ def test_an_update_that_leaves_nothing_out():
 def test_whether_a_whole_fleet_has_the_same_weights(tmp_path):
     model = tiny_model(tmp_path / "m")
     ask = lambda to: to.json("/weights_checker", {"action": "checksum"})
-    with server(model=model) as a, server(model=model) as b, program("clime-router", "--worker-urls", a.url, b.url) as router:
+    with server(model=model) as a, server(model=model) as b, router_to([a.url, b.url]) as router:
         deadline = time.monotonic() + LIMIT
         while {w["status"] for w in router.get("/workers").json()["workers"]} != {"ready"}:
             assert time.monotonic() < deadline

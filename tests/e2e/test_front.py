@@ -19,7 +19,7 @@ import time
 
 import httpx
 import pytest
-from programs import BUILD, SLOW, STORIES, free_port, need_stories, program, server, tiny_model, web
+from programs import BUILD, SLOW, STORIES, free_port, need_stories, program, router_to, server, tiny_model, web
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -81,7 +81,7 @@ def test_control_answers_while_generation_waits():
 
 def test_the_router_refuses_what_it_cannot_hold():
     """The same through a router, which has a limit of its own."""
-    with server() as s, program("clime-router", "--max-concurrent-requests", "2", "--worker-urls", s.url) as router:
+    with server() as s, router_to([s.url], "--max-concurrent-requests", "2") as router:
         assert router.post("/pause_generation", {"mode": "retract"}).status_code == 200
         held = in_background([lambda: post(router.url + "/generate", SHORT)] * 4)
         done = concurrent.futures.as_completed(held, LIMIT)
@@ -93,7 +93,7 @@ def test_the_router_refuses_what_it_cannot_hold():
 
 def test_a_router_of_four_threads():
     """Its limit follows from its threads, so that 429 can be reached at all."""
-    with server() as s, program("clime-router", "--http-threads", "4", "--worker-urls", s.url) as router:
+    with server() as s, router_to([s.url], "--http-threads", "4") as router:
         assert s.post("/pause_generation", {"mode": "retract"}).status_code == 200
         held = in_background([lambda: post(router.url + "/generate", SHORT)] * 4)
         done = concurrent.futures.as_completed(held, LIMIT)
@@ -247,7 +247,7 @@ def test_a_slow_reader_gets_its_stream(through):
             "sampling_params": {"temperature": 0, "max_new_tokens": 500, "ignore_eos": True, "n": 8}}  # fmt: skip
     with contextlib.ExitStack() as stack:
         s = stack.enter_context(server())
-        to = s if through == "server" else stack.enter_context(program("clime-router", "--worker-urls", s.url))
+        to = s if through == "server" else stack.enter_context(router_to([s.url]))
         whole = [outcome(reply) for reply in s.json("/generate", body)]
         events, n = stream_slowly(to, body, 20e6)
         print(f"8 times 500 tokens came in {len(events)} events, {n / 1e6:.0f} MB")

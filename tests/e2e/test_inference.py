@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from programs import STORIES, chat_model, need_stories, program, server
+from programs import STORIES, chat_model, need_stories, router_to, server
 
 PROMPT = [1, 403, 407, 261, 378]
 
@@ -142,7 +142,7 @@ def test_a_request_as_tokens(s):
 
 
 def test_through_a_router(s):
-    with program("clime-router", "--worker-urls", s.url) as r:
+    with router_to([s.url]) as r:
         reply = r.json("/inference/v1/generate", {"token_ids": PROMPT, "sampling_params": {"max_tokens": 12, "seed": 5}})
         assert reply["choices"][0]["token_ids"] == ask(s)["choices"][0]["token_ids"]
         assert r.get("/tokenizer_info").json() == s.get("/tokenizer_info").json()

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from programs import LIMIT, ROOT, chat_model, need_stories, program, server
+from programs import LIMIT, ROOT, chat_model, need_stories, router_to, server
 from test_front import wait_for
 
 
@@ -19,7 +19,7 @@ def both(request, tmp_path_factory):
         if request.param == "server":
             yield s, s
         else:
-            with program("clime-router", "--worker-urls", s.url) as router:
+            with router_to([s.url]) as router:
                 yield s, router
 
 

@@ -7,7 +7,7 @@ import socket
 import struct
 
 import pytest
-from programs import program, server, tiny_model
+from programs import router_to, server, tiny_model
 from test_front import LIMIT, SLOW, events_of, read_streams, wait_for, waiting
 
 LONG = 60000  # tokens that would take the vanished ones' 128 sequences minutes
@@ -21,7 +21,7 @@ def both(request, tmp_path):
     model = tiny_model(tmp_path / "model", **{"max-position-embeddings": 2 * LONG})
     with contextlib.ExitStack() as stack:
         s = stack.enter_context(server("--max-total-tokens", "400000", "--max-running-requests", "160", model=model))
-        yield s, s if request.param == "server" else stack.enter_context(program("clime-router", "--worker-urls", s.url))
+        yield s, s if request.param == "server" else stack.enter_context(router_to([s.url]))
 
 
 def post(to, path, body, buffer=None):

@@ -5,7 +5,7 @@ import re
 
 import openai
 import pytest
-from programs import program, server
+from programs import router_to, server
 from said import ARGUMENTS, BROKEN, CALL, HALT, PATCH, SECOND, THOUGHT, TOOLS, at_once, beside, model, s  # noqa: F401
 
 FLAT_TOOLS = [{"type": "function", "strict": False} | t["function"] for t in TOOLS]
@@ -311,7 +311,7 @@ def test_bad_requests(client, s):
 
 
 def test_through_the_router(s, model):
-    with program("clime-router", "--worker-urls", s.url) as router:
+    with router_to([s.url]) as router:
         with openai.OpenAI(base_url=router.url + "/v1", api_key="none", max_retries=0) as client:
             body = forced(model, *CALL, HALT, tools=FLAT_TOOLS)
             assert kinds(client.responses.create(**body)) == [("message", "Let me."), ("get", ARGUMENTS)]

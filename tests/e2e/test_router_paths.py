@@ -4,7 +4,7 @@ import http.client
 
 import pytest
 from mocks import workers
-from programs import LIMIT, program
+from programs import LIMIT, program, router_to
 
 
 def raw(router, method, path, headers=None, body=None):
@@ -48,7 +48,7 @@ def test_no_path_leads_to_another_endpoint(path):
     ("/v1/models?q={1}|%20", "/v1/models?q=%7B1%7D%7C%20"),
 ])  # fmt: skip
 def test_a_path_reaches_the_worker_as_it_was_meant(path, passed):
-    with workers(1) as (w,), program("clime-router", "--worker-urls", w.url) as router:
+    with workers(1) as (w,), router_to([w.url]) as router:
         for _ in range(4):
             code, _ = raw(router, "GET", path)
             assert code == 200
@@ -58,7 +58,7 @@ def test_a_path_reaches_the_worker_as_it_was_meant(path, passed):
 
 def test_headers_whole_and_both_forms_of_a_key():
     long = "x" * 3000
-    with workers(1) as (w,), program("clime-router", "--worker-urls", w.url) as router:
+    with workers(1) as (w,), router_to([w.url]) as router:
         sent = {"X-Session-ID": long, "X-Api-Key": "k" * 2000, "Content-Type": "application/json; charset=utf-8"}
         assert raw(router, "POST", "/generate", sent, b"{}")[0] == 200
         assert raw(router, "POST", "/generate", {"Authorization": "Bearer " + long}, b"{}")[0] == 200
@@ -70,7 +70,7 @@ def test_headers_whole_and_both_forms_of_a_key():
 
 
 def test_a_clients_key_stays_here_when_workers_have_their_own():
-    with workers(1) as (w,), program("clime-router", "--worker-api-key", "inner", "--worker-urls", w.url) as router:
+    with workers(1) as (w,), router_to([w.url], "--worker-api-key", "inner") as router:
         raw(router, "POST", "/generate", {"X-Api-Key": "outer", "Authorization": "Bearer outer"}, b"{}")
         (_, _, headers, _), = w.calls()  # fmt: skip
         assert headers["Authorization"] == "Bearer inner" and "X-Api-Key" not in headers

@@ -6,7 +6,7 @@ import json
 import math
 
 import pytest
-from programs import chat_model, need_stories, program, server, tiny_model
+from programs import chat_model, need_stories, router_to, server, tiny_model
 
 VOCAB = 512
 MASK, LOGP = "output_token_sampling_mask", "output_token_sampling_logprobs"
@@ -106,7 +106,7 @@ def test_streams_batches_and_samples(s):
 
 def test_chat_and_vllms_endpoint(s):
     meta = s.json("/generate", ask(top_k=20, top_p=0.9))["meta_info"]
-    with program("clime-router", "--worker-urls", s.url) as router:
+    with router_to([s.url]) as router:
         through = router.json("/generate", ask(top_k=20, top_p=0.9))["meta_info"]
         assert {k: through[k] for k in (MASK, LOGP)} == {k: meta[k] for k in (MASK, LOGP)}
     prompt = s.json("/tokenize", {"prompt": "Once upon a time"})["tokens"]

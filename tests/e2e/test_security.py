@@ -13,7 +13,7 @@ import time
 import httpx
 import pytest
 from mocks import workers
-from programs import LIMIT, ROOT, SLOW, STORIES, free_port, need_stories, program, run, server, tiny_model, web
+from programs import LIMIT, ROOT, SLOW, STORIES, free_port, need_stories, program, router_to, run, server, tiny_model, web
 from test_fleet import rl
 from test_front import dial, in_background, waiting
 from test_tls import certificate  # noqa: F401  the fixture
@@ -314,7 +314,7 @@ def test_json_without_a_bottom(well, inside):
 @pytest.fixture(scope="module")
 def well():
     need_stories()
-    with server() as s, program("clime-router", "--worker-urls", s.url) as router:
+    with server() as s, router_to([s.url]) as router:
         wait_for(lambda: router.get("/health").status_code == 200)
         yield s, router
 

@@ -7,7 +7,7 @@ import threading
 
 import httpx
 import pytest
-from programs import LIMIT, program, server, tiny_model
+from programs import LIMIT, router_to, server, tiny_model
 from test_front import wait_for
 
 LONG = 100000  # of which nobody waits for the end
@@ -20,7 +20,7 @@ def fleet(tmp_path):
     models = [tiny_model(tmp_path / name, **{"max-position-embeddings": 2 * LONG}) for name in ("old", "new")]
     with contextlib.ExitStack() as stack:
         servers = [stack.enter_context(server("--max-total-tokens", "300000", model=models[0])) for _ in range(2)]
-        router = stack.enter_context(program("clime-router", "--worker-urls", *(s.url for s in servers)))
+        router = stack.enter_context(router_to([s.url for s in servers]))
         yield router, servers, models
 
 

@@ -7,7 +7,7 @@ import json
 import anthropic
 import openai
 import pytest
-from programs import program, server
+from programs import router_to, server
 from tool_user import ANSWER, ARGUMENTS, NAME, OPTIONS, QUESTION, RESULT, taught
 
 PARAMETERS = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}, "required": ["a", "b"]}
@@ -23,7 +23,7 @@ def url(request, tmp_path_factory):
         if request.param == "server":
             yield s.url
         else:
-            with program("clime-router", "--worker-urls", s.url) as router:
+            with router_to([s.url]) as router:
                 yield router.url
 
 

@@ -6,7 +6,7 @@ import re
 
 import openai
 import pytest
-from programs import DATA, program, run, server
+from programs import DATA, router_to, run, server
 from said import ARGUMENTS, BROKEN, CALL, HALT, PATCH, SECOND, THOUGHT, TOOLS, at_once, make_model, model, s, say  # noqa: F401
 
 
@@ -128,7 +128,7 @@ def check_client(client, model, name):
 
 
 def test_the_official_client(s, model):
-    with program("clime-router", "--worker-urls", s.url) as router:
+    with router_to([s.url]) as router:
         for url in (s.url, router.url):
             with openai.OpenAI(base_url=url + "/v1", api_key="none", max_retries=0) as client:
                 check_client(client, model, client.models.list().data[0].id)
@@ -169,7 +169,7 @@ def check_custom(client, model):
 def test_custom_tools(s, model):
     """Their calls are texts, as in Responses: shown as functions with one text, in a stream whole, and a call that goes back
     is shown as it was. One that is cut off is text, and no stream says otherwise."""
-    with program("clime-router", "--worker-urls", s.url) as router:
+    with router_to([s.url]) as router:
         for url in (s.url, router.url):
             with openai.OpenAI(base_url=url + "/v1", api_key="none", max_retries=0) as client:
                 check_custom(client, model)
@@ -228,7 +228,7 @@ def test_parsers_by_name(model):
 
 def test_a_text_is_read_without_generating(s, model):
     text = "<think>a</think>\n\n" + "".join(CALL) + SECOND
-    with program("clime-router", "--worker-urls", s.url) as router:
+    with router_to([s.url]) as router:
         for where in (s, router):
             got = where.json("/separate_reasoning", {"text": text})
             assert got == {"reasoning_text": "a", "text": "".join(CALL) + SECOND}
@@ -317,7 +317,7 @@ def test_recorded_streams():
 
 @pytest.fixture(scope="module")
 def router(s):
-    with program("clime-router", "--worker-urls", s.url) as running:
+    with router_to([s.url]) as running:
         yield running
 
 

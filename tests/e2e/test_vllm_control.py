@@ -10,7 +10,7 @@ import threading
 import time
 
 import pytest
-from programs import LIMIT, program, server, tiny_model
+from programs import LIMIT, router_to, server, tiny_model
 from test_handover import GROUP, Sender, version
 
 MANY = 1000  # tokens of a request that is to be met while it runs
@@ -341,7 +341,7 @@ def test_aborts_and_versions(s):
 
 
 def test_through_a_router(s):
-    with program("clime-router", "--worker-urls", s.url) as router:
+    with router_to([s.url]) as router:
         until(lambda: router.get("/readiness").status_code == 200)
         for path, worker in [
             ("/pause?mode=keep&clear_cache=false", {"status": "paused"}),
