@@ -186,6 +186,16 @@ static enum clime_err check_mask(const struct clime_prompt *p, int n_vocab, stru
     return CLIME_OK;
 }
 
+enum clime_err clime_generation_check(const struct clime_generation *gen, struct clime_error *e) {
+    enum clime_err err = CLIME_OK;
+    for (int i = 0; i < gen->n_prompts && !err; i++) {
+        err = check_prompt(gen->server, &gen->prompts[i], e);
+        if (!err) err = check_mask(&gen->prompts[i], gen->server->model->cfg.V, e);
+        if (err && gen->n_prompts > 1) clime_error_prefix(e, "prompt %d", i);
+    }
+    return err;
+}
+
 /* ---- outputs ----------------------------------------------------------------------------------------------- */
 
 struct clime_str clime_generation_make_rid(struct clime_generation *gen) {
@@ -400,11 +410,7 @@ static enum clime_err check_cost(const struct clime_generation *gen, struct clim
 static enum clime_err prepare(struct clime_generation *gen, struct clime_error *e) {
     enum clime_err err = check_size(gen, e);
     if (!err) err = clime_generation_encode(gen, e);
-    for (int i = 0; i < gen->n_prompts && !err; i++) {
-        err = check_prompt(gen->server, &gen->prompts[i], e);
-        if (!err) err = check_mask(&gen->prompts[i], gen->server->model->cfg.V, e);
-        if (err && gen->n_prompts > 1) clime_error_prefix(e, "prompt %d", i);
-    }
+    if (!err) err = clime_generation_check(gen, e);
     if (err) return err;
     make_outputs(gen, (int)gen->prompts[0].params->n);
     if ((err = check_cost(gen, e)) || (err = compile_grammars(gen, e))) return err;

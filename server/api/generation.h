@@ -53,6 +53,8 @@ struct clime_str clime_generation_make_rid(struct clime_generation *gen);
 /* The prompts' ids from their texts and conversations, cut where the client wants that; a part of clime_generation_run.
  */
 enum clime_err clime_generation_encode(struct clime_generation *gen, struct clime_error *e);
+/* Whether they can be generated from: not empty, short enough, ids and parameters of this vocabulary. */
+enum clime_err clime_generation_check(const struct clime_generation *gen, struct clime_error *e);
 /* The end of a request that asked for no more than how many there are: writes them, or replies with the error. */
 void clime_generation_answer_count(struct clime_generation *gen, enum clime_err err, const struct clime_error *e,
                                    void (*write)(const struct clime_generation *gen, struct clime_buf *out));

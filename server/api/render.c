@@ -89,6 +89,7 @@ static void render(struct clime_http_request *rq, struct clime_server *s, bool c
     if (!err && r.must_call)
         err = clime_fail(&e, CLIME_ERR_INPUT, "tool_choice: /inference/v1/generate knows no tools and forces no call");
     if (!err) err = clime_generation_encode(&gen, &e);
+    if (!err) err = clime_generation_check(&gen, &e);
     if (err) {
         clime_http_reply_err(rq, &e);
     } else {

@@ -139,6 +139,8 @@ def test_a_request_as_tokens(s):
     tools = {"tools": [{"type": "function", "function": {"name": "f"}}]}
     assert "tool_choice" in s.json("/v1/chat/completions/render", chat | tools | {"tool_choice": "required"}, 400)["message"]
     assert s.json("/v1/chat/completions/render", chat | {"model": "nobody"}, 404)["message"]
+    for prompt, word in ([], "empty"), ([10**6], "vocabulary"), ([[1], [1] * 5000], "prompt 1: "), ("Once " * 5000, "maximum context length"):
+        assert word in s.json("/v1/completions/render", {"prompt": prompt}, 400)["message"]
 
 
 def test_through_a_router(s):
