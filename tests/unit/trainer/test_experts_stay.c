@@ -198,6 +198,25 @@ static void checkpoints_do_not_know_where_experts_are(void **state) {
     assert_int_equal(rmdir(root), 0);
 }
 
+/* Frozen experts go to the other ranks that have them once. */
+static void what_no_step_changes_does_not_go_out_after_it(void **state) {
+    static const char *frozen[] = {"mlp.experts"};
+    struct clime_learner_options o = ranks_of("qwen3_moe", "bf16", 4, 2);
+    uint64_t sent[2];
+    (void)state;
+    o.freeze = (struct clime_opt_list){frozen, 1};
+    struct clime_learner *l = open_learner(&o);
+    for (int i = 0; i < 2; i++) {
+        steps(l, i, i + 1);
+        sent[i] = l->team->links->moved.sent_bytes;
+    }
+    const struct clime_config *c = &l->model->cfg;
+    const uint64_t experts =
+        (uint64_t)c->L * (uint64_t)(c->router.E / 2) * 3 * (uint64_t)c->D * (uint64_t)c->F_expert * 2;
+    assert_true(sent[0] >= sent[1] + experts);
+    clime_learner_close(l);
+}
+
 /* ---- memory ---- */
 
 static void the_plan_says_what_is_taken(void **state) {
@@ -252,10 +271,12 @@ static void what_cannot_be_is_refused(void **state) {
 }
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_weights_wherever_experts_are), cmocka_unit_test(same_weights_where_routers_choose_a_few),
-        cmocka_unit_test(checkpoints_do_not_know_where_experts_are), cmocka_unit_test(the_plan_says_what_is_taken),
-        cmocka_unit_test(what_cannot_be_is_refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(same_weights_wherever_experts_are),
+                                       cmocka_unit_test(same_weights_where_routers_choose_a_few),
+                                       cmocka_unit_test(checkpoints_do_not_know_where_experts_are),
+                                       cmocka_unit_test(what_no_step_changes_does_not_go_out_after_it),
+                                       cmocka_unit_test(the_plan_says_what_is_taken),
+                                       cmocka_unit_test(what_cannot_be_is_refused)};
     if (argc == 2 && !strcmp(argv[1], "rank")) return clime_follower_main();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
