@@ -164,6 +164,7 @@ enum clime_err clime_model_copy(struct clime_model *m, const void *d_flat, struc
     enum clime_err rc = clime_model_own(m, e);
     if (rc) return rc;
     m->ops->copy(m->dev, m->flat, d_flat, clime_model_own_bytes(m));
+    if (m->ring) m->ring->frozen_edges = false;
     clime_model_repack(m);
     return CLIME_OK;
 }

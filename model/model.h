@@ -58,7 +58,7 @@ struct clime_ring {
     struct clime_range *kept; /* of these, without gaps: whose they are; this rank's begin at element `at` of flat */
     int n_kept;
     struct clime_range *experts;      /* [layers][CLIME_STAYS] this rank's, where it has any; NULL: they do not stay */
-    bool edges;                       /* are what the weights are */
+    bool edges, frozen_edges;         /* are what the weights are; of tensors that no step changes */
     int64_t visit, n_visit;           /* in flat: room for other ranks' experts on their way to `whole` */
     int64_t place[CLIME_RING_PLACES]; /* in flat */
     int64_t tail;                     /* in flat: of the elements from `end` on */

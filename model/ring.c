@@ -298,7 +298,8 @@ static void take_edges(struct clime_model *m) {
     struct clime_range c;
     struct clime_error e;
     for (int i = 0; i < l->n_layers * CLIME_STAYS; i++) {
-        if (!clime_layout_stays(l, i / CLIME_STAYS, i % CLIME_STAYS, r->who, &s)) continue;
+        if (!clime_layout_stays(l, i / CLIME_STAYS, i % CLIME_STAYS, r->who, &s) || (s.grad < 0 && r->frozen_edges))
+            continue;
         for (int q = 0; q < r->who.world; q++) {
             const int64_t lo = s.at + clime_stay_from(&s, r->who, q), hi = lo + s.each;
             for (int k = find(r, lo); k < r->n_kept && clime_range_cut(&r->kept[k], lo, hi, &c); k++) {
@@ -316,7 +317,7 @@ static void take_edges(struct clime_model *m) {
         clime_links_exchange(r->links, "completing experts", r->sends, n_sends, r->receives, n_receives, &e))
         clime_model_ranks_fail(m, &e);
     clime_model_pack_rows(m, 0, l->n_slices, true);
-    r->edges = true;
+    r->edges = r->frozen_edges = true;
 }
 
 void clime_ring_layer(struct clime_model *m, int l, int next) {
@@ -464,9 +465,10 @@ static void put(struct clime_model *m, const struct clime_range *ranges, int n_r
 
 /* As clime_model_put, which knows the model's own share. */
 void clime_ring_put(struct clime_model *m, int64_t offset, const void *data, int64_t n) {
-    const struct clime_ring *r = m->ring;
+    struct clime_ring *r = m->ring;
     const struct clime_range all[] = {{.hi = r->first}, {.lo = r->end, .hi = m->layout.n, .at = r->tail}};
     put(m, all, 2, offset, data, n);
     put(m, r->kept, r->n_kept, offset, data, n);
     put(m, r->taken, r->n_taken, offset, data, n);
+    r->frozen_edges = false;
 }
