@@ -5,6 +5,7 @@
  * Invariant: nothing is allocated before the memory plan has passed. */
 #include "trainer/learn/learner.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -313,18 +314,23 @@ static void describe_experts(const struct clime_learner *l, struct clime_buf *ou
     const int n = l->opts.expert_parallel;
     const size_t slots = l->max_rows * (size_t)c->router.k, width = clime_dtype_bytes(clime_model_dt(l->model));
     const size_t experts = 3 * (size_t)(c->router.E / n) * (size_t)c->F_expert * (size_t)c->D * sizeof(float);
+    const int same = l->opts.n_ranks / n;
+    char shared[80] = "";
     int levels = 1;
     while (1 << (levels - 1) < n) levels++;
-    clime_buf_printf(out,
-                     "  expert parallel: each rank has %d of the %d experts of a layer, with their gradients, and the "
-                     "master weights and moments of 1/%d of them, for so many ranks have the same; rows travel to them "
-                     "from %d neighbours, the micro-batches one after another, so there is room for one whose rows all "
-                     "choose this rank's: %zu rows x %d experts x (4 x %d + 3 x %d) numbers = "
-                     "%.3f GiB, and for a layer's gradients of %d micro-batches, %.3f GiB; nothing of experts is kept "
-                     "for the backward pass, which makes gate and up again\n",
-                     c->router.E / n, c->router.E, l->opts.n_ranks / n, n, l->max_rows, c->router.k, c->D, c->F_expert,
-                     (double)(slots * (4 * (size_t)c->D + 3 * (size_t)c->F_expert) * width) / (1 << 30), levels,
-                     (double)((size_t)levels * experts) / (1 << 30));
+    if (same > 1)
+        snprintf(shared, sizeof shared, " (1/%d of these two, since %d ranks have the same experts)", same, same);
+    clime_buf_printf(
+        out,
+        "  expert parallel: each rank has %d of the %d experts of a layer, with their gradients, master "
+        "weights and moments%s; rows of %d neighbours travel to them, the micro-batches one after another, "
+        "so there is room for one whose rows all choose this rank's: %zu rows x %d experts x (4 x %d + 3 x %d) numbers "
+        "= "
+        "%.3f GiB, and for a layer's gradients of %d micro-batches, %.3f GiB; nothing of experts is kept "
+        "for the backward pass, which makes gate and up again\n",
+        c->router.E / n, c->router.E, shared, n, l->max_rows, c->router.k, c->D, c->F_expert,
+        (double)(slots * (4 * (size_t)c->D + 3 * (size_t)c->F_expert) * width) / (1 << 30), levels,
+        (double)((size_t)levels * experts) / (1 << 30));
 }
 
 static void describe_ranks(const struct clime_learner *l, struct clime_buf *out) {

@@ -232,7 +232,8 @@ static void the_plan_says_what_is_taken(void **state) {
         clime_buf_init(&text, 1 << 16);
         clime_learner_describe(l, &text);
         assert_non_null(strstr(text.data, "each rank has 4 of the 8 experts of a layer"));
-        assert_non_null(strstr(text.data, ranks == 4 ? "moments of 1/2 of them" : "moments of 1/1 of them"));
+        assert_non_null(strstr(text.data, ranks == 4 ? "moments (1/2 of these two, since 2 ranks"
+                                                     : "moments; rows of 2 neighbours"));
         clime_buf_free(&text);
         start(l);
         assert_int_equal(clime_learner_memory(l, NULL)->need, taken + clime_cpu_ops.links_bytes(ranks));
