@@ -16,7 +16,7 @@ import httpx
 import openai
 import pytest
 from mocks import Handler, Worker, processes, workers
-from programs import BUILD, LIMIT, SLOW, program, web
+from programs import BUILD, LIMIT, SLOW, program, router_to, web
 
 QUICK = ("--health-check-interval", "0.1", "--health-check-timeout", "1")
 LONG = min(100 * SLOW, 600)  # seconds that nothing here should need, however busy the machine is; no probe may take longer
@@ -55,7 +55,7 @@ def sick(handler, body):
 
 
 def test_a_poison_request_is_tried_on_two_workers_and_counts_against_none():
-    with workers(6, sick) as made, program("clime-router", *urls(made)) as router:
+    with workers(6, sick) as made, router_to([w.url for w in made]) as router:
         for _ in range(4):
             reply = ask(router, {"text": "poison"})
             assert (reply.status_code, reply.json()["message"]) == (500, "it broke")
@@ -69,7 +69,7 @@ def test_a_request_that_breaks_the_connection_is_given_up_after_two_workers():
             raise ConnectionError
         return False
 
-    with workers(6, fall_over) as made, program("clime-router", *urls(made)) as router:
+    with workers(6, fall_over) as made, router_to([w.url for w in made]) as router:
         reply = ask(router, {"text": "poison"})
         assert reply.status_code == 502
         assert sum(len({c[3] for c in w.calls()}) for w in made) == 2  # libcurl itself may ask one twice
@@ -89,7 +89,7 @@ def test_a_busy_worker_is_no_failed_one_and_its_answer_stays():
             handler.reply(429, {"message": "full"}, Retry_After="7")
         return handler.path == "/generate"
 
-    with workers(2, busy) as made, program("clime-router", *urls(made)) as router:
+    with workers(2, busy) as made, router_to([w.url for w in made]) as router:
         for _ in range(5):
             reply = ask(router)
             assert (reply.status_code, reply.headers["retry-after"]) == (429, "7")
@@ -102,7 +102,7 @@ def test_an_answer_over_the_limit_says_so_and_counts_against_nobody():
             handler.reply(200, b"x" * 100_000)
         return handler.path == "/generate"
 
-    with workers(3, large) as made, program("clime-router", *urls(made), "--max-payload-size", "50k") as router:
+    with workers(3, large) as made, router_to([w.url for w in made], "--max-payload-size", "50k") as router:
         for _ in range(4):
             reply = ask(router)
             assert reply.status_code == 502 and "51200 bytes" in reply.json()["message"]
@@ -129,7 +129,7 @@ def test_a_worker_that_lies_about_its_answer_is_not_believed():
             return handler.path == "/generate" and lie(handler, body)
 
         with workers(1, answer) as (liar,), workers(1) as (other,), \
-             program("clime-router", "--policy", "round_robin", *urls([liar, other])) as router:  # fmt: skip
+             router_to([liar.url, other.url], "--policy", "round_robin") as router:  # fmt: skip
             for _ in range(4):
                 assert ask(router).json()["port"] == other.port
             assert fleet(router)[liar.url]["failed"] > 0 and fleet(router)[other.url]["failed"] == 0
@@ -204,8 +204,7 @@ def test_a_control_call_ends_with_the_client_that_made_it():
             ended.set()
         raise ConnectionError
 
-    with workers(1, works) as made, program("clime-router", *urls(made)) as router:
-        wait_for(lambda: states(router) == ["ready"])
+    with workers(1, works) as made, router_to([w.url for w in made]) as router:
         with socket.create_connection(("127.0.0.1", router.port)) as client:
             client.sendall(b"POST /pause HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
             assert asked.wait(LIMIT)
@@ -222,7 +221,7 @@ def test_long_answers_of_a_control_call_are_whole():
         handler.reply(200, said)
         return True
 
-    with workers(2, names) as made, program("clime-router", *urls(made)) as router:
+    with workers(2, names) as made, router_to([w.url for w in made]) as router:
         reply = router.post("/weights_checker", {"action": "checksum"})
         assert reply.status_code == 200, reply.text[:300]
         assert reply.json()["per_engine_checksum"] == "ab" * 32
@@ -307,7 +306,7 @@ def test_a_stream_cut_inside_an_event_still_ends_with_a_whole_one():
         yield from events
         raise ConnectionError
 
-    with workers(1, cut) as made, program("clime-router", *urls(made)) as router:
+    with workers(1, cut) as made, router_to([w.url for w in made]) as router:
         blocks = [b for b in ask(router, {"stream": True}).text.split("\n\n") if b]
         assert blocks[0] == 'data: {"n": 1}' and blocks[2] == "data: [DONE]"
         assert json.loads(blocks[1][6:])["error"]["code"] == 502
@@ -327,7 +326,7 @@ def test_clients_of_other_forms_meet_the_error_of_a_cut_stream():
             handler.stream(events(begin[handler.path]))
         return handler.path in begin
 
-    with workers(1, cut) as made, program("clime-router", *QUICK, *urls(made)) as router:
+    with workers(1, cut) as made, router_to([w.url for w in made], *QUICK) as router:
         with anthropic.Anthropic(base_url=router.url, api_key="none", max_retries=0) as c, pytest.raises(anthropic.APIStatusError) as e:
             for _ in c.messages.create(model="", max_tokens=4, messages=[{"role": "user", "content": "a"}], stream=True):
                 pass
@@ -425,8 +424,7 @@ def test_loads_and_version_in_the_shape_of_one_server():
             return True
         return False
 
-    with workers(2, loads) as made, program("clime-router", *urls(made)) as router:
-        wait_for(lambda: states(router) == ["ready", "ready"])
+    with workers(2, loads) as made, router_to([w.url for w in made]) as router:
         reply = router.get("/v1/loads").json()
         assert reply["dp_rank_count"] == 2 and reply["version"] and reply["timestamp"]
         assert [(rank["dp_rank"], rank["num_running_reqs"], rank["token_usage"]) for rank in reply["loads"]] == \
@@ -491,7 +489,7 @@ def test_connections_that_are_kept_are_few():
             time.sleep(0.3)
         return False
 
-    with workers(2, slow) as made, program("clime-router", *urls(made)) as router:
+    with workers(2, slow) as made, router_to([w.url for w in made]) as router:
         with concurrent.futures.ThreadPoolExecutor(200) as pool:
             assert {r.status_code for r in pool.map(lambda _: ask(router), range(200))} == {200}
         ports = {w.port for w in made}
@@ -514,7 +512,7 @@ def test_a_second_burst_does_not_wait_for_connections_that_the_first_has_left(mo
             time.sleep(0.1)
         return False
 
-    with workers(1, slow) as (w,), program("clime-router", *urls([w]), "--max-retries", "0") as router:
+    with workers(1, slow) as (w,), router_to([w.url], "--max-retries", "0") as router:
         threads = 40
         w.listener.limit_threads(threads)
         took = []

@@ -173,8 +173,7 @@ def test_a_worker_behind_tls(certificate, tmp_path):  # noqa: F811
     need_stories()
     with server("--tls-certificate", certificate) as s:
         url = f"https://127.0.0.1:{s.port}"
-        with program("clime-router", "--worker-urls", url, "--ca-certificate", certificate) as r:
-            wait_for(lambda: r.get("/health").status_code == 200)
+        with router_to([url], "--ca-certificate", certificate) as r:
             assert r.json("/generate", SHORT)["output_ids"]
         with program("clime-router", "--worker-urls", url, "--health-check-interval", "0.1") as r:
             wait_for(lambda: "certificate" in r.log())
@@ -255,8 +254,7 @@ def all_of(c):
 def test_nothing_is_smuggled_through_the_router(head):
     """A body of which one side might think that it ends earlier: it is refused, the connection closed, and no worker sees it."""
     body = b"0\r\n\r\n" + HIDDEN
-    with workers(1) as (w,), program("clime-router", "--worker-urls", w.url, "--worker-api-key", "admin") as router:
-        wait_for(lambda: router.get("/health").status_code == 200)
+    with workers(1) as (w,), router_to([w.url], "--worker-api-key", "admin") as router:
         with dial(router, POST + head % len(body) + b"\r\n" + body) as c:
             said = all_of(c)
         assert said.startswith(b"HTTP/1.1 400 ") and said.count(b"HTTP/1.1") == 1, said
