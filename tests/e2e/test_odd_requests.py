@@ -83,3 +83,10 @@ def test_a_reply_that_is_begun(s):
         assert count({"role": "assistant", "content": [use]}) == whole
 
 
+
+
+def test_a_long_enum(s):
+    """Each value was looked for in its own list: 100,000 of them held a thread for minutes, and the server could not stop."""
+    refused(s, "/v1/completions", {"prompt": "a", "max_tokens": 1, "guided_json": {"enum": list(range(100000))}}, "large")
+    one = s.json("/v1/completions", {"prompt": "a", "max_tokens": 9, "guided_json": {"enum": ["x", 5], "const": 5}})
+    assert one["choices"][0]["text"] == "5"
