@@ -253,13 +253,14 @@ static bool lists(const struct cJSON *schema, const struct cJSON *value) {
     return in && (!one || clime_schema_same(one, value));
 }
 
-/* A value of a list must fit the set's other keywords too; those that would have to be worked out are refused. */
+/* A value of a list must fit the set's other keywords too; those that would have to be worked out are refused.
+ * listed_by: the schema whose enum it was taken from, which is not looked through again for each of its values. */
 static bool fits(struct clime_schema *s, const struct clime_schema_set *set, const struct cJSON *value,
-                 unsigned types) {
+                 const struct cJSON *listed_by, unsigned types) {
     unsigned type = type_of_value(value);
     if (!(types & type)) return false;
     for (int i = 0; i < set->n; i++) {
-        if (!lists(set->at[i].schema, value)) return false;
+        if (set->at[i].schema != listed_by && !lists(set->at[i].schema, value)) return false;
         if (spoken_of(s, set->at[i].schema) & type) {
             clime_schema_bad(s, "enum or const beside keywords that limit the same value is not supported");
             return false;
@@ -275,7 +276,7 @@ static int compile_listed(struct clime_schema *s, const struct clime_schema_set 
     const struct cJSON *one = clime_tree_get(from, "const");
     const struct cJSON *c = one ? one : clime_tree_first(clime_tree_get(from, "enum"));
     for (; c; c = one ? NULL : clime_tree_next(c))
-        if (fits(s, set, c, types)) clime_expr_list_add(&all, clime_schema_literal(s, c));
+        if (fits(s, set, c, one ? NULL : from, types)) clime_expr_list_add(&all, clime_schema_literal(s, c));
     for (int i = 0; i < set->n; i++) /* OpenAPI: null beside the list */
         if (clime_tree_bool(clime_tree_get(set->at[i].schema, "nullable"), false) && set->n == 1)
             clime_expr_list_add(&all, clime_expr_text(s->x, "null"));
