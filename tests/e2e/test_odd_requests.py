@@ -85,6 +85,18 @@ def test_a_reply_that_is_begun(s):
 
 
 
+def test_schemas_that_hold_lists_against_lists(s):
+    """The product of two lists' lengths held a text thread for a minute and more."""
+    n = 30000
+    names = [f"{i:x}" for i in range(n)]
+    for schema in ({"allOf": [{"enum": list(range(n))}, {"enum": list(range(n, 2 * n))}]},
+                   {"oneOf": [{"const": i} for i in range(n)]},
+                   {"enum": [dict.fromkeys(names, 0)], "const": dict.fromkeys(names[::-1], 0)}):  # fmt: skip
+        refused(s, "/v1/completions", {"prompt": "a", "max_tokens": 1, "guided_json": schema}, "too large")
+    few = {"oneOf": [{"const": i} for i in range(300)]}
+    assert s.json("/v1/completions", {"prompt": "a", "max_tokens": 9, "guided_json": few})["choices"][0]["text"].isdigit()
+
+
 def test_a_long_enum(s):
     """Each value was looked for in its own list: 100,000 of them held a thread for minutes, and the server could not stop."""
     refused(s, "/v1/completions", {"prompt": "a", "max_tokens": 1, "guided_json": {"enum": list(range(100000))}}, "large")

@@ -18,6 +18,7 @@
 
 #define MAX_NESTING 400
 #define MAX_SETS 4096
+#define MAX_COMPARISONS ((int64_t)1 << 24) /* a few seconds at most */
 #define TYPE_ALL                                                                                                       \
     (CLIME_TYPE_NULL | CLIME_TYPE_INTEGER | CLIME_TYPE_NUMBER | CLIME_TYPE_BOOLEAN | CLIME_TYPE_OBJECT |               \
      CLIME_TYPE_ARRAY | CLIME_TYPE_STRING)
@@ -31,6 +32,16 @@ int clime_schema_bad(struct clime_schema *s, const char *fmt, ...) {
     va_end(args);
     if (!s->err) s->err = clime_fail(s->e, CLIME_ERR_INPUT, "schema: %s", text);
     return CLIME_EXPR_NEVER_NODE;
+}
+
+bool clime_schema_spend(struct clime_schema *s, int64_t n) {
+    s->spent += n;
+    if (s->spent > MAX_COMPARISONS)
+        clime_schema_bad(s,
+                         "it is too large: values or names that are held against one another take over %d million "
+                         "comparisons",
+                         (int)(MAX_COMPARISONS >> 20));
+    return !s->err;
 }
 
 /* ---- keywords ---- */
@@ -245,22 +256,14 @@ static unsigned type_of_value(const struct cJSON *v) {
     return 0;
 }
 
-static bool lists(const struct cJSON *schema, const struct cJSON *value) {
-    const struct cJSON *one = clime_tree_get(schema, "const"), *many = clime_tree_get(schema, "enum");
-    bool in = !many;
-    for (const struct cJSON *c = clime_tree_first(many); c && !in; c = clime_tree_next(c))
-        in = clime_schema_same(c, value);
-    return in && (!one || clime_schema_same(one, value));
-}
-
 /* A value of a list must fit the set's other keywords too; those that would have to be worked out are refused.
  * listed_by: the schema whose enum it was taken from, which is not looked through again for each of its values. */
 static bool fits(struct clime_schema *s, const struct clime_schema_set *set, const struct cJSON *value,
                  const struct cJSON *listed_by, unsigned types) {
     unsigned type = type_of_value(value);
-    if (!(types & type)) return false;
+    if (!(types & type) || !clime_schema_spend(s, set->n)) return false;
     for (int i = 0; i < set->n; i++) {
-        if (set->at[i].schema != listed_by && !lists(set->at[i].schema, value)) return false;
+        if (set->at[i].schema != listed_by && !clime_schema_lists(s, set->at[i].schema, value)) return false;
         if (spoken_of(s, set->at[i].schema) & type) {
             clime_schema_bad(s, "enum or const beside keywords that limit the same value is not supported");
             return false;
@@ -275,7 +278,7 @@ static int compile_listed(struct clime_schema *s, const struct clime_schema_set 
     for (int i = 0; i < set->n; i++) types &= declared_types(s, set->at[i].schema);
     const struct cJSON *one = clime_tree_get(from, "const");
     const struct cJSON *c = one ? one : clime_tree_first(clime_tree_get(from, "enum"));
-    for (; c; c = one ? NULL : clime_tree_next(c))
+    for (; c && !s->err; c = one ? NULL : clime_tree_next(c))
         if (fits(s, set, c, one ? NULL : from, types)) clime_expr_list_add(&all, clime_schema_literal(s, c));
     for (int i = 0; i < set->n; i++) /* OpenAPI: null beside the list */
         if (clime_tree_bool(clime_tree_get(set->at[i].schema, "nullable"), false) && set->n == 1)

@@ -39,12 +39,17 @@ struct clime_schema {
     struct clime_schema_rule *rules;
     int n_rules, rules_size;
     int depth;
+    int64_t spent; /* on comparing, see clime_schema_spend */
     /* shared pieces; -1 = not made yet */
     int space, string, json_char, number, integer, value;
 };
 
 /* Sets the error once; returns NEVER. */
 int clime_schema_bad(struct clime_schema *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* Counts `n` comparisons of two names or values. False, with the error set, once a schema has used up what one may:
+ * lists that are held against lists take the product of their lengths. */
+bool clime_schema_spend(struct clime_schema *s, int64_t n);
 
 /* schema.c */
 void clime_schema_join(struct clime_schema *s, struct clime_schema_set *set, const struct cJSON *schema);
@@ -60,7 +65,9 @@ int clime_schema_any(struct clime_schema *s);                      /* any value 
 int clime_schema_any_string(struct clime_schema *s);               /* with its quotes */
 int clime_schema_any_number(struct clime_schema *s, bool integer); /* schema_numbers.c */
 int clime_schema_literal(struct clime_schema *s, const struct cJSON *value);
-bool clime_schema_same(const struct cJSON *a, const struct cJSON *b);
+bool clime_schema_same(struct clime_schema *s, const struct cJSON *a, const struct cJSON *b);
+/* Whether a schema's const and enum, where it has them, hold this value. */
+bool clime_schema_lists(struct clime_schema *s, const struct cJSON *schema, const struct cJSON *value);
 int clime_schema_wrap(struct clime_schema *s, const char *open, int inside, const char *close);
 
 /* One type of a flat set (no $ref, allOf, anyOf, oneOf, enum, const in it) each. */

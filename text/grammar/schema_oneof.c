@@ -7,6 +7,7 @@
 #include "text/output/tools.h"
 
 #define MAX_DEPTH 8
+#define PAIR 64 /* two schemas take as long as so many values */
 
 static bool fails(struct clime_schema *s, const struct cJSON *a, const struct cJSON *b, int depth);
 
@@ -27,20 +28,14 @@ static unsigned accepted_types(struct clime_schema *s, const struct clime_schema
     return types;
 }
 
-static bool is_listed(const struct clime_schema_set *set, const struct cJSON *value) {
-    for (int i = 0; i < set->n; i++) {
-        const struct cJSON *one = clime_tree_get(set->at[i].schema, "const"),
-                           *many = clime_tree_get(set->at[i].schema, "enum");
-        bool in = !many;
-        for (const struct cJSON *c = clime_tree_first(many); c && !in; c = clime_tree_next(c))
-            in = clime_schema_same(c, value);
-        if (!in || (one && !clime_schema_same(one, value))) return false;
-    }
+static bool is_listed(struct clime_schema *s, const struct clime_schema_set *set, const struct cJSON *value) {
+    for (int i = 0; i < set->n; i++)
+        if (!clime_schema_lists(s, set->at[i].schema, value)) return false;
     return true;
 }
 
 /* Every listed value of a set is not listed in another that has a list. */
-static bool lists_apart(const struct clime_schema_set *a, const struct clime_schema_set *b) {
+static bool lists_apart(struct clime_schema *s, const struct clime_schema_set *a, const struct clime_schema_set *b) {
     if (!member_of(b, "enum") && !member_of(b, "const")) return false;
     for (int i = 0; i < a->n; i++) {
         const struct cJSON *one = clime_tree_get(a->at[i].schema, "const"),
@@ -48,15 +43,16 @@ static bool lists_apart(const struct clime_schema_set *a, const struct clime_sch
         if (!one && !many) continue;
         const struct cJSON *c = one ? one : clime_tree_first(many);
         bool apart = true;
-        for (; c && apart; c = one ? NULL : clime_tree_next(c)) apart = !is_listed(b, c);
+        for (; c && apart && !s->err; c = one ? NULL : clime_tree_next(c)) apart = !is_listed(s, b, c);
         if (apart) return true;
     }
     return false;
 }
 
-static const struct cJSON *property(const struct clime_schema_set *set, const char *name) {
-    for (int i = 0; i < set->n; i++) {
-        const struct cJSON *p = clime_tree_get(clime_tree_get(set->at[i].schema, "properties"), name);
+static const struct cJSON *property(struct clime_schema *s, const struct clime_schema_set *set, const char *name) {
+    for (int i = 0; i < set->n && !s->err; i++) {
+        const struct cJSON *all = clime_tree_get(set->at[i].schema, "properties"), *p = clime_tree_get(all, name);
+        clime_schema_spend(s, clime_tree_size(all));
         if (p) return p;
     }
     return NULL;
@@ -67,10 +63,10 @@ static bool is_open(const struct clime_schema_set *set) {
            !(member_of(set, "properties") || member_of(set, "required"));
 }
 
-static bool is_required(const struct clime_schema_set *set, const char *name) {
+static bool is_required(struct clime_schema *s, const struct clime_schema_set *set, const char *name) {
     for (int i = 0; i < set->n; i++) {
         const struct cJSON *c = clime_tree_first(clime_tree_get(set->at[i].schema, "required"));
-        for (; c; c = clime_tree_next(c))
+        for (; c && clime_schema_spend(s, 1); c = clime_tree_next(c))
             if (strcmp(clime_tree_str(c, ""), name) == 0) return true;
     }
     return false;
@@ -92,18 +88,18 @@ static bool objects_fail(struct clime_schema *s, const struct clime_schema_set *
     bool names_all = !is_open(a) && !member_of(a, "anyOf") && !member_of(a, "oneOf"); /* that it may have */
     for (int i = 0; i < b->n && names_all; i++) {
         const struct cJSON *c = clime_tree_first(clime_tree_get(b->at[i].schema, "required"));
-        for (; c; c = clime_tree_next(c)) {
+        for (; c && !s->err; c = clime_tree_next(c)) {
             const char *name = clime_tree_str(c, "");
-            if (!property(a, name) && !is_required(a, name)) return true;
+            if (!property(s, a, name) && !is_required(s, a, name)) return true;
         }
     }
     for (int i = 0; i < a->n; i++) {
         const struct cJSON *c = clime_tree_first(clime_tree_get(a->at[i].schema, "required"));
-        for (; c; c = clime_tree_next(c)) {
+        for (; c && !s->err; c = clime_tree_next(c)) {
             const char *name = clime_tree_str(c, "");
-            const struct cJSON *ours = property(a, name), *theirs = property(b, name);
+            const struct cJSON *ours = property(s, a, name), *theirs = property(s, b, name);
             if (forbids(b, name)) return true;
-            if (is_required(a, name) && ours && theirs && fails(s, ours, theirs, depth + 1)) return true;
+            if (is_required(s, a, name) && ours && theirs && fails(s, ours, theirs, depth + 1)) return true;
         }
     }
     return false;
@@ -112,12 +108,12 @@ static bool objects_fail(struct clime_schema *s, const struct clime_schema_set *
 /* Every value that a gives does not fit b. */
 static bool fails(struct clime_schema *s, const struct cJSON *a, const struct cJSON *b, int depth) {
     struct clime_schema_set from = {.n = 0}, to = {.n = 0};
-    if (depth > MAX_DEPTH) return false;
+    if (depth > MAX_DEPTH || !clime_schema_spend(s, PAIR)) return false;
     clime_schema_join(s, &from, a);
     clime_schema_join(s, &to, b);
     if (to.never || from.never) return true;
     unsigned gives = clime_schema_set_types(s, &from);
-    if (!(gives & accepted_types(s, &to)) || lists_apart(&from, &to)) return true;
+    if (!(gives & accepted_types(s, &to)) || lists_apart(s, &from, &to)) return true;
     return gives == clime_schema_type(clime_str_of("object")) && objects_fail(s, &from, &to, depth);
 }
 

@@ -156,24 +156,33 @@ int clime_schema_literal(struct clime_schema *s, const struct cJSON *value) {
     return node;
 }
 
-bool clime_schema_same(const struct cJSON *a, const struct cJSON *b) {
+bool clime_schema_same(struct clime_schema *s, const struct cJSON *a, const struct cJSON *b) {
     enum clime_json_kind kind = clime_tree_kind(a);
-    if (kind != clime_tree_kind(b)) return false;
+    if (!clime_schema_spend(s, 1) || kind != clime_tree_kind(b)) return false;
     if (kind == CLIME_JSON_NUMBER) return clime_tree_num(a, 0) == clime_tree_num(b, 0);
     if (kind == CLIME_JSON_STRING) return strcmp(clime_tree_str(a, ""), clime_tree_str(b, "")) == 0;
     if (kind == CLIME_JSON_BOOL) return clime_tree_bool(a, false) == clime_tree_bool(b, false);
     if (kind != CLIME_JSON_ARRAY && kind != CLIME_JSON_OBJECT) return true;
-    if (clime_tree_size(a) != clime_tree_size(b)) return false;
+    const int size = clime_tree_size(a);
+    if (size != clime_tree_size(b)) return false;
     const struct cJSON *x = clime_tree_first(a), *y = clime_tree_first(b);
     for (; x && y; x = clime_tree_next(x), y = clime_tree_next(y)) {
         if (kind == CLIME_JSON_OBJECT) {
-            const struct cJSON *other = clime_tree_get(b, clime_tree_key(x));
-            if (!other || !clime_schema_same(x, other)) return false;
-        } else if (!clime_schema_same(x, y)) {
+            const struct cJSON *other = clime_schema_spend(s, size) ? clime_tree_get(b, clime_tree_key(x)) : NULL;
+            if (!other || !clime_schema_same(s, x, other)) return false;
+        } else if (!clime_schema_same(s, x, y)) {
             return false;
         }
     }
     return true;
+}
+
+bool clime_schema_lists(struct clime_schema *s, const struct cJSON *schema, const struct cJSON *value) {
+    const struct cJSON *one = clime_tree_get(schema, "const"), *many = clime_tree_get(schema, "enum");
+    bool in = !many;
+    for (const struct cJSON *c = clime_tree_first(many); c && !in && !s->err; c = clime_tree_next(c))
+        in = clime_schema_same(s, c, value);
+    return in && (!one || clime_schema_same(s, one, value));
 }
 
 /* ---- any value ---- */
