@@ -189,8 +189,9 @@ def test_port_in_use(model, tmp_path, taken_port):
     refused("clime-server", ["--model-path", model, "--port", 0, "--health-port", taken_port], *says)
     refused("clime-server", ["--model-path", model, "--host", "localhost", "--port", taken_port], *says)
     refused("clime-router", ["--port", taken_port], *says)
+    nowhere = "x" * 64  # no label of a name is as long, so no name server is asked, which may answer late or anything
     for name, words in (("clime-server", ["--model-path", model]), ("clime-router", [])):
-        refused(name, [*words, "--host", "no.such.host.invalid", "--port", 0], "no.such.host.invalid")
+        refused(name, [*words, "--host", nowhere, "--port", 0], f"{nowhere} is no address")
     data = prompts(tmp_path / "data.jsonl", {"input": "1", "label": "1"})
     words = rl(model, data, tmp_path / "run", "--environment", environment_port=taken_port, rollout_max_context_len=64)
     refused("clime-train", words, "--environment-port", *says)
