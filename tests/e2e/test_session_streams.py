@@ -218,13 +218,15 @@ def test_a_turn_grows_as_it_is_sampled(d, tmp_path):  # noqa: F811
     assert sum(mask) == 5 * TOKENS and run.gaps() == [sum(mask)]
 
 
+FORMS = [("chat/completions", {"max_tokens": TOKENS}, "messages"), ("responses", {"max_output_tokens": TOKENS}, "input"),
+         ("messages", {"max_tokens": TOKENS}, "messages")]  # fmt: skip
+
+
 def test_a_stream_that_is_silent_says_that_it_lives(d, tmp_path):  # noqa: F811
     """In each form, and its reader finds nothing between what it knows."""
-    forms = [("chat/completions", {"max_tokens": TOKENS}, "messages"), ("responses", {"max_output_tokens": TOKENS}, "input"),
-             ("messages", {"max_tokens": TOKENS}, "messages")]  # fmt: skip
     with gated(d, tmp_path, "silent", 1, "--environment-stream-heartbeat", "0.1") as (run, gate):
         task = run.lease()
-        for path, body, key in forms:
+        for path, body, key in FORMS:
             gate.reset(hold=True)
             lines = []
             asked = body | {"model": "policy", "stream": True, key: [{"role": "user", "content": task["input"]}]}
@@ -237,6 +239,24 @@ def test_a_stream_that_is_silent_says_that_it_lives(d, tmp_path):  # noqa: F811
             assert lines.count(": heartbeat") >= 2 and all(x == "" or x.startswith((": heartbeat", "data: ", "event: ")) for x in lines)
         run.end(task, reward=1)
     assert all(n == 3 * TOKENS or n == TOKENS for n, in run.samples("n_response"))
+
+
+def test_a_turn_that_fails_behind_a_heartbeat(d):  # noqa: F811
+    """It has its status by then, so the error is an event; the session is as it was. Calls that wait for one another's
+    end for longer than a heartbeat come here."""
+    run = start(d, "late", "--environment-stream-heartbeat", "0.000001", n_samples_per_prompt=1)
+    try:
+        task = run.lease()
+        for path, body, key in FORMS:
+            asked = body | {"model": "policy", "stream": True, key: [{"role": "user", "content": "x" * 5000}]}
+            reply = run.http.post(f"{task['session']}/v1/{path}", json=asked)
+            assert reply.status_code == 200 and reply.text.startswith(": heartbeat"), reply.text
+            assert "maximum context length" in reply.text
+        run.chat(task, [{"role": "user", "content": task["input"]}], max_tokens=2)
+        run.end(task, reward=1)
+        assert run.process.wait(LIMIT) == 0, run.log.read_text()[-3000:]
+    finally:
+        run.stop()
 
 
 def test_a_turn_that_breaks_off(d, tmp_path):  # noqa: F811
