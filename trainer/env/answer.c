@@ -121,5 +121,5 @@ struct clime_answer clime_env_answer(const struct clime_env_call *c, const struc
                                  .n_out = s ? s->n_response : 0,
                                  .n_reasoning = said->n_reasoning,
                                  .weight_version = c->version_name,
-                                 .custom = said->ask->custom};
+                                 .custom = c->ask->custom}; /* said may not have begun */
 }
