@@ -68,15 +68,23 @@ static enum clime_err check_contents(const char *dir, struct clime_error *e) {
 char *clime_folder_place(const char *dir) {
     size_t n = strlen(dir);
     while (n > 1 && dir[n - 1] == '/') n--;
-    return xstrndup(dir, n);
+    char *place = xstrndup(dir, n);
+    struct stat st;
+    char *behind = !lstat(place, &st) && S_ISLNK(st.st_mode) ? realpath(place, NULL) : NULL;
+    if (!behind) return place;
+    free(place);
+    return behind;
 }
 
 enum clime_err clime_folder_check_place(const char *dir, struct clime_error *e) {
     char *place = clime_folder_place(dir), *tmp = xasprintf("%s.tmp", place), *slash = strrchr(place, '/');
     const char *name = slash ? slash + 1 : place;
+    struct stat st;
     enum clime_err err = CLIME_OK;
     if (!*name || !strcmp(name, ".") || !strcmp(name, ".."))
         err = clime_fail(e, CLIME_ERR_INPUT, "%s: the folder is made anew, so give it by its name", dir);
+    else if (!lstat(place, &st) && S_ISLNK(st.st_mode))
+        err = clime_fail(e, CLIME_ERR_INPUT, "%s is a link to nothing: make the folder that it names", dir);
     if (!err) err = check_contents(place, e);
     if (!err) err = clime_make_dirs(tmp, e); /* not permissions alone: whether it can be done */
     if (!err) rmdir(tmp);                    /* what a crash left there is removed by the write */

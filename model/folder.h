@@ -11,7 +11,8 @@ enum clime_err clime_folder_write(const char *dir, const char *source_dir, const
                                   const struct clime_layout *l, const struct clime_weights_source *from,
                                   struct clime_error *e);
 
-/* dir without slashes at its end: what is written first has that name and more. The caller frees it. */
+/* dir without slashes at its end, or where it is a link the folder that it names: what is written first has that name
+ * and more, and takes its place. The caller frees it. */
 char *clime_folder_place(const char *dir);
 
 /* Whether clime_folder_write will find dir new, empty or a model's, where folders can be made: for a program's start,
