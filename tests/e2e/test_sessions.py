@@ -86,6 +86,10 @@ def test_every_form_goes_on_from_the_same_tokens(d):
         assert streamed == whole and whole
         m += [{"role": "assistant", "content": r.output_text}, {"role": "user", "content": "and?"}]
         n = claude.messages.count_tokens(model="policy", messages=m, extra_body={"stream": True}).input_tokens  # a count is none
+        begun = [*m, {"role": "assistant", "content": "So"}]  # whole, as a client counts what it has: it asks for no answer
+        assert claude.messages.count_tokens(model="policy", messages=begun).input_tokens > n
+        with pytest.raises(anthropic.BadRequestError, match="policy begins itself"):
+            claude.messages.create(model="policy", messages=begun, max_tokens=6)
         a = claude.messages.create(model="policy", messages=m, max_tokens=6)
         assert a.usage.input_tokens + (a.usage.cache_read_input_tokens or 0) == n
         text = lambda a: "".join(b.text for b in a.content)
