@@ -339,7 +339,7 @@ static enum clime_err convert(struct clime_env_body *b, const struct raw *raw, b
         if (b->threaded) return clime_fail(e, CLIME_ERR_INPUT, "a thread is not kept");
         if (!raw->messages.len) return clime_fail(e, CLIME_ERR_INPUT, "messages: missing");
         rc = clime_messages_conversation(raw->system, raw->messages, &b->arena, &a->messages, &begun, e);
-        if (!rc && begun)
+        if (!rc && begun && !a->count)
             rc = clime_fail(e, CLIME_ERR_INPUT,
                             "messages: the last is the assistant's; a session's policy begins itself");
         a->tools = (struct clime_str){NULL, 0};
