@@ -229,7 +229,8 @@ def test_input_tokens(client, s):
 
 
 def allowed(mode, *names):
-    return {"type": "allowed_tools", "mode": mode, "tools": [{"type": "function", "name": n} for n in names] + [{"type": "mcp", "server_label": "x"}]}
+    return {"type": "allowed_tools", "mode": mode, "tools": [{"type": "function", "name": n} for n in names] + [
+        {"type": "mcp", "server_label": "x"}, {"type": "mcp", "server_label": "x", "name": "y"}]}  # fmt: skip
 
 
 def test_allowed_tools(client, s, model):
