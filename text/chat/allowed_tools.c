@@ -48,7 +48,7 @@ bool clime_allowed_tools_read(struct clime_json *j, struct clime_allowed_tools *
     return list.ptr || clime_json_bad(j, "allowed_tools: tools, a list of those that may be called, is missing");
 }
 
-/* The name of a tool, wherever its form has it; empty: OpenAI's servers would run it. */
+/* The name of a tool, wherever its form has it. */
 static struct clime_str name_of(struct clime_json j) {
     struct clime_str key, name = text_member(j, "name");
     if (clime_json_peek(&j) != CLIME_JSON_OBJECT) return name;
@@ -72,7 +72,7 @@ static enum clime_err read_names(const struct clime_allowed_tools *allowed, stru
     clime_json_init(&j, allowed->list.ptr, allowed->list.len, a, e);
     for (clime_json_array(&j); clime_json_item(&j); clime_json_skip(&j, NULL)) {
         struct clime_str name = name_of(j), type = text_member(j, "type");
-        if (name.len == 0 && type.len > 0 && !clime_str_is(type, "function") && !clime_str_is(type, "custom"))
+        if (type.len > 0 && !clime_str_is(type, "function") && !clime_str_is(type, "custom"))
             continue; /* OpenAI's servers would run it */
         if (name.len == 0)
             return clime_fail(e, CLIME_ERR_INPUT, "tool_choice: each of the allowed_tools needs its type and its name");
