@@ -246,8 +246,7 @@ def test_an_answer_without_end_takes_little_memory():
         return lambda handler, _: handler.path == "/is_paused" and (how(handler), True)[1]
 
     with workers(1, lies(declared)) as (a,), workers(1, lies(in_chunks)) as (b,), workers(38) as honest, \
-         program("clime-router", *QUICK, *urls([a, b, *honest])) as router:  # fmt: skip
-        wait_for(lambda: states(router) == ["ready"] * 40)
+         router_to([w.url for w in (a, b, *honest)]) as router:  # fmt: skip
         before = highest(router.process.pid)
         reply = router.get("/is_paused")
         assert reply.status_code == 207, reply.text[:300]
