@@ -4,6 +4,7 @@
  *   HOSTILE_FULL      the files under this folder take HOSTILE_ROOM bytes of a process, and no more
  *   HOSTILE_READONLY  no ledger can be opened for writing
  *   HOSTILE_HOST      nothing says which boot of the host this is
+ *   HOSTILE_NAMES     nothing is ever heard of a host under .invalid; this file says that somebody has asked
  *   HOSTILE_DEVICES   a rank whose device D (LOCAL_RANK) has a file in this folder is killed when it has received as
  * often as the file says, and afterwards at every start
  */
@@ -11,6 +12,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <netdb.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -118,6 +120,17 @@ FILE *fopen(const char *path, const char *how) {
     if (!real) real = REAL(fopen);
     if (getenv("HOSTILE_HOST") && strstr(path, "/boot_id")) return errno = ENOENT, NULL;
     return real(path, how);
+}
+
+/* ---- names ---- */
+
+int getaddrinfo(const char *name, const char *service, const struct addrinfo *hints, struct addrinfo **out) {
+    static __typeof__(&getaddrinfo) real;
+    const char *asked = getenv("HOSTILE_NAMES");
+    if (!real) real = REAL(getaddrinfo);
+    if (!asked || !name || !strstr(name, ".invalid")) return real(name, service, hints, out);
+    close(open(asked, O_CREAT | O_WRONLY, 0600));
+    for (;;) pause();
 }
 
 /* ---- devices ---- */

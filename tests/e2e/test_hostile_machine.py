@@ -1,12 +1,13 @@
-"""A machine that lets its programs down: a full disk, a ledger that cannot be written, a clock that leaps. The machine
-is a library that is preloaded (hostile_machine.c)."""
+"""A machine that lets its programs down: a full disk, a ledger that cannot be written, a clock that leaps, names that
+nobody knows an address for. The machine is a library that is preloaded (hostile_machine.c)."""
 
 import hashlib
 import pathlib
 import subprocess
+import time
 
 import pytest
-from programs import LIMIT, SLOW
+from programs import BUILD, LIMIT, SLOW
 from test_rl import command, fails, final_sha, model, run_whole, start  # noqa: F401  the fixture
 
 pytestmark = pytest.mark.skipif(SLOW > 1, reason="a sanitizer's library must be the first that is loaded")
@@ -54,3 +55,20 @@ def test_a_ledger_that_cannot_be_written(model, hostile, calm):  # noqa: F811
     text = fails(hostile(command(model, run, **SHORT | {"num_rollout": 5}), READONLY=1), log)
     assert "ledger" in text.splitlines()[-1], text[-2000:]
     assert hashlib.sha256((run / "ledger.db").read_bytes()).hexdigest() == before
+
+
+def test_a_router_does_not_wait_for_a_name_at_its_end(hostile, tmp_path):
+    """A probe has asked for its worker's address, and nothing is heard."""
+    asked = tmp_path / "asked"
+    words = [BUILD / "clime-router", "--port", "0", "--worker-urls", "http://worker.invalid:1", "--health-check-timeout", "600"]
+    router = subprocess.Popen(hostile(words, NAMES=asked))
+    try:
+        deadline = time.monotonic() + LIMIT
+        while not asked.exists():
+            assert router.poll() is None and time.monotonic() < deadline
+            time.sleep(0.02)
+        router.terminate()
+        assert router.wait(LIMIT) == 0
+    finally:
+        router.kill()
+        router.wait()
