@@ -314,6 +314,7 @@ static enum clime_err finish(CURLM *multi, struct transfer *t, CURLcode rc, stru
     curl_off_t connected = 0;
     curl_easy_getinfo(t->easy, CURLINFO_PRETRANSFER_TIME_T, &connected);
     t->out->connected = connected > 0;
+    if (t->stopped == CLIME_ERR_ABORTED && t->call->leaves_lookup) curl_easy_setopt(t->easy, CURLOPT_QUICK_EXIT, 1L);
     curl_multi_remove_handle(multi, t->easy); /* closes the connection unless the transfer ended cleanly */
     curl_slist_free_all(t->headers);
     return code;
