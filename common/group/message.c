@@ -183,7 +183,10 @@ static enum clime_err look(struct clime_group *g, int rank, bool ended, struct c
                                     last.why.msg, clime_group_name(g, silent));
         return clime_group_lose(g, lost, e, "%s: %.400s", clime_group_name(g, rank), last.why.msg);
     }
-    if (!ended && next_frame(g, rank).kind == FRAME_ASK) return answer(g, e);
+    if (next_frame(g, rank).kind == FRAME_ASK) { /* who has gone since may have said why behind it */
+        enum clime_err rc = answer(g, e);
+        return rc || !ended ? rc : look(g, rank, true, e);
+    }
     if (!ended && recv(g->sock[rank], &f, sizeof f, MSG_PEEK | MSG_DONTWAIT) != 0)
         return CLIME_OK; /* a message that somebody will receive */
     return clime_group_lose(g, rank, e, "%s is gone: its connection has ended", clime_group_name(g, rank));
