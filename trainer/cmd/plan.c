@@ -106,6 +106,8 @@ static void print_limits(const struct clime_plan_wish *wish, const struct clime_
     double links_s = sharded->gather_s + sharded->exchange_s;
     if (wish->devices > CLIME_GROUP_MAX)
         printf("limit: a trainer has at most %d ranks, --devices %d is beyond it\n", CLIME_GROUP_MAX, wish->devices);
+    else if (wish->devices & (wish->devices - 1))
+        printf("limit: a trainer's ranks are a power of two, %d are none\n", wish->devices);
     if (p->way < 0)
         printf("limit: no way of training that this version has fits these devices%s\n",
                wish->offload ? "" : "; --optimizer-cpu-offload takes master weights and moments off them");
