@@ -99,6 +99,10 @@ static void print_serving(const struct clime_plan_wish *wish, const struct clime
         printf(", %.0f answers at a time: %.1f s\n", p->running, p->generate_s);
 }
 
+static bool are_ranks(int devices) {
+    return devices <= CLIME_GROUP_MAX && !(devices & (devices - 1));
+}
+
 /* What stands in the way, in words. */
 static void print_limits(const struct clime_plan_wish *wish, const struct clime_run_plan *p) {
     const struct clime_plan_training *sharded = &p->training[CLIME_PLAN_SHARDED];
@@ -106,7 +110,7 @@ static void print_limits(const struct clime_plan_wish *wish, const struct clime_
     double links_s = sharded->gather_s + sharded->exchange_s;
     if (wish->devices > CLIME_GROUP_MAX)
         printf("limit: a trainer has at most %d ranks, --devices %d is beyond it\n", CLIME_GROUP_MAX, wish->devices);
-    else if (wish->devices & (wish->devices - 1))
+    else if (!are_ranks(wish->devices))
         printf("limit: a trainer's ranks are a power of two, %d are none\n", wish->devices);
     if (p->way < 0)
         printf("limit: no way of training that this version has fits these devices%s\n",
@@ -159,5 +163,5 @@ int clime_plan_main(int argc, char **argv) {
                p.tokens_per_s);
     print_limits(&wish, &p);
     clime_model_close(m);
-    return p.tokens_per_s > 0 ? 0 : 1;
+    return p.tokens_per_s > 0 && are_ranks(wish.devices) ? 0 : 1;
 }
