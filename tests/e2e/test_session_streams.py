@@ -8,6 +8,7 @@ import http.client
 import http.server
 import json
 import select
+import sys
 import threading
 
 import anthropic
@@ -17,6 +18,7 @@ from programs import LIMIT
 from test_external import fleet
 from test_sessions import clients, d, start, turns_of  # noqa: F401
 from test_tools import check_chat_stream
+from tool_user import NAME, QUESTION, taught
 
 TOKENS, HELD = 40, 12  # of an answer; that the gate lets through before it holds
 
@@ -86,11 +88,11 @@ class Passing(http.server.BaseHTTPRequestHandler):
             so_far = {"output_token_logprobs": [token], "completion_tokens": n, "token_versions": [[version, n]],
                       "finish_reason": meta["finish_reason"] if n == len(tokens) else None}  # fmt: skip
             self.chunk(b"data: " + json.dumps({"meta_info": meta | so_far}).encode() + b"\n\n")
+            if n == HELD and gate.hold:
+                self.wait()
             if n == HELD and gate.cut is not None:
                 gate.reset(**gate.cut)
                 raise ConnectionError
-            if n == HELD and gate.hold:
-                self.wait()
         if gate.open:
             self.wait()
         self.chunk(b"data: [DONE]\n\n")
@@ -306,6 +308,35 @@ def test_a_turn_that_breaks_off(d, tmp_path):  # noqa: F811
     rows = run.samples("member, part, mask")
     assert sorted(r[:2] for r in rows) == [(i, 0) for i in range(5)]
     assert sorted(sum(r[2]) for r in rows) == [TOKENS] * 4 + [TOKENS + 2] and run.gaps() == [5 * TOKENS + 2]
+
+
+def test_a_call_that_breaks_off_is_none(tmp_path, monkeypatch):
+    """Agents run a call when its item is done: one of which only a part came is text, as the servers have it."""
+    monkeypatch.setattr(sys.modules[__name__], "HELD", 50)  # within the call's arguments
+    model = taught(tmp_path)
+    (tmp_path / "train.jsonl").write_text(json.dumps({"prompt": QUESTION, "label": ""}) + "\n")
+    with fleet(tmp_path, model, 1) as (router, _), Gate(router) as gate:
+        run = start(tmp_path, "call", "--router-url", gate.url, n_samples_per_prompt=1, model=model.name, rollout_temperature=0.1,
+                    rollout_max_response_len=100, rollout_max_context_len=300)  # fmt: skip
+        try:
+            task = run.lease()
+            ai, _ = clients(run, task)
+            for kind, call in (("function", "function_call"), ("custom", "custom_tool_call")):
+                gate.reset(hold=True, cut={"refuse": True})
+                seen = []
+                for event in ai.responses.create(model="policy", input=QUESTION, tools=[{"type": kind, "name": NAME}], stream=True):
+                    seen.append(event)
+                    if event.type == "response.output_item.added" and event.item.type == call:
+                        gate.release.set()
+                items = [e.item for e in seen if e.type == "response.output_item.done"]
+                assert [(i.type, i.status) for i in items[:1]] == [(call, "incomplete")], items
+                assert seen[-1].type == "response.failed" and [i.type for i in seen[-1].response.output] == ["message"]
+            gate.reset()
+            run.chat(task, [{"role": "user", "content": QUESTION}])
+            run.end(task, reward=1)
+            assert run.process.wait(LIMIT) == 0, run.log.read_text()[-3000:]
+        finally:
+            run.stop()
 
 
 def vanish(run, task, body, gate):
