@@ -105,6 +105,11 @@ void clime_env_reading_feed(struct clime_env_reading *r, const int32_t *ids, int
     while (r->n_reasoning < r->n && r->begins[r->n_reasoning] < thought) r->n_reasoning++;
 }
 
+void clime_env_reading_break(struct clime_env_reading *r) {
+    if (r->v && r->ask->chat)
+        clime_parse_feed(&r->parse, (struct clime_str){r->text.data ? r->text.data : "", r->n_safe}, true);
+}
+
 struct clime_answer clime_env_answer(const struct clime_env_call *c, const struct clime_env_reading *said,
                                      const struct clime_sample *s) {
     return (struct clime_answer){.id = clime_str_of(c->rid),

@@ -225,11 +225,13 @@ bool clime_env_stream_close(struct clime_env_stream *s, const struct clime_error
 
 /* answer.c: how the policy's answers are read: from the template, at open (on a thread with 1 MiB of stack); an answer
  * from its prompt's tokens on: ids[n] are all that there are by now, last: nothing follows, completed: it was not cut
- * by a limit; the answer as its writers see it (whole: the sample, NULL while it grows). */
+ * by a limit; nothing follows because it broke off, so a call that has no end is none; the answer as its writers see it
+ * (whole: the sample, NULL while it grows). */
 void clime_env_choose_format(struct clime_environments *v);
 void clime_env_reading_begin(struct clime_env_reading *r, const struct clime_environments *v,
                              const struct clime_env_ask *ask, bool skip_special, const int32_t *prompt, int n_prompt);
 void clime_env_reading_feed(struct clime_env_reading *r, const int32_t *ids, int n, bool last, bool completed);
+void clime_env_reading_break(struct clime_env_reading *r);
 void clime_env_reading_free(struct clime_env_reading *r);
 struct clime_answer clime_env_answer(const struct clime_env_call *c, const struct clime_env_reading *said,
                                      const struct clime_sample *whole);

@@ -270,10 +270,12 @@ void clime_env_stream_news(struct clime_env_stream *s, struct clime_buf *out) {
 
 void clime_env_stream_last(struct clime_env_stream *s, const struct clime_error *e, struct clime_buf *out) {
     take_news(s);
-    struct clime_answer a = so_far(s);
+    struct clime_answer a;
     const struct clime_sample *whole = s->c->answer;
     if (e->code) {
         int status = clime_http_status_of(e->code);
+        clime_env_reading_break(&s->said);
+        a = so_far(s);
         a.end = CLIME_ANSWER_ABORT;
         a.status = status < 500 ? 500 : status; /* it is told in events, as what went wrong here */
         a.message = e->msg;
