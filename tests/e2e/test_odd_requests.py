@@ -41,8 +41,17 @@ def test_calls_without_arguments(s):
     count = lambda **more: s.json("/v1/responses/input_tokens", {"input": [
         {"role": "user", "content": "a"}, {"type": "function_call", "call_id": "c", "name": "now"} | more]})["input_tokens"]  # fmt: skip
     assert count(arguments="") == count(arguments=None) == count() == count(arguments="{}")
-    messages = [{"role": "assistant", "tool_calls": [{"id": "c"}]}]
-    refused(s, "/v1/chat/completions", CHAT | {"messages": messages}, "messages[0]", "function")
+    for none in ({}, {"function": None}, {"type": "custom", "custom": None}):
+        messages = [{"role": "assistant", "tool_calls": [{"id": "c"} | none]}]
+        refused(s, "/v1/chat/completions", CHAT | {"messages": messages}, "messages[0]", "function")
+
+
+def test_calls_with_the_other_forms_member(s):
+    """Clients that have one type for calls of functions and of custom tools write the other's member as null."""
+    function = {"id": "c", "type": "function", "function": {"name": "now", "arguments": "{}"}}
+    custom = {"id": "c", "type": "custom", "custom": {"name": "now", "input": "x"}}
+    assert shown(s, function | {"custom": None}) == shown(s, function)
+    assert shown(s, {"function": None} | custom) == shown(s, custom) != shown(s, function)
 
 
 def test_numbers_that_nobody_would_see(s):
