@@ -120,8 +120,12 @@ static void call(struct chat *c) {
     bool named = false; /* templates of the older form have the name in the call itself */
     clime_jw_object(&c->w);
     for (clime_json_object(&c->j); clime_json_key(&c->j, &member);) {
-        named =
-            named || clime_str_is(member, "function") || clime_str_is(member, "custom") || clime_str_is(member, "name");
+        bool form = clime_str_is(member, "function") || clime_str_is(member, "custom");
+        if (form && clime_json_peek(&c->j) == CLIME_JSON_NULL) { /* of clients that have one type for both */
+            clime_json_null(&c->j);
+            continue;
+        }
+        named = named || form || clime_str_is(member, "name");
         if (clime_str_is(member, "function")) {
             clime_jw_key_str(&c->w, member);
             function(c);
