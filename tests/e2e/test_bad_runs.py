@@ -367,3 +367,21 @@ def test_children_leave_nothing(d, done_run):
         if words[0].startswith(os.fsencode(BUILD)) and any(os.fsencode(d) in w for w in words):
             left.append(words)
     assert not left
+
+
+def test_save_hf_where_others_write(d):
+    """What lies there is not replaced: the run ends, but the steps until then are in its checkpoint, and it goes on when that is gone."""
+    out, other = d / "hf-shared", d / "hf-shared" / "policy.gguf"
+    reward = f"""while read -r l; do
+        if test -e {out} && ! test -e {d}/shared; then touch {other}; fi
+        i=${{l#*\\"id\\":}}; echo "{{\\"id\\":${{i%%[,\\}}]*}},\\"reward\\":1}}"
+    done"""
+    words = rl(d, "shared-hf", save_hf=out, save_interval=1, rm_type="command", rm_command=reward)
+    fails(words, "policy.gguf")
+    assert sqlite3.connect(d / "shared-hf" / "ledger.db").execute("SELECT max(step) FROM checkpoints").fetchone() == (2,)
+    assert os.listdir(out).count("policy.gguf") == 1
+    fails(words, "--save-hf", "policy.gguf")
+    other.unlink()
+    (d / "shared").touch()
+    status, _, err = run("clime-train", *words)
+    assert status == 0 and "config.json" in os.listdir(out), err
