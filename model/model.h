@@ -317,8 +317,6 @@ void clime_model_put(void *arg, int64_t offset, const void *data, int64_t n);
 void clime_model_plan(struct clime_model *m);
 /* Packs the matrices of rows [from, to) again, where the device packs: those of experts that stay, or all others. */
 void clime_model_pack_rows(struct clime_model *m, int from, int to, bool staying);
-/* First element of a layer; of one behind the last, the final norm's. */
-int64_t clime_layer_from(const struct clime_layout *l, int layer);
 void clime_ring_free(struct clime_ring *r); /* NULL is fine */
 /* What has the same place in every ring over a layout: first, end, places and tail. The elements up to their end. */
 int64_t clime_ring_lay(const struct clime_layout *l, struct clime_ring *r);

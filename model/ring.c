@@ -17,7 +17,8 @@ static int64_t aligned(int64_t n) {
 
 /* ---- who keeps what -------------------------------------------------------------------------------------------- */
 
-int64_t clime_layer_from(const struct clime_layout *l, int layer) {
+/* First element of a layer; of one behind the last, the final norm's. */
+static int64_t layer_from(const struct clime_layout *l, int layer) {
     return l->slices[layer < l->n_layers ? l->layer[layer].w[CLIME_W_LN1] : l->norm].offset;
 }
 
@@ -130,7 +131,7 @@ struct span {
 };
 
 static int gathered(const struct clime_layout *l, int layer, struct clime_part who, struct span out[CLIME_STAYS + 1]) {
-    int64_t from = clime_layer_from(l, layer), at = 0;
+    int64_t from = layer_from(l, layer), at = 0;
     struct clime_stay s;
     int n = 0;
     for (int i = 0; i < CLIME_STAYS && clime_layout_stays(l, layer, i, who, &s); i++) {
@@ -138,15 +139,15 @@ static int gathered(const struct clime_layout *l, int layer, struct clime_part w
         at += s.at - from;
         from = s.at + s.room;
     }
-    out[n++] = (struct span){from, clime_layer_from(l, layer + 1), at};
+    out[n++] = (struct span){from, layer_from(l, layer + 1), at};
     return n;
 }
 
 int64_t clime_ring_lay(const struct clime_layout *l, struct clime_ring *r) {
     struct span spans[CLIME_STAYS + 1];
     int64_t most = 0, n;
-    r->first = clime_layer_from(l, 0);
-    r->end = clime_layer_from(l, l->n_layers);
+    r->first = layer_from(l, 0);
+    r->end = layer_from(l, l->n_layers);
     for (int i = 0; i < l->n_layers; i++) {
         const struct span *last = &spans[gathered(l, i, r->who, spans) - 1];
         n = last->at + (last->to - last->from);
@@ -201,7 +202,7 @@ static void place_rows(struct clime_model *m) {
     const struct clime_ring *r = m->ring;
     for (int i = 0, layer = 0; i < l->n_slices; i++) {
         int64_t offset = l->slices[i].offset;
-        while (layer < l->n_layers && offset >= clime_layer_from(l, layer + 1)) layer++;
+        while (layer < l->n_layers && offset >= layer_from(l, layer + 1)) layer++;
         m->place[i] = !r || offset < r->first ? offset
                       : offset >= r->end      ? r->tail + (offset - r->end)
                                               : in_place(m, layer, offset);

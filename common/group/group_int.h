@@ -30,8 +30,5 @@ struct clime_group {
  * it: what is moved is small or on its way. */
 enum clime_err clime_group_move(struct clime_group *g, int rank, int fd, void *at, size_t n, bool out, const char *what,
                                 int64_t until_us, struct clime_error *e);
-/* Marks the group lost by `rank`, for the first time: e's text. Returns its code. */
-enum clime_err clime_group_lose(struct clime_group *g, int rank, struct clime_error *e, const char *fmt, ...)
-    __attribute__((format(printf, 4, 5)));
 
 #endif

@@ -53,7 +53,9 @@ const char *clime_group_name(const struct clime_group *g, int rank) {
     return out;
 }
 
-enum clime_err clime_group_lose(struct clime_group *g, int rank, struct clime_error *e, const char *fmt, ...) {
+/* Marks the group lost by `rank`, for the first time: e's text. Returns its code. */
+__attribute__((format(printf, 4, 5))) static enum clime_err lose(struct clime_group *g, int rank, struct clime_error *e,
+                                                                 const char *fmt, ...) {
     if (!g->is_lost) {
         va_list args;
         g->is_lost = true;
@@ -84,8 +86,7 @@ enum clime_err clime_group_move(struct clime_group *g, int rank, int fd, void *a
         } else if (out && g->sock[rank] == fd) {
             return look(g, rank, true, e); /* it may have said why before it went */
         } else {
-            return clime_group_lose(g, rank, e, "%s: %s is gone: its connection has ended", what,
-                                    clime_group_name(g, rank));
+            return lose(g, rank, e, "%s: %s is gone: its connection has ended", what, clime_group_name(g, rank));
         }
     }
     return CLIME_OK;
@@ -122,8 +123,8 @@ static int who_is_silent(struct clime_group *g, int rank, int speaker) {
 
 enum clime_err clime_group_late(struct clime_group *g, int rank, const char *what, struct clime_error *e) {
     if (!g->is_lost) rank = who_is_silent(g, rank, -1);
-    clime_group_lose(g, rank, e, "%s: %s is not there within %.0f s: it is frozen, or it needs longer than the limit",
-                     what, clime_group_name(g, rank), (double)g->limit_us / 1e6);
+    lose(g, rank, e, "%s: %s is not there within %.0f s: it is frozen, or it needs longer than the limit", what,
+         clime_group_name(g, rank), (double)g->limit_us / 1e6);
     g->lost.code = CLIME_ERR_TIMEOUT;
     if (e) e->code = CLIME_ERR_TIMEOUT;
     return CLIME_ERR_TIMEOUT;
@@ -179,9 +180,9 @@ static enum clime_err look(struct clime_group *g, int rank, bool ended, struct c
         if (!g->is_lost) g->said = last.why.code;
         int silent = last.why.code == CLIME_ERR_TIMEOUT && !g->is_lost ? who_is_silent(g, lost, rank) : lost;
         if (silent != lost)
-            return clime_group_lose(g, silent, e, "%s: %.300s. It answers, and %s does not", clime_group_name(g, rank),
-                                    last.why.msg, clime_group_name(g, silent));
-        return clime_group_lose(g, lost, e, "%s: %.400s", clime_group_name(g, rank), last.why.msg);
+            return lose(g, silent, e, "%s: %.300s. It answers, and %s does not", clime_group_name(g, rank),
+                        last.why.msg, clime_group_name(g, silent));
+        return lose(g, lost, e, "%s: %.400s", clime_group_name(g, rank), last.why.msg);
     }
     if (next_frame(g, rank).kind == FRAME_ASK) { /* who has gone since may have said why behind it */
         enum clime_err rc = answer(g, e);
@@ -189,7 +190,7 @@ static enum clime_err look(struct clime_group *g, int rank, bool ended, struct c
     }
     if (!ended && recv(g->sock[rank], &f, sizeof f, MSG_PEEK | MSG_DONTWAIT) != 0)
         return CLIME_OK; /* a message that somebody will receive */
-    return clime_group_lose(g, rank, e, "%s is gone: its connection has ended", clime_group_name(g, rank));
+    return lose(g, rank, e, "%s is gone: its connection has ended", clime_group_name(g, rank));
 }
 
 /* Polls the others for up to `ms`; returns early when `from` (-1 = nobody) has sent something or a rank has ended. A
@@ -212,7 +213,7 @@ static enum clime_err look_around(struct clime_group *g, int from, int ms, bool 
         if (!p[r].revents) continue;
         bool ended = p[r].revents & (POLLRDHUP | POLLHUP | POLLERR);
         if (g->sock[r] < 0)
-            rc = clime_group_lose(g, r, e, "%s is gone: its process has ended", clime_group_name(g, r));
+            rc = lose(g, r, e, "%s is gone: its process has ended", clime_group_name(g, r));
         else
             rc = look(g, r, ended, e);
     }
@@ -270,8 +271,8 @@ enum clime_err clime_group_receive(struct clime_group *g, int from, const char *
     clime_buf_clear(out);
     char *at = f.kind == FRAME_MESSAGE ? clime_buf_reserve(out, f.n) : NULL;
     if (!at)
-        return clime_group_lose(g, from, e, "%s: %s has sent a message of %llu bytes, more than the %zu that are taken",
-                                what, clime_group_name(g, from), (unsigned long long)f.n, out->cap);
+        return lose(g, from, e, "%s: %s has sent a message of %llu bytes, more than the %zu that are taken", what,
+                    clime_group_name(g, from), (unsigned long long)f.n, out->cap);
     rc = clime_group_move(g, from, g->sock[from], at, f.n, false, what, until, e);
     if (!rc) clime_buf_grew(out, f.n);
     return rc;
@@ -301,7 +302,7 @@ static enum clime_err compare_all(struct clime_group *g, const char *mine, struc
     for (int r = 1; r < g->world && !rc; r++) {
         rc = clime_group_receive(g, r, "what every rank must have alike", g->limit_us, &said, e);
         if (!rc && strcmp(said.data, mine) != 0) {
-            clime_group_lose(g, r, e, "%s has %.190s; rank 0 has %.190s", clime_group_name(g, r), said.data, mine);
+            lose(g, r, e, "%s has %.190s; rank 0 has %.190s", clime_group_name(g, r), said.data, mine);
             rc = g->lost.code = CLIME_ERR_INPUT;
             if (e) e->code = rc;
             clime_group_fail(g, &g->lost);
@@ -331,8 +332,7 @@ static enum clime_err receive_part(struct clime_group *g, int from, const char *
     clime_buf_init(&b, n);
     enum clime_err rc = clime_group_receive(g, from, what, g->limit_us, &b, e);
     if (!rc && b.len != n)
-        rc = clime_group_lose(g, from, e, "%s: %s has sent %zu bytes instead of %zu", what, clime_group_name(g, from),
-                              b.len, n);
+        rc = lose(g, from, e, "%s: %s has sent %zu bytes instead of %zu", what, clime_group_name(g, from), b.len, n);
     if (!rc && n) memcpy(at, b.data, n);
     clime_buf_free(&b);
     return rc;

@@ -394,6 +394,17 @@ bool clime_json_skip(struct clime_json *j, struct clime_str *raw) {
     return true;
 }
 
+struct clime_str clime_json_member_text(struct clime_json *j, const char *name) {
+    struct clime_str key, text = {NULL, 0};
+    for (clime_json_object(j); clime_json_key(j, &key);) {
+        if (clime_str_is(key, name) && clime_json_peek(j) == CLIME_JSON_STRING)
+            clime_json_string(j, &text);
+        else
+            clime_json_skip(j, NULL);
+    }
+    return text;
+}
+
 bool clime_json_check(const char *text, size_t len, struct clime_error *e) {
     struct clime_json j;
     init(&j, text, len, e);

@@ -70,6 +70,9 @@ bool clime_json_null(struct clime_json *j); /* consumes null; error when it is a
 bool clime_json_skip(struct clime_json *j,
                      struct clime_str *raw); /* any value, checked; raw (may be NULL) = its text */
 
+/* Consumes an object; the text of its last member of that name which is one, ptr NULL where there is none. */
+struct clime_str clime_json_member_text(struct clime_json *j, const char *name);
+
 /* A number as written ("1", "1.0", "-2e5"), for those who must keep int and float apart. */
 bool clime_json_number_text(struct clime_json *j, struct clime_str *out);
 

@@ -33,24 +33,13 @@ static void add_round(struct cut *c, size_t at) {
     c->rounds[c->n++] = at;
 }
 
-static struct clime_str read_role(struct clime_json *j) {
-    struct clime_str key, role = {"", 0};
-    for (clime_json_object(j); clime_json_key(j, &key);) {
-        if (clime_str_is(key, "role") && clime_json_peek(j) == CLIME_JSON_STRING)
-            clime_json_string(j, &role);
-        else
-            clime_json_skip(j, NULL);
-    }
-    return role;
-}
-
 static enum clime_err read_rounds(struct cut *c, struct clime_arena *a, struct clime_error *e) {
     struct clime_json j;
     clime_json_init(&j, c->p->messages.ptr, c->p->messages.len, a, e);
     for (clime_json_array(&j); clime_json_item(&j);) {
         clime_json_peek(&j); /* behind white space */
         size_t at = (size_t)(j.at - j.start);
-        struct clime_str role = read_role(&j);
+        struct clime_str role = clime_json_member_text(&j, "role");
         if (c->n == 0 && clime_str_is(role, "system"))
             c->system_end = (size_t)(j.at - j.start);
         else if (c->n == 0 || !clime_str_is(role, "tool"))

@@ -5,15 +5,7 @@
 #include "text/output/tools.h"
 
 static struct clime_str text_member(struct clime_json j, const char *name) {
-    struct clime_str key, text = {"", 0};
-    if (clime_json_peek(&j) != CLIME_JSON_OBJECT) return text;
-    for (clime_json_object(&j); clime_json_key(&j, &key);) {
-        if (clime_str_is(key, name) && clime_json_peek(&j) == CLIME_JSON_STRING)
-            clime_json_string(&j, &text);
-        else
-            clime_json_skip(&j, NULL);
-    }
-    return text;
+    return clime_json_peek(&j) == CLIME_JSON_OBJECT ? clime_json_member_text(&j, name) : (struct clime_str){NULL, 0};
 }
 
 bool clime_allowed_tools_are(const struct clime_json *j) {

@@ -42,31 +42,24 @@ struct tool {
     struct clime_str name;
 };
 
-static void read_name(struct clime_json *j, struct clime_str *name) {
-    struct clime_str key;
+/* {"type": "custom", "name"} of Responses, {"type": "custom", "custom": {"name"}} of chat. */
+static void read_tool(struct clime_json *j, struct tool *t) {
+    struct clime_str key, type, name;
     for (clime_json_object(j); clime_json_key(j, &key);) {
-        if (clime_str_is(key, "name") && clime_json_peek(j) == CLIME_JSON_STRING)
-            clime_json_string(j, name);
-        else
+        enum clime_json_kind kind = clime_json_peek(j);
+        if (kind == CLIME_JSON_STRING && clime_str_is(key, "type")) {
+            t->custom = clime_json_string(j, &type) && clime_str_is(type, "custom");
+        } else if (kind == CLIME_JSON_STRING && clime_str_is(key, "name")) {
+            clime_json_string(j, &t->name);
+        } else if (kind == CLIME_JSON_OBJECT && clime_str_is(key, "custom")) {
+            name = clime_json_member_text(j, "name");
+            if (name.ptr) t->name = name;
+        } else {
             clime_json_skip(j, NULL);
+        }
     }
 }
 
-/* {"type": "custom", "name"} of Responses, {"type": "custom", "custom": {"name"}} of chat. */
-static void read_tool(struct clime_json *j, struct tool *t) {
-    struct clime_str key, type;
-    for (clime_json_object(j); clime_json_key(j, &key);) {
-        enum clime_json_kind kind = clime_json_peek(j);
-        if (kind == CLIME_JSON_STRING && clime_str_is(key, "type"))
-            t->custom = clime_json_string(j, &type) && clime_str_is(type, "custom");
-        else if (kind == CLIME_JSON_STRING && clime_str_is(key, "name"))
-            clime_json_string(j, &t->name);
-        else if (kind == CLIME_JSON_OBJECT && clime_str_is(key, "custom"))
-            read_name(j, &t->name);
-        else
-            clime_json_skip(j, NULL);
-    }
-}
 /* name NULL: any. */
 static bool have(struct clime_str tools, const struct clime_str *name) {
     struct clime_error e = {0};

@@ -37,8 +37,7 @@ static enum clime_err parse(int argc, char **argv, struct plan_options *o, struc
          8},
         {"expert-model-parallel-size", CLIME_OPT_INT, &o->ep, "0", "N",
          "neighbouring ranks that have all experts between them, where experts stay; 0 = the most that divide the "
-         "ranks "
-         "and the experts",
+         "ranks and the experts",
          0, CLIME_GROUP_MAX},
     };
     enum clime_err rc = clime_options_parse(table, (int)CLIME_COUNT(table), argc, argv, NULL, 0,

@@ -138,8 +138,7 @@ enum clime_err clime_rl_checkpoint(struct clime_rl *rl, struct clime_error *e) {
         free(hf);
         rl->exported = rl->step;
     }
-    /* the model first, so that none is missing behind a checkpoint; where it cannot go, the steps are not lost with it
-     */
+    /* the model first, so that none is missing behind a checkpoint; where it cannot go, the steps are not lost */
     struct clime_error later;
     enum clime_err rc_folder = rl->o.no_save_optim ? CLIME_OK : write_folder(rl, rc ? &later : e);
     if (!rc) rc = rc_folder;

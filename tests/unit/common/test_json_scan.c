@@ -328,6 +328,30 @@ static void test_walk(void **state) {
     clime_arena_free(&a);
 }
 
+static void test_member_text(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {/* text or NULL of a's member */
+                                           {"{\"b\": 1, \"a\": \"x\", \"c\": {\"a\": \"y\"}}", "x"},
+                                           {"{\"a\": \"\"}", ""},
+                                           {"{\"a\": \"x\", \"a\": 2, \"a\": \"\\u0079\"}", "y"},
+                                           {"{\"a\": null}", NULL},
+                                           {"{}", NULL}};
+    for (size_t i = 0; i < CLIME_COUNT(cases); i++) {
+        struct clime_error e = {0};
+        struct clime_arena a;
+        struct clime_json j;
+        clime_arena_init(&a, 4096);
+        clime_json_init(&j, cases[i][0], strlen(cases[i][0]), &a, &e);
+        struct clime_str text = clime_json_member_text(&j, "a");
+        assert_true(clime_json_end(&j));
+        if (cases[i][1])
+            assert_true(text.ptr && clime_str_is(text, cases[i][1]));
+        else
+            assert_null(text.ptr);
+        clime_arena_free(&a);
+    }
+}
+
 static void test_errors(void **state) {
     (void)state;
     struct clime_arena a;
@@ -360,7 +384,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_valid), cmocka_unit_test(test_invalid), cmocka_unit_test(test_truncated),
         cmocka_unit_test(test_depth), cmocka_unit_test(test_strings), cmocka_unit_test(test_integers),
-        cmocka_unit_test(test_walk),  cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_walk),  cmocka_unit_test(test_errors),  cmocka_unit_test(test_member_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
