@@ -16,10 +16,12 @@
 #include "common/buf.h"
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/os/lookup.h"
 #include "router/worker_body.h"
 
 #define LARGEST_FILE ((size_t)16 << 20)
-#define STOP_US ((int64_t)1000000) /* what stop waits for the resolver */
+#define STOP_US ((int64_t)1000000) /* what stop waits for a file */
+#define LOOKUP_US ((int64_t)10000000)
 
 struct found {
     char *url;
@@ -28,8 +30,9 @@ struct found {
 };
 
 struct source {
-    const char *name;        /* of the file, or host:port */
-    char *host, *port;       /* NULL: a file */
+    const char *name; /* of the file, or host:port */
+    char *host;       /* NULL: a file */
+    int port;
     struct timespec changed; /* of the file as it was read last */
     off_t size;
     ino_t inode;
@@ -144,16 +147,22 @@ static enum clime_err look_at_file(struct clime_discovery *d, struct source *s, 
     return CLIME_OK;
 }
 
+static bool ends(void *discovery) {
+    struct clime_discovery *d = discovery;
+    pthread_mutex_lock(&d->lock);
+    bool stopping = d->stopping;
+    pthread_mutex_unlock(&d->lock);
+    return stopping;
+}
+
 static enum clime_err look_up(struct clime_discovery *d, struct source *s, struct clime_error *e) {
-    const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
-    struct addrinfo *all = NULL;
-    int rc = getaddrinfo(s->host, s->port, &hints, &all);
-    enum clime_err err = rc ? clime_fail(e, CLIME_ERR_UNAVAILABLE, "%s", gai_strerror(rc)) : CLIME_OK;
+    struct addrinfo *all;
+    enum clime_err err = clime_lookup(s->host, s->port, clime_now_us() + LOOKUP_US, ends, d, &all, e);
     for (const struct addrinfo *a = all; a && !err; a = a->ai_next) {
         char address[64], url[CLIME_WORKER_URL];
         if (getnameinfo(a->ai_addr, a->ai_addrlen, address, sizeof address, NULL, 0, NI_NUMERICHOST)) continue;
         bool v6 = a->ai_family == AF_INET6;
-        snprintf(url, sizeof url, "http://%s%s%s:%s", v6 ? "[" : "", address, v6 ? "]" : "", s->port);
+        snprintf(url, sizeof url, "http://%s%s%s:%d", v6 ? "[" : "", address, v6 ? "]" : "", s->port);
         struct clime_worker_body b = {.url = clime_str_of(url), .settings = {.health_port = -1}};
         err = take_worker(d, s, &b, e);
     }
@@ -202,7 +211,6 @@ static void free_all(struct clime_discovery *d) {
         for (int k = 0; k < s->n; k++) free(s->found[k].url);
         free(s->found);
         free(s->host);
-        free(s->port);
     }
     free(d->sources);
     pthread_cond_destroy(&d->wake);
@@ -215,10 +223,12 @@ static enum clime_err make_sources(struct clime_discovery *d, const struct clime
     d->sources = xcalloc((size_t)o->n_names + 1, sizeof *d->sources);
     for (int i = 0; i < o->n_names; i++) {
         const char *name = o->names[i], *colon = strrchr(name, ':');
-        if (!colon || colon == name || !colon[1] || strspn(colon + 1, "0123456789") != strlen(colon + 1))
+        char *end = NULL;
+        long port = colon && colon[1] >= '0' && colon[1] <= '9' ? strtol(colon + 1, &end, 10) : 0;
+        if (colon == name || port < 1 || port > 65535 || *end)
             return clime_fail(e, CLIME_ERR_INPUT, "--worker-dns takes NAME:PORT, not '%.80s'", name);
-        d->sources[d->n_sources++] = (struct source){
-            .name = name, .host = xstrndup(name, (size_t)(colon - name)), .port = xasprintf("%s", colon + 1)};
+        d->sources[d->n_sources++] =
+            (struct source){.name = name, .host = xstrndup(name, (size_t)(colon - name)), .port = (int)port};
     }
     if (o->file) d->sources[d->n_sources++] = (struct source){.name = o->file, .size = -1};
     return CLIME_OK;

@@ -18,7 +18,7 @@ struct clime_discovery;
  * the file says is none; later what cannot be read changes nothing and is logged once. */
 enum clime_err clime_discovery_start(const struct clime_discovery_options *o, struct clime_workers *w,
                                      struct clime_discovery **out, struct clime_error *e);
-/* False when the resolver does not come back: then the workers must outlive the process. */
+/* False when the file does not come back, of a mount that is gone: then the workers must outlive the process. */
 bool clime_discovery_stop(struct clime_discovery *d);
 
 #endif

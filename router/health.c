@@ -52,7 +52,6 @@ static bool ask(struct clime_router *r, struct clime_http_client *c, const struc
                                    .timeout_us = r->probe_timeout_us,
                                    .max_reply = 65536,
                                    .cancel = of_no_use,
-                                   .leaves_lookup = true,
                                    .arg = r};
     struct clime_error e = {0};
     clime_http_client_call(c, &call, res, &e);

@@ -19,6 +19,7 @@
 #include "common/http/client.h"
 #include "common/json/write.h"
 #include "common/log.h"
+#include "common/os/lookup.h"
 
 #define RETRY_US ((int64_t)1000000)  /* until the first success */
 #define REPEAT_US ((int64_t)2000000) /* after it */
@@ -60,17 +61,18 @@ static bool call(struct clime_http_client *client, const struct clime_registrati
 }
 
 /* The address of ours that leads to the router (nothing is sent), as it stands in a URL; NULL when there is no way. */
-static char *address_towards(const char *url) {
+static char *address_towards(const char *url, struct clime_error *e) {
     const char *at = strstr(url, "://");
     at = at ? at + 3 : url;
-    char host[256], port[8] = "80", *out = NULL;
+    char host[256], *out = NULL;
+    int port = 80;
     bool bracketed = at[0] == '[';
     size_t n = bracketed ? strcspn(++at, "]") : strcspn(at, ":/");
     snprintf(host, sizeof host, "%.*s", (int)n, at);
     at += n + bracketed;
-    if (at[0] == ':') snprintf(port, sizeof port, "%.*s", (int)strcspn(at + 1, "/"), at + 1);
-    struct addrinfo hints = {.ai_socktype = SOCK_DGRAM}, *found = NULL;
-    if (getaddrinfo(host, port, &hints, &found)) return NULL;
+    if (at[0] == ':') port = (int)strtol(at + 1, NULL, 10);
+    struct addrinfo *found;
+    if (clime_lookup(host, port, clime_now_us() + CALL_US, NULL, NULL, &found, e)) return NULL;
     int fd = socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     struct sockaddr_storage own;
     socklen_t len = sizeof own;
@@ -80,16 +82,17 @@ static char *address_towards(const char *url) {
         out = xasprintf(strchr(text, ':') ? "[%s]" : "%s", text);
     if (fd >= 0) close(fd);
     freeaddrinfo(found);
+    if (!out) clime_fail(e, CLIME_ERR_UNAVAILABLE, "no way leads to %s", url);
     return out;
 }
 
 /* Where the router is to come; false when it cannot be told yet. */
 static bool locate(struct clime_registration *r, struct clime_error *e) {
     bool all = !strcmp(r->host, "0.0.0.0") || !strcmp(r->host, "::");
-    char *host = all                    ? address_towards(r->router)
+    char *host = all                    ? address_towards(r->router, e)
                  : strchr(r->host, ':') ? xasprintf("[%s]", r->host)
                                         : xstrdup(r->host);
-    if (!host) return !clime_fail(e, CLIME_ERR_UNAVAILABLE, "no way leads to %s", r->router);
+    if (!host) return false;
     free(r->self);
     r->self = r->advertise_url ? xstrdup(r->advertise_url) : xasprintf("%s://%s:%d", r->scheme, host, r->port);
     free(host);

@@ -5,7 +5,6 @@
  * counted, and who is no rank of this group (a port scanner, another run's process) is sent away without a word. */
 #include <arpa/inet.h>
 #include <errno.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -22,6 +21,7 @@
 #include "common/hash.h"
 #include "common/log.h"
 #include "common/os/host.h"
+#include "common/os/lookup.h"
 #include "common/version.h"
 
 #define MAGIC 0x3150554f52474c43u /* "CLGROUP1" */
@@ -117,13 +117,10 @@ bool clime_group_one_host(const struct clime_group *g) {
 
 /* ---- addresses ---- */
 
-static enum clime_err find_address(const struct clime_place *p, struct addrinfo **out, struct clime_error *e) {
-    char port[16];
-    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
-    snprintf(port, sizeof port, "%d", p->port);
-    int rc = getaddrinfo(p->address, port, &hints, out);
-    if (rc) return clime_fail(e, CLIME_ERR_INPUT, "rank 0's address %s is not known: %s", p->address, gai_strerror(rc));
-    return CLIME_OK;
+static enum clime_err find_address(const struct clime_place *p, int64_t until_us, struct addrinfo **out,
+                                   struct clime_error *e) {
+    enum clime_err rc = clime_lookup(p->address, p->port, until_us, NULL, NULL, out, e);
+    return rc ? clime_error_prefix(e, "rank 0's address") : CLIME_OK;
 }
 
 static void no_delay(int fd) { /* messages are small and waited for */
@@ -133,10 +130,10 @@ static void no_delay(int fd) { /* messages are small and waited for */
 
 /* ---- rank 0 ---- */
 
-static enum clime_err listen_at(const struct clime_place *p, int *out, struct clime_error *e) {
+static enum clime_err listen_at(const struct clime_place *p, int64_t until_us, int *out, struct clime_error *e) {
     struct addrinfo *list;
     int on = 1;
-    enum clime_err rc = find_address(p, &list, e);
+    enum clime_err rc = find_address(p, until_us, &list, e);
     if (rc) return rc;
     int fd = socket(list->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd >= 0) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
@@ -268,7 +265,7 @@ static enum clime_err wait_for_all(struct clime_group *g, const struct clime_gro
 
 static enum clime_err receive_all(struct clime_group *g, const struct clime_group_options *o, struct clime_error *e) {
     int listener = o->listener;
-    enum clime_err rc = o->children ? CLIME_OK : listen_at(&o->place, &listener, e);
+    enum clime_err rc = o->children ? CLIME_OK : listen_at(&o->place, clime_now_us() + o->meet_limit_us, &listener, e);
     if (rc) return rc;
     rc = wait_for_all(g, o, listener, e);
     if (!o->children) close(listener);
@@ -294,7 +291,7 @@ static enum clime_err receive_all(struct clime_group *g, const struct clime_grou
 static enum clime_err connect_to(const struct clime_place *p, int64_t limit_us, int *out, struct clime_error *e) {
     struct addrinfo *list;
     int64_t until = clime_now_us() + limit_us;
-    enum clime_err rc = find_address(p, &list, e);
+    enum clime_err rc = find_address(p, until, &list, e);
     if (rc) return rc;
     for (;;) {
         int err = 0;

@@ -226,6 +226,9 @@ static void set_call(struct transfer *t, const char *bearer) {
     curl_easy_setopt(h, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
     curl_easy_setopt(h, CURLOPT_PROXY, "");
     curl_easy_setopt(h, CURLOPT_NOSIGNAL, 1L);
+    /* A call that is at its limit, or cancelled, does not wait for the thread that looks its host up, which nothing can
+     * stop: it ends by itself with the resolver's patience. */
+    curl_easy_setopt(h, CURLOPT_QUICK_EXIT, 1L);
     curl_easy_setopt(h, CURLOPT_USERAGENT, "clime");
     curl_easy_setopt(h, CURLOPT_MAXAGE_CONN, MAX_IDLE_S);
     curl_easy_setopt(h, CURLOPT_TCP_KEEPALIVE, 1L); /* a host that is gone sends nothing, not even a reset */
@@ -314,7 +317,6 @@ static enum clime_err finish(CURLM *multi, struct transfer *t, CURLcode rc, stru
     curl_off_t connected = 0;
     curl_easy_getinfo(t->easy, CURLINFO_PRETRANSFER_TIME_T, &connected);
     t->out->connected = connected > 0;
-    if (t->stopped == CLIME_ERR_ABORTED && t->call->leaves_lookup) curl_easy_setopt(t->easy, CURLOPT_QUICK_EXIT, 1L);
     curl_multi_remove_handle(multi, t->easy); /* closes the connection unless the transfer ended cleanly */
     curl_slist_free_all(t->headers);
     return code;

@@ -47,8 +47,6 @@ struct clime_http_call {
     void *arg;
     /* Asked a few times a second; true aborts with CLIME_ERR_ABORTED. May be NULL. */
     bool (*cancel)(void *arg);
-    /* Cancelled, it does not wait for a host's address either: libcurl's thread for that stays behind. Of who ends. */
-    bool leaves_lookup;
 };
 
 struct clime_http_result {

@@ -8,7 +8,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -19,6 +18,7 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/os/lookup.h"
 
 enum { QUERY_VALIDATE = 0, QUERY_GET = 3, QUERY_ADD = 4, QUERY_WAIT = 6 };
 
@@ -121,13 +121,10 @@ static enum clime_err connect_to(struct clime_torch_store *s, const struct addri
 
 /* The trainer may begin to listen after it has asked us to come. */
 static enum clime_err connect_until(struct clime_torch_store *s, const char *host, int port, struct clime_error *e) {
-    const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
     struct addrinfo *all = NULL;
-    char number[16];
-    enum clime_err err = CLIME_ERR_UNAVAILABLE;
-    snprintf(number, sizeof number, "%d", port);
-    int rc = getaddrinfo(host, number, &hints, &all);
-    if (rc) return clime_fail(e, CLIME_ERR_INPUT, "master_address %s is not known: %s", host, gai_strerror(rc));
+    enum clime_err err = clime_lookup(host, port, s->until_us, s->wait->cancelled, s->wait->arg, &all, e);
+    if (err) return clime_error_prefix(e, "master_address");
+    err = CLIME_ERR_UNAVAILABLE;
     while (err == CLIME_ERR_UNAVAILABLE) {
         for (const struct addrinfo *a = all; a && err == CLIME_ERR_UNAVAILABLE; a = a->ai_next)
             err = connect_to(s, a, e);

@@ -1,0 +1,96 @@
+/* See lookup.h. Called by whoever connects without libcurl. A detached thread asks the resolver; the question belongs
+ * to it and to the caller, and whoever is done with it last frees it. */
+#include "common/os/lookup.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <time.h>
+
+#include "common/clock.h"
+
+#define ASK_EVERY_US 100000 /* whether it is given up */
+
+struct question {
+    char *host, port[16];
+    pthread_mutex_t lock;
+    pthread_cond_t answered_now;
+    bool answered, alone; /* guarded by lock; alone: one of the two is done with it */
+    int rc;               /* getaddrinfo's */
+    struct addrinfo *found;
+};
+
+/* Under the lock, which it gives back. */
+static void let_go(struct question *q) {
+    bool last = q->alone;
+    q->alone = true;
+    pthread_mutex_unlock(&q->lock);
+    if (!last) return;
+    if (q->found) freeaddrinfo(q->found);
+    pthread_mutex_destroy(&q->lock);
+    pthread_cond_destroy(&q->answered_now);
+    free(q->host);
+    free(q);
+}
+
+static void *ask(void *arg) {
+    struct question *q = arg;
+    const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
+    struct addrinfo *found = NULL;
+    int rc = getaddrinfo(q->host, q->port, &hints, &found);
+    pthread_mutex_lock(&q->lock);
+    q->answered = true;
+    q->rc = rc;
+    q->found = rc ? NULL : found;
+    pthread_cond_signal(&q->answered_now);
+    let_go(q);
+    return NULL;
+}
+
+static struct question *begin(const char *host, int port) {
+    struct question *q = xcalloc(1, sizeof *q);
+    pthread_condattr_t steady;
+    pthread_attr_t detached;
+    pthread_t thread;
+    q->host = xstrdup(host);
+    snprintf(q->port, sizeof q->port, "%d", port);
+    pthread_mutex_init(&q->lock, NULL);
+    pthread_condattr_init(&steady);
+    pthread_condattr_setclock(&steady, CLOCK_MONOTONIC);
+    pthread_cond_init(&q->answered_now, &steady);
+    pthread_condattr_destroy(&steady);
+    pthread_attr_init(&detached);
+    pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
+    CHECK(pthread_create(&thread, &detached, ask, q) == 0);
+    pthread_attr_destroy(&detached);
+    return q;
+}
+
+enum clime_err clime_lookup(const char *host, int port, int64_t until_us, bool (*cancel)(void *arg), void *arg,
+                            struct addrinfo **out, struct clime_error *e) {
+    struct question *q = begin(host, port);
+    int64_t began = clime_now_us(), now = began;
+    enum clime_err err = CLIME_OK;
+    *out = NULL;
+    pthread_mutex_lock(&q->lock);
+    for (; !q->answered && !err; now = clime_now_us()) {
+        int64_t next = now + ASK_EVERY_US < until_us ? now + ASK_EVERY_US : until_us;
+        struct timespec at = {next / 1000000, next % 1000000 * 1000};
+        if (cancel && cancel(arg))
+            err = clime_fail(e, CLIME_ERR_ABORTED, "looking up %s: stopped on request", host);
+        else if (now >= until_us)
+            err = clime_fail(e, CLIME_ERR_TIMEOUT, "looking up %s: no name server answered within %.1f s", host,
+                             (double)(now - began) / 1e6);
+        else
+            pthread_cond_timedwait(&q->answered_now, &q->lock, &at);
+    }
+    if (!err && q->rc) err = clime_fail(e, CLIME_ERR_INPUT, "%s is not known: %s", host, gai_strerror(q->rc));
+    if (!err) {
+        *out = q->found;
+        q->found = NULL;
+    }
+    let_go(q);
+    return err;
+}

@@ -1,0 +1,121 @@
+/* Names that nothing is ever heard of: a look-up, a call and a loop end at their own limits or when they are given up,
+ * and leaving the client behind does not wait either. The resolver is this file's own. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+#include <dlfcn.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "common/http/client.h"
+#include "common/os/lookup.h"
+
+#define SHORT_US 200000
+#define LONG_US 5000000 /* far over every limit here, far under this resolver's patience */
+
+static atomic_int n_asked;
+
+/* In place of the C library's. */
+int getaddrinfo(const char *name, const char *service, const struct addrinfo *hints, struct addrinfo **out) {
+    __typeof__(&getaddrinfo) real = (__typeof__(&getaddrinfo))dlsym(RTLD_NEXT, "getaddrinfo");
+    if (!name || !strstr(name, "silent")) return real(name, service, hints, out);
+    atomic_fetch_add(&n_asked, 1);
+    sleep(3600);
+    return EAI_AGAIN;
+}
+
+static bool when_asked(void *arg) {
+    return atomic_load(&n_asked) > *(int *)arg;
+}
+
+static void a_look_up_has_a_limit(void **state) {
+    (void)state;
+    struct addrinfo *a = NULL;
+    struct clime_error e = {0};
+    int64_t began = clime_now_us();
+    assert_int_equal(clime_lookup("silent.test", 80, began + SHORT_US, NULL, NULL, &a, &e), CLIME_ERR_TIMEOUT);
+    assert_true(clime_now_us() - began < LONG_US);
+    assert_non_null(strstr(e.msg, "silent.test"));
+    assert_null(a);
+    int before = atomic_load(&n_asked);
+    assert_int_equal(clime_lookup("silent.test", 80, began + 60000000, when_asked, &before, &a, &e), CLIME_ERR_ABORTED);
+    assert_true(clime_now_us() - began < 2 * LONG_US);
+}
+
+static void a_look_up_finds(void **state) {
+    (void)state;
+    struct addrinfo *a = NULL;
+    struct clime_error e = {0};
+    int64_t until = clime_now_us() + 60000000;
+    assert_int_equal(clime_lookup("127.0.0.1", 8123, until, NULL, NULL, &a, &e), CLIME_OK);
+    assert_int_equal(a->ai_family, AF_INET);
+    assert_int_equal(a->ai_socktype, SOCK_STREAM);
+    freeaddrinfo(a);
+    assert_int_equal(clime_lookup("not a name", 80, until, NULL, NULL, &a, &e), CLIME_ERR_INPUT);
+    assert_non_null(strstr(e.msg, "not a name"));
+    assert_null(a);
+}
+
+static const struct clime_http_call call_it = {
+    .method = "GET", .url = "http://silent.test/", .timeout_us = SHORT_US, .max_reply = 100};
+
+static void a_call_has_a_limit(void **state) {
+    (void)state;
+    struct clime_http_client *c = clime_http_client_new();
+    struct clime_http_result out;
+    struct clime_error e = {0};
+    int64_t began = clime_now_us();
+    assert_int_equal(clime_http_client_call(c, &call_it, &out, &e), CLIME_ERR_UNAVAILABLE);
+    assert_true(clime_now_us() - began < LONG_US);
+    clime_buf_free(&out.reply);
+    struct clime_http_call given_up = call_it;
+    int before = atomic_load(&n_asked);
+    given_up.timeout_us = 60000000;
+    given_up.cancel = when_asked;
+    given_up.arg = &before;
+    assert_int_equal(clime_http_client_call(c, &given_up, &out, &e), CLIME_ERR_ABORTED);
+    clime_buf_free(&out.reply);
+    clime_http_client_free(c);
+    assert_true(clime_now_us() - began < 2 * LONG_US);
+}
+
+static void done(void *arg, enum clime_err rc) {
+    *(enum clime_err *)arg = rc;
+}
+
+/* The one whose host is silent holds up no other, and the end of the loop is not held up by it. */
+static void a_loop_goes_on(void **state) {
+    (void)state;
+    struct clime_http_loop *l = clime_http_loop_new(4);
+    struct clime_http_result out[2];
+    struct clime_error e[2] = {0};
+    enum clime_err rc[2] = {CLIME_OK, CLIME_OK};
+    struct clime_http_call far = call_it;
+    int64_t began = clime_now_us();
+    far.timeout_us = far.connect_timeout_us = 60000000;
+    clime_http_loop_start(l, &call_it, &out[0], &e[0], done, &rc[0]);
+    clime_http_loop_start(l, &far, &out[1], &e[1], done, &rc[1]);
+    while (clime_http_loop_turn(l, clime_now_us() + LONG_US) > 1) {
+    }
+    assert_int_equal(rc[0], CLIME_ERR_UNAVAILABLE);
+    clime_http_loop_free(l);
+    assert_int_equal(rc[1], CLIME_ERR_ABORTED);
+    assert_true(clime_now_us() - began < LONG_US);
+    for (int i = 0; i < 2; i++) clime_buf_free(&out[i].reply);
+}
+
+int main(void) {
+    clime_http_client_global_init();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_look_up_has_a_limit),
+        cmocka_unit_test(a_look_up_finds),
+        cmocka_unit_test(a_call_has_a_limit),
+        cmocka_unit_test(a_loop_goes_on),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
