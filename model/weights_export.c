@@ -45,8 +45,7 @@ static int64_t write_entry(struct clime_jw *w, const char *name, const char *typ
                            int64_t begin, int64_t bytes) {
     clime_jw_key(w, name);
     clime_jw_object(w);
-    clime_jw_key(w, "dtype");
-    clime_jw_strz(w, type);
+    clime_jw_put_strz(w, "dtype", type);
     clime_jw_key(w, "shape");
     clime_jw_array(w);
     for (int i = 0; i < n_dim; i++) clime_jw_int(w, dim[i]);
@@ -82,8 +81,7 @@ static struct clime_weights_writer *new_range(const struct clime_layout *l, cons
     clime_jw_object(&jw);
     clime_jw_key(&jw, "__metadata__");
     clime_jw_object(&jw);
-    clime_jw_key(&jw, "format");
-    clime_jw_strz(&jw, "pt");
+    clime_jw_put_strz(&jw, "format", "pt");
     clime_jw_close(&jw);
     int64_t at = 0;
     for (int i = first; i < last; i++) at = write_slice(&jw, &l->slices[i], from->dt, at);
@@ -224,8 +222,7 @@ static enum clime_err write_shards(const char *dir, const struct clime_layout *l
     clime_jw_object(&jw);
     clime_jw_key(&jw, "metadata");
     clime_jw_object(&jw);
-    clime_jw_key(&jw, "total_size");
-    clime_jw_int(&jw, total);
+    clime_jw_put_int(&jw, "total_size", total);
     clime_jw_close(&jw);
     clime_jw_key(&jw, "weight_map");
     clime_jw_object(&jw);
@@ -234,14 +231,9 @@ static enum clime_err write_shards(const char *dir, const struct clime_layout *l
         int last = shard_end(l, from->dt, first, max_bytes);
         char name[64];
         snprintf(name, sizeof name, "model-%05d-of-%05d.safetensors", k, n);
-        for (int i = first; i < last; i++) {
-            clime_jw_key(&jw, l->slices[i].name);
-            clime_jw_strz(&jw, name);
-        }
-        for (int i = 0; last == l->n_slices && i < n_carried; i++) {
-            clime_jw_key(&jw, carried->tensors[i].t->name);
-            clime_jw_strz(&jw, name);
-        }
+        for (int i = first; i < last; i++) clime_jw_put_strz(&jw, l->slices[i].name, name);
+        for (int i = 0; last == l->n_slices && i < n_carried; i++)
+            clime_jw_put_strz(&jw, carried->tensors[i].t->name, name);
         char *path = xasprintf("%s/%s", dir, name);
         struct clime_weights_writer *w = new_range(l, from, first, last, carried);
         rc = write_file(path, w, e);

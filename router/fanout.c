@@ -145,17 +145,14 @@ static bool is_json(struct clime_str s) {
 }
 
 void clime_fanout_write(const struct clime_fanout *f, struct clime_jw *w) {
-    clime_jw_key(w, "success");
-    clime_jw_bool(w, f->n > 0 && f->n_ok == f->n);
+    clime_jw_put_bool(w, "success", f->n > 0 && f->n_ok == f->n);
     clime_jw_key(w, "workers");
     clime_jw_array(w);
     for (int i = 0; i < f->n; i++) {
         struct clime_str body = clime_buf_str(&f->results[i].body);
         clime_jw_object(w);
-        clime_jw_key(w, "url");
-        clime_jw_strz(w, f->results[i].url);
-        clime_jw_key(w, "status");
-        clime_jw_int(w, f->results[i].status);
+        clime_jw_put_strz(w, "url", f->results[i].url);
+        clime_jw_put_int(w, "status", f->results[i].status);
         clime_jw_key(w, "body");
         if (f->results[i].status && is_json(body))
             clime_jw_raw(w, body);

@@ -42,10 +42,8 @@ void clime_router_fanout(struct clime_http_request *rq, void *context) {
 static void write_load(struct clime_json *j, struct clime_jw *w, int rank, const char *url) {
     struct clime_str key, raw;
     clime_jw_object(w);
-    clime_jw_key(w, "dp_rank");
-    clime_jw_int(w, rank);
-    clime_jw_key(w, "worker");
-    clime_jw_strz(w, url);
+    clime_jw_put_int(w, "dp_rank", rank);
+    clime_jw_put_strz(w, "worker", url);
     for (clime_json_object(j); clime_json_key(j, &key);) {
         bool replaced = clime_str_is(key, "dp_rank") || clime_str_is(key, "worker");
         if (!clime_json_skip(j, &raw) || replaced) continue;
@@ -92,17 +90,14 @@ void clime_router_loads(struct clime_http_request *rq, void *context) {
     if (!clime_fanout_run(&f, context, rq)) return;
     clime_wall_format(clime_wall_us(), now);
     begin(&w, &out);
-    clime_jw_key(&w, "timestamp");
-    clime_jw_strz(&w, now);
-    clime_jw_key(&w, "version");
-    clime_jw_strz(&w, CLIME_VERSION);
+    clime_jw_put_strz(&w, "timestamp", now);
+    clime_jw_put_strz(&w, "version", CLIME_VERSION);
     clime_jw_key(&w, "loads");
     clime_jw_array(&w);
     for (int i = 0; i < f.n; i++)
         if (f.results[i].status == 200) n = write_loads(&w, &f.results[i], n);
     clime_jw_close(&w);
-    clime_jw_key(&w, "dp_rank_count");
-    clime_jw_int(&w, n);
+    clime_jw_put_int(&w, "dp_rank_count", n);
     answer(rq, &f, &w);
 }
 

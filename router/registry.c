@@ -41,16 +41,11 @@ static void write_worker(struct clime_jw *w, const struct clime_worker_view *v) 
     char id[24];
     snprintf(id, sizeof id, "%lld", (long long)v->id);
     clime_jw_object(w);
-    clime_jw_key(w, "id");
-    clime_jw_strz(w, id);
-    clime_jw_key(w, "url");
-    clime_jw_strz(w, v->url);
-    clime_jw_key(w, "worker_type");
-    clime_jw_strz(w, "regular");
-    clime_jw_key(w, "is_healthy");
-    clime_jw_bool(w, v->state == CLIME_WORKER_READY);
-    clime_jw_key(w, "status");
-    clime_jw_strz(w, state_name(v->state));
+    clime_jw_put_strz(w, "id", id);
+    clime_jw_put_strz(w, "url", v->url);
+    clime_jw_put_strz(w, "worker_type", "regular");
+    clime_jw_put_bool(w, "is_healthy", v->state == CLIME_WORKER_READY);
+    clime_jw_put_strz(w, "status", state_name(v->state));
     clime_jw_key(w, "weight_version"); /* null: not known, since the fleet is on none */
     clime_jw_strz(w, v->version[0] ? v->version : NULL);
     clime_jw_key(w, "labels");
@@ -62,16 +57,11 @@ static void write_worker(struct clime_jw *w, const struct clime_worker_view *v) 
         clime_jw_int(w, v->capacity);
     else
         clime_jw_null(w);
-    clime_jw_key(w, "on_trial");
-    clime_jw_bool(w, v->trial);
-    clime_jw_key(w, "load");
-    clime_jw_int(w, v->requests);
-    clime_jw_key(w, "tokens");
-    clime_jw_int(w, v->tokens);
-    clime_jw_key(w, "served");
-    clime_jw_int(w, v->served);
-    clime_jw_key(w, "failed");
-    clime_jw_int(w, v->failed);
+    clime_jw_put_bool(w, "on_trial", v->trial);
+    clime_jw_put_int(w, "load", v->requests);
+    clime_jw_put_int(w, "tokens", v->tokens);
+    clime_jw_put_int(w, "served", v->served);
+    clime_jw_put_int(w, "failed", v->failed);
     clime_jw_close(w);
 }
 
@@ -103,10 +93,7 @@ static bool write_list(struct clime_router *r, struct clime_buf *out, int64_t id
     }
     if (!id) {
         clime_jw_close(&w);
-        if (!urls_only) {
-            clime_jw_key(&w, "total");
-            clime_jw_int(&w, n);
-        }
+        if (!urls_only) clime_jw_put_int(&w, "total", n);
         clime_jw_close(&w);
     }
     free(views);
@@ -148,16 +135,12 @@ static void accept_worker(struct clime_http_request *rq, struct clime_router *r,
     clime_buf_init(&out, 4096);
     clime_jw_init(&w, &out);
     clime_jw_object(&w);
-    clime_jw_key(&w, "status");
-    clime_jw_strz(&w, "accepted");
-    clime_jw_key(&w, "worker_id");
-    clime_jw_strz(&w, text);
-    clime_jw_key(&w, "url");
-    clime_jw_str(&w, url);
-    clime_jw_key(&w, "location");
-    clime_jw_strz(&w, location);
-    clime_jw_key(&w, "message");
-    clime_jw_strz(&w, view.state == CLIME_WORKER_READY ? "the worker takes requests now"
+    clime_jw_put_strz(&w, "status", "accepted");
+    clime_jw_put_strz(&w, "worker_id", text);
+    clime_jw_put_str(&w, "url", url);
+    clime_jw_put_strz(&w, "location", location);
+    clime_jw_put_strz(&w, "message",
+                      view.state == CLIME_WORKER_READY ? "the worker takes requests now"
                       : view.state == CLIME_WORKER_STALE
                           ? "the worker will take requests when it has the fleet's weights"
                           : "the worker will take requests when it answers");

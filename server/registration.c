@@ -106,12 +106,8 @@ static bool enter(struct clime_http_client *client, struct clime_registration *r
     clime_buf_init(&body, 4096);
     clime_jw_init(&w, &body);
     clime_jw_object(&w);
-    clime_jw_key(&w, "url");
-    clime_jw_strz(&w, r->self);
-    if (r->health_port > 0) {
-        clime_jw_key(&w, "health_port");
-        clime_jw_int(&w, r->health_port);
-    }
+    clime_jw_put_strz(&w, "url", r->self);
+    if (r->health_port > 0) clime_jw_put_int(&w, "health_port", r->health_port);
     clime_jw_close(&w);
     bool ok = call(client, r, "POST", "/workers", clime_buf_str(&body), NULL, e);
     clime_buf_free(&body);

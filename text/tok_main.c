@@ -80,8 +80,7 @@ static enum clime_err decode_line(struct session *s, struct clime_json *j, struc
     clime_buf_clear(&s->text);
     clime_tokenizer_decode(s->t, s->ids.data, s->ids.len, skip_special, &s->text);
     if (s->text.full) return clime_fail(e, CLIME_ERR_LIMIT, "the text is longer than %u bytes", MAX_LINE_BYTES);
-    clime_jw_key(w, "text");
-    clime_jw_str(w, clime_buf_str(&s->text));
+    clime_jw_put_str(w, "text", clime_buf_str(&s->text));
     return CLIME_OK;
 }
 
@@ -115,8 +114,7 @@ static enum clime_err render_line(struct session *s, struct clime_json *j, struc
     if (!rc) rc = clime_template_render(s->template, &s->input, &s->text, NULL, e);
     clime_buf_free(&messages);
     if (rc) return rc;
-    clime_jw_key(w, "text");
-    clime_jw_str(w, clime_buf_str(&s->text));
+    clime_jw_put_str(w, "text", clime_buf_str(&s->text));
     return CLIME_OK;
 }
 
@@ -155,8 +153,7 @@ static void write_parse(const struct clime_parse *p, struct clime_str text, stru
     for (int kind = 0; kind < 2; kind++) {
         clime_buf_clear(scratch);
         clime_segments_text(&p->segments, text, (enum clime_segment_kind)kind, scratch);
-        clime_jw_key(w, names[kind]);
-        clime_jw_str(w, clime_buf_str(scratch));
+        clime_jw_put_str(w, names[kind], clime_buf_str(scratch));
     }
     clime_jw_key(w, "tool_calls");
     clime_jw_array(w);
@@ -164,12 +161,9 @@ static void write_parse(const struct clime_parse *p, struct clime_str text, stru
         const struct clime_call *c = &p->calls.at[i];
         if (c->void_) continue;
         clime_jw_object(w);
-        clime_jw_key(w, "id");
-        clime_jw_str(w, clime_buf_str(&c->id));
-        clime_jw_key(w, "name");
-        clime_jw_str(w, clime_buf_str(&c->name));
-        clime_jw_key(w, "arguments");
-        clime_jw_str(w, clime_buf_str(&c->args));
+        clime_jw_put_str(w, "id", clime_buf_str(&c->id));
+        clime_jw_put_str(w, "name", clime_buf_str(&c->name));
+        clime_jw_put_str(w, "arguments", clime_buf_str(&c->args));
         clime_jw_close(w);
     }
     clime_jw_close(w);
@@ -213,8 +207,7 @@ static void answer(struct session *s, line_fn fn, struct clime_str line, struct 
         clime_buf_clear(out);
         clime_jw_init(&w, out);
         clime_jw_object(&w);
-        clime_jw_key(&w, "error");
-        clime_jw_strz(&w, err.msg);
+        clime_jw_put_strz(&w, "error", err.msg);
     }
     clime_jw_close(&w);
     clime_buf_addc(out, '\n');

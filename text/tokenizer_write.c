@@ -15,13 +15,11 @@
 #define MAX_FILE_BYTES (16u << 20)
 
 static void key_bool(struct clime_jw *w, const char *key, bool value) {
-    clime_jw_key(w, key);
-    clime_jw_bool(w, value);
+    clime_jw_put_bool(w, key, value);
 }
 
 static void key_str(struct clime_jw *w, const char *key, const char *value) {
-    clime_jw_key(w, key);
-    clime_jw_strz(w, value); /* NULL is null */
+    clime_jw_put_strz(w, key, value); /* NULL is null */
 }
 
 static void write_byte_level(struct clime_jw *w, const char *key) {
@@ -36,8 +34,7 @@ static void write_byte_level(struct clime_jw *w, const char *key) {
 
 static void write_special(struct clime_jw *w, const char *content, size_t id) {
     clime_jw_object(w);
-    clime_jw_key(w, "id");
-    clime_jw_uint(w, id);
+    clime_jw_put_uint(w, "id", id);
     key_str(w, "content", content);
     key_bool(w, "single_word", false);
     key_bool(w, "lstrip", false);

@@ -122,12 +122,9 @@ static const char *kind_of(int status) {
 
 /* type: of the error; name: in OpenAI's terms, in place of the status; NULL = it has none */
 static void put_error_members(struct clime_jw *w, int status, const char *type, const char *name, const char *message) {
-    clime_jw_key(w, "object");
-    clime_jw_strz(w, "error");
-    clime_jw_key(w, "message");
-    clime_jw_strz(w, message);
-    clime_jw_key(w, "type");
-    clime_jw_strz(w, type);
+    clime_jw_put_strz(w, "object", "error");
+    clime_jw_put_strz(w, "message", message);
+    clime_jw_put_strz(w, "type", type);
     clime_jw_key(w, "param");
     clime_jw_null(w);
     clime_jw_key(w, "code");
@@ -156,10 +153,7 @@ void clime_http_error_events(const struct clime_http_request *rq, int status, co
     clime_buf_init(&event, 65536);
     clime_jw_init(&w, &event);
     clime_jw_object(&w);
-    if (anthropic) {
-        clime_jw_key(&w, "type");
-        clime_jw_strz(&w, "error");
-    }
+    if (anthropic) clime_jw_put_strz(&w, "type", "error");
     put_error(&w, status, anthropic ? kind_of(status) : statuses[status_row(status)].type, NULL, message);
     clime_jw_close(&w);
     if (anthropic) {
@@ -182,10 +176,7 @@ static void reply_error(struct clime_http_request *rq, int status, const char *n
     clime_jw_object(&w);
     put_error_members(&w, status, anthropic ? "error" : type, NULL, message);
     put_error(&w, status, anthropic ? kind_of(status) : type, name, message);
-    if (anthropic) {
-        clime_jw_key(&w, "request_id");
-        clime_jw_strz(&w, rq->id);
-    }
+    if (anthropic) clime_jw_put_strz(&w, "request_id", rq->id);
     clime_jw_close(&w);
     clime_http_reply(rq, status, "application/json", extra_headers, clime_buf_str(&body));
     clime_buf_free(&body);

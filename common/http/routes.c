@@ -65,8 +65,7 @@ void clime_http_routes_json(const struct clime_http_route *routes, struct clime_
     clime_jw_array(&w);
     for (const struct clime_http_route *r = routes; r->path; r++) {
         clime_jw_object(&w);
-        clime_jw_key(&w, "path");
-        clime_jw_strz(&w, r->path);
+        clime_jw_put_strz(&w, "path", r->path);
         clime_jw_key(&w, "methods");
         clime_jw_array(&w);
         for (const char *m = r->methods; *m;) {
@@ -75,8 +74,7 @@ void clime_http_routes_json(const struct clime_http_route *routes, struct clime_
             m += m[n] ? n + 1 : n;
         }
         clime_jw_close(&w);
-        clime_jw_key(&w, "auth");
-        clime_jw_strz(&w, auth[r->auth]);
+        clime_jw_put_strz(&w, "auth", auth[r->auth]);
         clime_jw_close(&w);
     }
     clime_jw_close(&w);

@@ -161,3 +161,45 @@ void clime_jw_raw(struct clime_jw *w, struct clime_str json) {
     before_value(w);
     clime_buf_add(w->out, json.ptr, json.len);
 }
+
+/* ---- members of an object ---- */
+
+void clime_jw_put_str(struct clime_jw *w, const char *key, struct clime_str v) {
+    clime_jw_key(w, key);
+    clime_jw_str(w, v);
+}
+
+void clime_jw_put_strz(struct clime_jw *w, const char *key, const char *z) {
+    clime_jw_key(w, key);
+    clime_jw_strz(w, z);
+}
+
+void clime_jw_put_int(struct clime_jw *w, const char *key, int64_t v) {
+    clime_jw_key(w, key);
+    clime_jw_int(w, v);
+}
+
+void clime_jw_put_uint(struct clime_jw *w, const char *key, uint64_t v) {
+    clime_jw_key(w, key);
+    clime_jw_uint(w, v);
+}
+
+void clime_jw_put_double(struct clime_jw *w, const char *key, double v) {
+    clime_jw_key(w, key);
+    clime_jw_double(w, v);
+}
+
+void clime_jw_put_float(struct clime_jw *w, const char *key, float v) {
+    clime_jw_key(w, key);
+    clime_jw_float(w, v);
+}
+
+void clime_jw_put_bool(struct clime_jw *w, const char *key, bool v) {
+    clime_jw_key(w, key);
+    clime_jw_bool(w, v);
+}
+
+void clime_jw_put_raw(struct clime_jw *w, const char *key, struct clime_str json) {
+    clime_jw_key(w, key);
+    clime_jw_raw(w, json);
+}

@@ -1,7 +1,8 @@
 /* Appending JSON writer on a capped buffer. No tree; commas are put by the writer.
  *
  *   struct clime_jw w; clime_jw_init(&w, &buf);
- *   clime_jw_object(&w); clime_jw_key(&w, "id"); clime_jw_str(&w, s); clime_jw_close(&w);
+ *   clime_jw_object(&w); clime_jw_put_str(&w, "id", s);
+ *   clime_jw_key(&w, "numbers"); clime_jw_array(&w); clime_jw_int(&w, 1); clime_jw_close(&w); clime_jw_close(&w);
  *
  * Strings that are not valid UTF-8 are repaired (U+FFFD). Doubles and floats: the fewest digits that read back to the
  * same bits (number.h), so that log-probabilities keep every bit through JSON; always with a point or an exponent
@@ -40,5 +41,15 @@ void clime_jw_float(struct clime_jw *w, float v);
 void clime_jw_bool(struct clime_jw *w, bool v);
 void clime_jw_null(struct clime_jw *w);
 void clime_jw_raw(struct clime_jw *w, struct clime_str json); /* a finished value */
+
+/* A member of the open object: its key and its value. */
+void clime_jw_put_str(struct clime_jw *w, const char *key, struct clime_str v);
+void clime_jw_put_strz(struct clime_jw *w, const char *key, const char *z);
+void clime_jw_put_int(struct clime_jw *w, const char *key, int64_t v);
+void clime_jw_put_uint(struct clime_jw *w, const char *key, uint64_t v);
+void clime_jw_put_double(struct clime_jw *w, const char *key, double v);
+void clime_jw_put_float(struct clime_jw *w, const char *key, float v);
+void clime_jw_put_bool(struct clime_jw *w, const char *key, bool v);
+void clime_jw_put_raw(struct clime_jw *w, const char *key, struct clime_str json);
 
 #endif

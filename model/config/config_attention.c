@@ -137,8 +137,7 @@ void clime_config_write_rope(struct clime_jw *w, const struct clime_config *c) {
         return;
     }
     clime_jw_object(w);
-    clime_jw_key(w, "rope_type");
-    clime_jw_strz(w, c->rope_scaling.yarn ? "yarn" : "llama3");
+    clime_jw_put_strz(w, "rope_type", c->rope_scaling.yarn ? "yarn" : "llama3");
     clime_write_double(w, "factor", c->rope_scaling.factor);
     if (c->rope_scaling.yarn) {
         clime_write_double(w, "beta_fast", c->rope_scaling.beta_fast);

@@ -236,8 +236,7 @@ static void write_deepseek(struct clime_jw *w, const struct clime_config *c) {
     while (n_dense < c->L && c->dense[n_dense]) n_dense++;
     clime_write_int(w, "n_routed_experts", c->router.E);
     clime_write_int(w, "n_shared_experts", c->F_shared / c->F_expert);
-    clime_jw_key(w, "routed_scaling_factor");
-    clime_jw_float(w, c->router.scale);
+    clime_jw_put_float(w, "routed_scaling_factor", c->router.scale);
     clime_write_int(w, "n_group", c->router.n_groups);
     clime_write_int(w, "topk_group", c->router.k_groups);
     clime_write_int(w, "first_k_dense_replace", n_dense);

@@ -21,8 +21,7 @@ static void write_config(struct clime_jw *w, const struct clime_config *c, enum 
     clime_jw_array(w);
     clime_jw_strz(w, c->architecture);
     clime_jw_close(w);
-    clime_jw_key(w, "model_type");
-    clime_jw_strz(w, c->model_type);
+    clime_jw_put_strz(w, "model_type", c->model_type);
     clime_write_int(w, "hidden_size", c->D);
     clime_write_int(w, "intermediate_size", c->F);
     clime_write_int(w, "num_hidden_layers", c->L);
@@ -34,11 +33,9 @@ static void write_config(struct clime_jw *w, const struct clime_config *c, enum 
         clime_write_int(w, "head_dim", c->Dh);
     clime_write_int(w, "vocab_size", c->V);
     clime_write_int(w, "max_position_embeddings", c->max_pos);
-    clime_jw_key(w, "rms_norm_eps");
-    clime_jw_float(w, c->eps);
+    clime_jw_put_float(w, "rms_norm_eps", c->eps);
     clime_config_write_rope(w, c);
-    clime_jw_key(w, "hidden_act");
-    clime_jw_strz(w, "silu");
+    clime_jw_put_strz(w, "hidden_act", "silu");
     clime_write_bool(w, "tie_word_embeddings", c->tied);
     if (c->family != CLIME_QWEN2)
         clime_write_bool(w, c->family == CLIME_QWEN2_MOE ? "qkv_bias" : "attention_bias", c->qkv_bias);
@@ -53,8 +50,7 @@ static void write_config(struct clime_jw *w, const struct clime_config *c, enum 
     } else {
         write_id(w, "eos_token_id", c->n_eos ? c->eos_ids[0] : -1);
     }
-    clime_jw_key(w, "torch_dtype");
-    clime_jw_strz(w, dtype == CLIME_BF16 ? "bfloat16" : "float32");
+    clime_jw_put_strz(w, "torch_dtype", dtype == CLIME_BF16 ? "bfloat16" : "float32");
     clime_jw_close(w);
 }
 

@@ -160,8 +160,7 @@ static void write_finish(struct clime_jw *w, const struct clime_output *o) {
     clime_jw_key(w, "type");
     if (f->type == CLIME_FINISH_LENGTH) {
         clime_jw_strz(w, "length");
-        clime_jw_key(w, "length");
-        clime_jw_int(w, o->max_new);
+        clime_jw_put_int(w, "length", o->max_new);
     } else if (f->type == CLIME_FINISH_STOP) {
         clime_jw_strz(w, "stop");
         clime_jw_key(w, "matched");
@@ -171,8 +170,7 @@ static void write_finish(struct clime_jw *w, const struct clime_output *o) {
             clime_jw_str(w, f->matched_str);
     } else {
         clime_jw_strz(w, "abort");
-        clime_jw_key(w, "message");
-        clime_jw_strz(w, f->message);
+        clime_jw_put_strz(w, "message", f->message);
         clime_jw_key(w, "status_code");
         if (f->status)
             clime_jw_int(w, f->status);
@@ -214,44 +212,32 @@ static void write_versions(struct clime_jw *w, const struct clime_output *o) {
 static void write_single_valued(struct clime_jw *w, const struct clime_output *o) {
     clime_jw_key(w, "cached_tokens_details");
     clime_jw_object(w);
-    clime_jw_key(w, "device");
-    clime_jw_int(w, o->cached_tokens);
-    clime_jw_key(w, "host");
-    clime_jw_int(w, 0);
-    clime_jw_key(w, "storage");
-    clime_jw_int(w, 0);
+    clime_jw_put_int(w, "device", o->cached_tokens);
+    clime_jw_put_int(w, "host", 0);
+    clime_jw_put_int(w, "storage", 0);
     clime_jw_key(w, "storage_backend");
     clime_jw_null(w);
     clime_jw_close(w);
-    clime_jw_key(w, "reasoning_tokens");
-    clime_jw_int(w, clime_output_reasoning_tokens(o));
-    clime_jw_key(w, "dp_rank");
-    clime_jw_int(w, 0);
+    clime_jw_put_int(w, "reasoning_tokens", clime_output_reasoning_tokens(o));
+    clime_jw_put_int(w, "dp_rank", 0);
 }
 
 /* Readers whose numbers are doubles round what is over 53 bits. */
 void clime_seed_write(struct clime_jw *w, const struct clime_output *o) {
     char text[24];
     snprintf(text, sizeof text, "%" PRIu64, o->seed);
-    clime_jw_key(w, "seed");
-    clime_jw_uint(w, o->seed);
-    clime_jw_key(w, "seed_text");
-    clime_jw_strz(w, text);
+    clime_jw_put_uint(w, "seed", o->seed);
+    clime_jw_put_strz(w, "seed_text", text);
 }
 
 /* SGLang's, of a server that guesses. */
 static void write_drafts(struct clime_jw *w, const struct clime_output *o) {
     const struct clime_draft_counts *d = &o->drafts;
-    clime_jw_key(w, "spec_verify_ct");
-    clime_jw_int(w, d->n_steps);
-    clime_jw_key(w, "spec_num_proposed_drafts");
-    clime_jw_int(w, d->n_guesses);
-    clime_jw_key(w, "spec_num_correct_drafts");
-    clime_jw_int(w, d->n_right);
-    clime_jw_key(w, "spec_accept_rate");
-    clime_jw_double(w, d->n_guesses ? (double)d->n_right / d->n_guesses : 0);
-    clime_jw_key(w, "spec_accept_length");
-    clime_jw_double(w, d->n_steps ? (double)(d->n_steps + d->n_right) / d->n_steps : 0);
+    clime_jw_put_int(w, "spec_verify_ct", d->n_steps);
+    clime_jw_put_int(w, "spec_num_proposed_drafts", d->n_guesses);
+    clime_jw_put_int(w, "spec_num_correct_drafts", d->n_right);
+    clime_jw_put_double(w, "spec_accept_rate", d->n_guesses ? (double)d->n_right / d->n_guesses : 0);
+    clime_jw_put_double(w, "spec_accept_length", d->n_steps ? (double)(d->n_steps + d->n_right) / d->n_steps : 0);
 }
 
 /* Of the row that drew each token; 0 where it is not known. */
@@ -270,10 +256,8 @@ static void write_choices(struct clime_jw *w, const struct clime_output *o) {
     if (n > o->n_choices) n = o->n_choices;
     clime_buf_init(&text, CLIME_MAX_REPLY);
     if (n > 0) clime_base64_encode(o->choices, (size_t)n * o->choices_width * sizeof *o->choices, &text);
-    clime_jw_key(w, "routed_experts");
-    clime_jw_str(w, clime_buf_str(&text));
-    clime_jw_key(w, "routed_experts_start_len");
-    clime_jw_int(w, o->job->choices_from);
+    clime_jw_put_str(w, "routed_experts", clime_buf_str(&text));
+    clime_jw_put_int(w, "routed_experts_start_len", o->job->choices_from);
     clime_buf_free(&text);
 }
 
@@ -281,34 +265,20 @@ static void write_meta(struct clime_jw *w, const struct clime_output *o, const s
                        size_t from, const struct fragment *frag) {
     int64_t now = clime_now_us(), end = o->finished_us ? o->finished_us : now;
     clime_jw_object(w);
-    clime_jw_key(w, "id");
-    clime_jw_str(w, o->rid);
+    clime_jw_put_str(w, "id", o->rid);
     clime_jw_key(w, "finish_reason");
     write_finish(w, o);
-    clime_jw_key(w, "prompt_tokens");
-    clime_jw_int(w, o->n_prompt);
-    clime_jw_key(w, "completion_tokens");
-    clime_jw_int(w, (int64_t)o->out.len);
-    clime_jw_key(w, "cached_tokens");
-    clime_jw_int(w, o->cached_tokens);
+    clime_jw_put_int(w, "prompt_tokens", o->n_prompt);
+    clime_jw_put_int(w, "completion_tokens", (int64_t)o->out.len);
+    clime_jw_put_int(w, "cached_tokens", o->cached_tokens);
     write_single_valued(w, o);
-    clime_jw_key(w, "weight_version");
-    clime_jw_strz(w, o->version ? o->version->name : "");
-    if (o->job->device) {
-        clime_jw_key(w, "device_name");
-        clime_jw_strz(w, o->job->device);
-    }
-    clime_jw_key(w, "num_retractions");
-    clime_jw_int(w, o->n_retractions);
-    if (o->n_resumed) {
-        clime_jw_key(w, "resumed_tokens");
-        clime_jw_int(w, o->n_resumed);
-    }
+    clime_jw_put_strz(w, "weight_version", o->version ? o->version->name : "");
+    if (o->job->device) clime_jw_put_strz(w, "device_name", o->job->device);
+    clime_jw_put_int(w, "num_retractions", o->n_retractions);
+    if (o->n_resumed) clime_jw_put_int(w, "resumed_tokens", o->n_resumed);
     if (o->job->drafting) write_drafts(w, o);
-    clime_jw_key(w, "e2e_latency");
-    clime_jw_double(w, (double)(end - o->job->received_us) / 1e6);
-    clime_jw_key(w, "response_sent_to_client_ts");
-    clime_jw_double(w, (double)clime_wall_us() / 1e6);
+    clime_jw_put_double(w, "e2e_latency", (double)(end - o->job->received_us) / 1e6);
+    clime_jw_put_double(w, "response_sent_to_client_ts", (double)clime_wall_us() / 1e6);
     clime_seed_write(w, o);
     write_versions(w, o);
     if (opts && opts->return_routing) write_routing(w, o, from);
@@ -318,8 +288,7 @@ static void write_meta(struct clime_jw *w, const struct clime_output *o, const s
         write_prompt_logp(w, o);
         clime_jw_key(w, "output_token_logprobs");
         write_list(w, o, LOGP, from, frag);
-        clime_jw_key(w, "output_token_logprobs_length");
-        clime_jw_int(w, (int64_t)(o->out.len - from));
+        clime_jw_put_int(w, "output_token_logprobs_length", (int64_t)(o->out.len - from));
         clime_jw_key(w, "input_top_logprobs");
         write_prompt_extra(w, o, true);
         clime_jw_key(w, "output_top_logprobs");
@@ -334,8 +303,7 @@ static void write_meta(struct clime_jw *w, const struct clime_output *o, const s
         write_list(w, o, MASKS, from, frag);
         clime_jw_key(w, "output_token_sampling_logprobs");
         write_list(w, o, MASK_LOGP, from, frag);
-        clime_jw_key(w, "output_token_sampling_mask_length");
-        clime_jw_int(w, (int64_t)(o->out.len - from));
+        clime_jw_put_int(w, "output_token_sampling_mask_length", (int64_t)(o->out.len - from));
     }
     clime_jw_close(w);
 }
@@ -351,12 +319,8 @@ static void write_output(struct clime_generate_reply *r, struct clime_jw *w, con
                          size_t text_from, const struct fragment *frag) {
     struct clime_str safe = clime_stop_text_safe(&o->text), text = {safe.ptr + text_from, safe.len - text_from};
     clime_jw_object(w);
-    if (o->job->is_list && o->job->stream) {
-        clime_jw_key(w, "index");
-        clime_jw_int(w, o->index);
-    }
-    clime_jw_key(w, "text");
-    clime_jw_str(w, text);
+    if (o->job->is_list && o->job->stream) clime_jw_put_int(w, "index", o->index);
+    clime_jw_put_str(w, "text", text);
     clime_jw_key(w, "output_ids");
     write_list(w, o, IDS, from, frag);
     if (r->opts.return_prompt_ids) {
@@ -405,14 +369,10 @@ static void write_stream_error(struct clime_generate_reply *r, const struct clim
     clime_jw_object(&w);
     clime_jw_key(&w, "error");
     clime_jw_object(&w);
-    clime_jw_key(&w, "message");
-    clime_jw_strz(&w, o->finish.message);
-    clime_jw_key(&w, "type");
-    clime_jw_strz(&w, "server_error");
-    clime_jw_key(&w, "code");
-    clime_jw_int(&w, o->finish.status);
-    clime_jw_key(&w, "retryable");
-    clime_jw_bool(&w, false);
+    clime_jw_put_strz(&w, "message", o->finish.message);
+    clime_jw_put_strz(&w, "type", "server_error");
+    clime_jw_put_int(&w, "code", o->finish.status);
+    clime_jw_put_bool(&w, "retryable", false);
     clime_jw_close(&w);
     clime_jw_close(&w);
     clime_sse_frame(sse, clime_buf_str(&r->event));

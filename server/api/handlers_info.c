@@ -64,26 +64,6 @@ void clime_handle_health_generate(struct clime_http_request *rq, void *context) 
     reply_empty(rq, is_up(s) && (busy ? clime_engine_alive(s->engine, PROBE_US) : probe(s, rq)));
 }
 
-static void put_str(struct clime_jw *w, const char *key, const char *value) {
-    clime_jw_key(w, key);
-    clime_jw_strz(w, value);
-}
-
-static void put_int(struct clime_jw *w, const char *key, int64_t value) {
-    clime_jw_key(w, key);
-    clime_jw_int(w, value);
-}
-
-static void put_double(struct clime_jw *w, const char *key, double value) {
-    clime_jw_key(w, key);
-    clime_jw_double(w, value);
-}
-
-static void put_bool(struct clime_jw *w, const char *key, bool value) {
-    clime_jw_key(w, key);
-    clime_jw_bool(w, value);
-}
-
 static void begin(struct clime_jw *w, struct clime_buf *body) {
     clime_buf_init(body, INFO_BYTES);
     clime_jw_init(w, body);
@@ -95,14 +75,14 @@ void clime_handle_model_info(struct clime_http_request *rq, void *context) {
     struct clime_buf body;
     struct clime_jw w;
     begin(&w, &body);
-    put_str(&w, "model_path", s->opts.model_path);
-    put_str(&w, "tokenizer_path", s->opts.model_path);
-    put_bool(&w, "is_generation", true);
-    put_str(&w, "preferred_sampling_params", NULL);
-    put_str(&w, "weight_version", clime_engine_version(s->engine)->name);
-    put_bool(&w, "has_image_understanding", false);
-    put_bool(&w, "has_audio_understanding", false);
-    put_str(&w, "model_type", s->model->cfg.model_type);
+    clime_jw_put_strz(&w, "model_path", s->opts.model_path);
+    clime_jw_put_strz(&w, "tokenizer_path", s->opts.model_path);
+    clime_jw_put_bool(&w, "is_generation", true);
+    clime_jw_put_strz(&w, "preferred_sampling_params", NULL);
+    clime_jw_put_strz(&w, "weight_version", clime_engine_version(s->engine)->name);
+    clime_jw_put_bool(&w, "has_image_understanding", false);
+    clime_jw_put_bool(&w, "has_audio_understanding", false);
+    clime_jw_put_strz(&w, "model_type", s->model->cfg.model_type);
     clime_jw_key(&w, "architectures");
     clime_jw_array(&w);
     clime_jw_strz(&w, s->model->cfg.architecture);
@@ -113,13 +93,13 @@ void clime_handle_model_info(struct clime_http_request *rq, void *context) {
 
 static void write_model(struct clime_jw *w, const struct clime_server *s, const char *name) {
     clime_jw_object(w);
-    put_str(w, "id", name);
-    put_str(w, "object", "model");
-    put_int(w, "created", s->started_us / 1000000);
-    put_str(w, "owned_by", "clime");
-    put_str(w, "root", s->opts.model_path);
-    put_str(w, "parent", NULL);
-    put_int(w, "max_model_len", s->max_len);
+    clime_jw_put_strz(w, "id", name);
+    clime_jw_put_strz(w, "object", "model");
+    clime_jw_put_int(w, "created", s->started_us / 1000000);
+    clime_jw_put_strz(w, "owned_by", "clime");
+    clime_jw_put_strz(w, "root", s->opts.model_path);
+    clime_jw_put_strz(w, "parent", NULL);
+    clime_jw_put_int(w, "max_model_len", s->max_len);
     clime_jw_close(w);
 }
 
@@ -128,7 +108,7 @@ void clime_handle_models(struct clime_http_request *rq, void *context) {
     struct clime_buf body;
     struct clime_jw w;
     begin(&w, &body);
-    put_str(&w, "object", "list");
+    clime_jw_put_strz(&w, "object", "list");
     clime_jw_key(&w, "data");
     clime_jw_array(&w);
     for (int i = 0; i < s->n_model_names; i++) write_model(&w, s, s->model_names[i]);
@@ -160,7 +140,7 @@ void clime_handle_weight_version(struct clime_http_request *rq, void *context) {
     struct clime_buf body;
     struct clime_jw w;
     begin(&w, &body);
-    put_str(&w, "weight_version", clime_engine_version(s->engine)->name);
+    clime_jw_put_strz(&w, "weight_version", clime_engine_version(s->engine)->name);
     clime_jw_close(&w);
     clime_reply_buf(rq, 200, &body);
 }
@@ -173,52 +153,52 @@ void clime_handle_server_info(struct clime_http_request *rq, void *context) {
     struct clime_jw w;
     clime_engine_loads(s->engine, &l);
     begin(&w, &body);
-    put_str(&w, "version", CLIME_VERSION);
-    put_str(&w, "model_path", s->opts.model_path);
-    put_str(&w, "tokenizer_path", s->opts.model_path);
-    put_str(&w, "served_model_name", s->model_names[0]);
-    put_str(&w, "host", s->opts.host);
-    put_str(&w, "device", clime_dev_info(s->model->dev)->ops->name);
-    put_str(&w, "device_name", clime_dev_info(s->model->dev)->name);
-    put_str(&w, "device_unit", clime_dev_info(s->model->dev)->unit);
+    clime_jw_put_strz(&w, "version", CLIME_VERSION);
+    clime_jw_put_strz(&w, "model_path", s->opts.model_path);
+    clime_jw_put_strz(&w, "tokenizer_path", s->opts.model_path);
+    clime_jw_put_strz(&w, "served_model_name", s->model_names[0]);
+    clime_jw_put_strz(&w, "host", s->opts.host);
+    clime_jw_put_strz(&w, "device", clime_dev_info(s->model->dev)->ops->name);
+    clime_jw_put_strz(&w, "device_name", clime_dev_info(s->model->dev)->name);
+    clime_jw_put_strz(&w, "device_unit", clime_dev_info(s->model->dev)->unit);
     clime_host_id(host, sizeof host);
-    put_str(&w, "host_id", host);
+    clime_jw_put_strz(&w, "host_id", host);
     snprintf(layout, sizeof layout, "%016llx", (unsigned long long)s->model->handover);
-    put_str(&w, "layout", layout);
-    put_str(&w, "dtype", clime_dev_info(s->model->dev)->dt == CLIME_F32 ? "float32" : "bfloat16");
-    put_str(&w, "weight_version", clime_engine_version(s->engine)->name);
-    put_int(&w, "tp_size", s->opts.tp_size);
-    put_int(&w, "pp_size", 1);
-    put_int(&w, "ep_size", s->opts.ep_size);
-    put_int(&w, "dp_size", 1);
-    put_str(&w, "disaggregation_mode", "null");
-    put_bool(&w, "encoder_only", false);
-    put_int(&w, "page_size", CLIME_PAGE);
-    put_int(&w, "context_length", s->max_len);
-    put_int(&w, "max_total_tokens", s->max_total_tokens);
-    put_int(&w, "max_total_num_tokens", s->max_total_tokens);
-    put_int(&w, "max_running_requests", s->opts.max_running_requests);
-    put_int(&w, "max_queued_requests", s->opts.max_queued_requests);
-    put_int(&w, "chunked_prefill_size", s->opts.chunked_prefill_size);
-    put_bool(&w, "disable_radix_cache", s->opts.disable_radix_cache);
-    put_double(&w, "startup_time", s->startup_seconds);
+    clime_jw_put_strz(&w, "layout", layout);
+    clime_jw_put_strz(&w, "dtype", clime_dev_info(s->model->dev)->dt == CLIME_F32 ? "float32" : "bfloat16");
+    clime_jw_put_strz(&w, "weight_version", clime_engine_version(s->engine)->name);
+    clime_jw_put_int(&w, "tp_size", s->opts.tp_size);
+    clime_jw_put_int(&w, "pp_size", 1);
+    clime_jw_put_int(&w, "ep_size", s->opts.ep_size);
+    clime_jw_put_int(&w, "dp_size", 1);
+    clime_jw_put_strz(&w, "disaggregation_mode", "null");
+    clime_jw_put_bool(&w, "encoder_only", false);
+    clime_jw_put_int(&w, "page_size", CLIME_PAGE);
+    clime_jw_put_int(&w, "context_length", s->max_len);
+    clime_jw_put_int(&w, "max_total_tokens", s->max_total_tokens);
+    clime_jw_put_int(&w, "max_total_num_tokens", s->max_total_tokens);
+    clime_jw_put_int(&w, "max_running_requests", s->opts.max_running_requests);
+    clime_jw_put_int(&w, "max_queued_requests", s->opts.max_queued_requests);
+    clime_jw_put_int(&w, "chunked_prefill_size", s->opts.chunked_prefill_size);
+    clime_jw_put_bool(&w, "disable_radix_cache", s->opts.disable_radix_cache);
+    clime_jw_put_double(&w, "startup_time", s->startup_seconds);
     clime_jw_key(&w, "scheduler_info");
     clime_jw_object(&w);
-    put_int(&w, "max_req_input_len", s->max_len - 1);
-    put_int(&w, "max_total_num_tokens", s->max_total_tokens);
+    clime_jw_put_int(&w, "max_req_input_len", s->max_len - 1);
+    clime_jw_put_int(&w, "max_total_num_tokens", s->max_total_tokens);
     clime_jw_close(&w);
     clime_jw_key(&w, "internal_states");
     clime_jw_array(&w);
     clime_jw_object(&w);
-    put_double(&w, "last_gen_throughput", l.gen_throughput);
-    put_int(&w, "effective_max_running_requests_per_dp", s->opts.max_running_requests);
-    put_int(&w, "num_steps", l.n_steps);
-    put_int(&w, "num_overlapped_steps", l.n_overlapped);
-    put_int(&w, "step_start_us", l.start_us);
-    put_int(&w, "step_wait_us", l.wait_us);
-    put_int(&w, "step_result_us", l.result_us);
-    put_int(&w, "num_generated_tokens", l.n_generated);
-    put_double(&w, "avg_spec_accept_length", clime_loads_accept_length(&l));
+    clime_jw_put_double(&w, "last_gen_throughput", l.gen_throughput);
+    clime_jw_put_int(&w, "effective_max_running_requests_per_dp", s->opts.max_running_requests);
+    clime_jw_put_int(&w, "num_steps", l.n_steps);
+    clime_jw_put_int(&w, "num_overlapped_steps", l.n_overlapped);
+    clime_jw_put_int(&w, "step_start_us", l.start_us);
+    clime_jw_put_int(&w, "step_wait_us", l.wait_us);
+    clime_jw_put_int(&w, "step_result_us", l.result_us);
+    clime_jw_put_int(&w, "num_generated_tokens", l.n_generated);
+    clime_jw_put_double(&w, "avg_spec_accept_length", clime_loads_accept_length(&l));
     clime_jw_close(&w);
     clime_jw_close(&w);
     clime_jw_close(&w);
@@ -235,24 +215,24 @@ void clime_handle_loads(struct clime_http_request *rq, void *context) {
     clime_wall_format(clime_wall_us(), now);
     double usage = (double)l.n_used_tokens / l.n_total_tokens;
     begin(&w, &body);
-    put_str(&w, "timestamp", now);
-    put_str(&w, "version", CLIME_VERSION);
-    put_int(&w, "dp_rank_count", 1);
+    clime_jw_put_strz(&w, "timestamp", now);
+    clime_jw_put_strz(&w, "version", CLIME_VERSION);
+    clime_jw_put_int(&w, "dp_rank_count", 1);
     clime_jw_key(&w, "loads");
     clime_jw_array(&w);
     clime_jw_object(&w);
-    put_int(&w, "dp_rank", 0);
-    put_int(&w, "num_running_reqs", l.n_running);
-    put_int(&w, "num_waiting_reqs", l.n_waiting);
-    put_int(&w, "num_waiting_uncached_tokens", l.n_waiting_tokens);
-    put_int(&w, "num_used_tokens", l.n_used_tokens);
-    put_int(&w, "max_total_num_tokens", l.n_total_tokens);
-    put_int(&w, "max_running_requests", l.max_running);
-    put_double(&w, "token_usage", usage);
-    put_double(&w, "gen_throughput", l.gen_throughput);
-    put_double(&w, "cache_hit_rate", l.hit_rate);
-    put_double(&w, "utilization", (double)l.n_running / l.max_running);
-    put_bool(&w, "paused", l.paused);
+    clime_jw_put_int(&w, "dp_rank", 0);
+    clime_jw_put_int(&w, "num_running_reqs", l.n_running);
+    clime_jw_put_int(&w, "num_waiting_reqs", l.n_waiting);
+    clime_jw_put_int(&w, "num_waiting_uncached_tokens", l.n_waiting_tokens);
+    clime_jw_put_int(&w, "num_used_tokens", l.n_used_tokens);
+    clime_jw_put_int(&w, "max_total_num_tokens", l.n_total_tokens);
+    clime_jw_put_int(&w, "max_running_requests", l.max_running);
+    clime_jw_put_double(&w, "token_usage", usage);
+    clime_jw_put_double(&w, "gen_throughput", l.gen_throughput);
+    clime_jw_put_double(&w, "cache_hit_rate", l.hit_rate);
+    clime_jw_put_double(&w, "utilization", (double)l.n_running / l.max_running);
+    clime_jw_put_bool(&w, "paused", l.paused);
     clime_jw_close(&w);
     clime_jw_close(&w);
     clime_jw_close(&w);
@@ -270,12 +250,12 @@ void clime_handle_get_load(struct clime_http_request *rq, void *context) {
     clime_jw_init(&w, &body);
     clime_jw_array(&w);
     clime_jw_object(&w);
-    put_int(&w, "dp_rank", 0);
-    put_int(&w, "num_reqs", l.n_running + l.n_waiting);
-    put_int(&w, "num_waiting_reqs", l.n_waiting);
-    put_int(&w, "num_tokens", l.n_used_tokens + l.n_waiting_tokens);
-    put_int(&w, "num_pending_tokens", l.n_waiting_tokens);
-    put_double(&w, "ts_tic", (double)clime_now_us() / 1e6);
+    clime_jw_put_int(&w, "dp_rank", 0);
+    clime_jw_put_int(&w, "num_reqs", l.n_running + l.n_waiting);
+    clime_jw_put_int(&w, "num_waiting_reqs", l.n_waiting);
+    clime_jw_put_int(&w, "num_tokens", l.n_used_tokens + l.n_waiting_tokens);
+    clime_jw_put_int(&w, "num_pending_tokens", l.n_waiting_tokens);
+    clime_jw_put_double(&w, "ts_tic", (double)clime_now_us() / 1e6);
     clime_jw_close(&w);
     clime_jw_close(&w);
     clime_reply_buf(rq, 200, &body);

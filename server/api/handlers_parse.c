@@ -52,8 +52,7 @@ static void write_kind(struct clime_jw *w, const char *key, const struct clime_p
     struct clime_buf out;
     clime_buf_init(&out, CLIME_MAX_REPLY);
     clime_segments_text(&p->segments, text, kind, &out);
-    clime_jw_key(w, key);
-    clime_jw_str(w, clime_buf_str(&out));
+    clime_jw_put_str(w, key, clime_buf_str(&out));
     clime_buf_free(&out);
 }
 
@@ -68,10 +67,8 @@ static void write_calls(struct clime_jw *w, const struct clime_parse *p) {
         clime_jw_object(w);
         clime_jw_key(w, "tool_index"); /* in tools; -1 = none of them */
         clime_jw_int(w, tool ? tool - tools->at : -1);
-        clime_jw_key(w, "name");
-        clime_jw_str(w, clime_buf_str(&c->name));
-        clime_jw_key(w, "parameters");
-        clime_jw_str(w, clime_buf_str(&c->args));
+        clime_jw_put_str(w, "name", clime_buf_str(&c->name));
+        clime_jw_put_str(w, "parameters", clime_buf_str(&c->args));
         clime_jw_close(w);
     }
     clime_jw_close(w);

@@ -168,8 +168,7 @@ static void write_tokens(struct clime_jw *w, const struct text_request *t) {
     if (t->is_list) clime_jw_array(w);
     for (int i = 0; i < t->n; i++) clime_jw_int(w, (int64_t)t->ids[i].len);
     if (t->is_list) clime_jw_close(w);
-    clime_jw_key(w, "max_model_len");
-    clime_jw_int(w, t->server->max_len);
+    clime_jw_put_int(w, "max_model_len", t->server->max_len);
 }
 
 static void write_texts(struct clime_jw *w, const char *key, const struct text_request *t) {
@@ -235,8 +234,7 @@ void clime_handle_apply_template(struct clime_http_request *rq, void *context) {
     if (!err) {
         clime_jw_init(&w, &body);
         clime_jw_object(&w);
-        clime_jw_key(&w, "text");
-        clime_jw_str(&w, clime_buf_str(&t.rendered));
+        clime_jw_put_str(&w, "text", clime_buf_str(&t.rendered));
         write_tokens(&w, &t);
         clime_jw_close(&w);
     }

@@ -86,14 +86,9 @@ void clime_handle_tokenizer_info(struct clime_http_request *rq, void *context) {
         clime_buf_free(&body);
         return;
     }
-    if (!has_class) {
-        clime_jw_key(&w, "tokenizer_class");
-        clime_jw_strz(&w, "PreTrainedTokenizerFast");
-    }
-    for (size_t i = 0; i < CLIME_COUNT(names); i++) {
-        clime_jw_key(&w, names[i]);
-        clime_jw_strz(&w, clime_tokenizer_special_text(s->tokenizer, names[i]));
-    }
+    if (!has_class) clime_jw_put_strz(&w, "tokenizer_class", "PreTrainedTokenizerFast");
+    for (size_t i = 0; i < CLIME_COUNT(names); i++)
+        clime_jw_put_strz(&w, names[i], clime_tokenizer_special_text(s->tokenizer, names[i]));
     clime_jw_key(&w, "chat_template");
     write_template(&w, s);
     clime_jw_close(&w);

@@ -249,12 +249,9 @@ void clime_handle_update_version(struct clime_http_request *rq, void *context) {
         clime_buf_init(&body, 8192);
         clime_jw_init(&w, &body);
         clime_jw_object(&w);
-        clime_jw_key(&w, "success");
-        clime_jw_bool(&w, true);
-        clime_jw_key(&w, "message");
-        clime_jw_strz(&w, "The weights are as they were, and called otherwise.");
-        clime_jw_key(&w, "new_version");
-        clime_jw_strz(&w, label);
+        clime_jw_put_bool(&w, "success", true);
+        clime_jw_put_strz(&w, "message", "The weights are as they were, and called otherwise.");
+        clime_jw_put_strz(&w, "new_version", label);
         clime_jw_close(&w);
         clime_reply_buf(rq, 200, &body);
     }

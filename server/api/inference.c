@@ -94,12 +94,9 @@ static enum clime_err parse(struct clime_generation *gen, struct clime_openai_re
 static void open_reply(struct clime_jw *w, const struct clime_job *j) {
     const struct clime_openai_request *r = j->endpoint;
     clime_jw_object(w);
-    clime_jw_key(w, "request_id");
-    clime_jw_str(w, j->outs[0].rid);
-    clime_jw_key(w, "model");
-    clime_jw_strz(w, r->model_name);
-    clime_jw_key(w, "created");
-    clime_jw_int(w, r->created);
+    clime_jw_put_str(w, "request_id", j->outs[0].rid);
+    clime_jw_put_strz(w, "model", r->model_name);
+    clime_jw_put_int(w, "created", r->created);
     clime_jw_key(w, "choices");
     clime_jw_array(w);
 }
@@ -122,8 +119,7 @@ static void write_masks(struct clime_jw *w, const struct clime_output *o, size_t
 
 static void write_choice(struct clime_jw *w, const struct clime_output *o, size_t from) {
     clime_jw_object(w);
-    clime_jw_key(w, "index");
-    clime_jw_int(w, o->index);
+    clime_jw_put_int(w, "index", o->index);
     clime_openai_write_ids(w, "token_ids", o->out.data + from, o->out.len - from);
     clime_openai_write_content_logprobs(w, o, from);
     if (o->logp->mask) write_masks(w, o, from);

@@ -58,8 +58,7 @@ static void write_count(const struct clime_generation *gen, struct clime_buf *ou
     struct clime_jw w;
     clime_jw_init(&w, out);
     clime_jw_object(&w);
-    clime_jw_key(&w, "input_tokens");
-    clime_jw_int(&w, (int64_t)gen->prompts[0].ids.len);
+    clime_jw_put_int(&w, "input_tokens", (int64_t)gen->prompts[0].ids.len);
     clime_jw_close(&w);
 }
 

@@ -11,8 +11,7 @@
 static void write_choice(struct clime_jw *w, const struct clime_output *o) {
     const struct clime_answer a = clime_openai_answer(o);
     clime_jw_object(w);
-    clime_jw_key(w, "index");
-    clime_jw_int(w, o->index);
+    clime_jw_put_int(w, "index", o->index);
     clime_jw_key(w, "message");
     clime_chat_answer_write(w, &a);
     clime_openai_write_content_logprobs(w, o, 0);
@@ -63,10 +62,8 @@ static void stream_begin(struct clime_job *j, struct clime_buf *sse) {
     for (int i = 0; i < j->n_outs; i++) {
         struct clime_output *o = &j->outs[i];
         struct clime_jw w = open_chunk(o);
-        clime_jw_key(&w, "role");
-        clime_jw_strz(&w, "assistant");
-        clime_jw_key(&w, "content");
-        clime_jw_str(&w, clime_str_of(""));
+        clime_jw_put_strz(&w, "role", "assistant");
+        clime_jw_put_str(&w, "content", clime_str_of(""));
         clime_jw_close(&w);
         if (r->return_token_ids || r->return_prompt_ids)
             clime_openai_write_ids(&w, "prompt_token_ids", o->ids, (size_t)o->n_prompt);

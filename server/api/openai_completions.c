@@ -179,8 +179,7 @@ static void write_text(struct clime_jw *w, const struct clime_output *o, bool wi
 static void write_choice(struct clime_jw *w, const struct clime_output *o) {
     const struct clime_openai_request *r = o->job->endpoint;
     clime_jw_object(w);
-    clime_jw_key(w, "index");
-    clime_jw_int(w, o->index);
+    clime_jw_put_int(w, "index", o->index);
     write_text(w, o, r->echo, 0);
     write_logprobs(w, o, r->echo, 0, &(struct place){0, 0});
     clime_openai_write_prompt_logprobs(w, o);

@@ -62,15 +62,13 @@ static void write_alternative(struct clime_jw *w, const struct clime_job *j, int
     snprintf(name, sizeof name, "%d", (int)id);
     clime_jw_key(w, name);
     clime_jw_object(w);
-    clime_jw_key(w, "logprob");
-    clime_jw_float(w, logp);
+    clime_jw_put_float(w, "logprob", logp);
     clime_jw_key(w, "rank");
     if (rank > 0)
         clime_jw_int(w, rank);
     else
         clime_jw_null(w); /* the token is not among the largest, and nobody has counted those before it */
-    clime_jw_key(w, "decoded_token");
-    clime_jw_str(w, clime_tokenizer_bytes(j->tokenizer, id));
+    clime_jw_put_str(w, "decoded_token", clime_tokenizer_bytes(j->tokenizer, id));
     clime_jw_close(w);
 }
 

@@ -10,14 +10,10 @@
 void clime_openai_open(struct clime_jw *w, const struct clime_job *j, const char *object) {
     const struct clime_openai_request *r = j->endpoint;
     clime_jw_object(w);
-    clime_jw_key(w, "id");
-    clime_jw_str(w, j->outs[0].rid);
-    clime_jw_key(w, "object");
-    clime_jw_strz(w, object);
-    clime_jw_key(w, "created");
-    clime_jw_int(w, r->created);
-    clime_jw_key(w, "model");
-    clime_jw_strz(w, r->model_name);
+    clime_jw_put_str(w, "id", j->outs[0].rid);
+    clime_jw_put_strz(w, "object", object);
+    clime_jw_put_int(w, "created", r->created);
+    clime_jw_put_strz(w, "model", r->model_name);
 }
 
 struct clime_answer clime_openai_answer(const struct clime_output *o) {
@@ -48,8 +44,7 @@ struct clime_answer clime_openai_answer(const struct clime_output *o) {
 
 void clime_openai_write_finish(struct clime_jw *w, const struct clime_output *o) {
     const struct clime_answer a = clime_openai_answer(o);
-    clime_jw_key(w, "finish_reason");
-    clime_jw_strz(w, clime_chat_answer_finish(&a));
+    clime_jw_put_strz(w, "finish_reason", clime_chat_answer_finish(&a));
     clime_jw_key(w, "matched_stop");
     if (o->finish.type != CLIME_FINISH_STOP)
         clime_jw_null(w);
@@ -135,8 +130,7 @@ void clime_openai_open_chunk(struct clime_jw *w, const struct clime_output *o, c
     clime_jw_key(w, "choices");
     clime_jw_array(w);
     clime_jw_object(w);
-    clime_jw_key(w, "index");
-    clime_jw_int(w, o->index);
+    clime_jw_put_int(w, "index", o->index);
 }
 
 void clime_openai_send_chunk(struct clime_jw *w, struct clime_job *j, struct clime_buf *sse) {
@@ -161,16 +155,12 @@ bool clime_openai_stream_failed(struct clime_openai_request *r, const struct cli
     clime_jw_object(&w);
     clime_jw_key(&w, "error");
     clime_jw_object(&w);
-    clime_jw_key(&w, "object");
-    clime_jw_strz(&w, "error");
-    clime_jw_key(&w, "message");
-    clime_jw_strz(&w, o->finish.message);
-    clime_jw_key(&w, "type");
-    clime_jw_strz(&w, "InternalServerError");
+    clime_jw_put_strz(&w, "object", "error");
+    clime_jw_put_strz(&w, "message", o->finish.message);
+    clime_jw_put_strz(&w, "type", "InternalServerError");
     clime_jw_key(&w, "param");
     clime_jw_null(&w);
-    clime_jw_key(&w, "code");
-    clime_jw_int(&w, o->finish.status);
+    clime_jw_put_int(&w, "code", o->finish.status);
     clime_jw_close(&w);
     clime_jw_close(&w);
     clime_sse_frame(sse, clime_buf_str(&r->event));

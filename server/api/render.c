@@ -45,33 +45,23 @@ static void write_params(struct clime_jw *w, struct clime_generation *gen, const
         clime_jw_raw(w, raw);
     }
     if (format.kind != CLIME_GRAMMAR_NONE) write_format(w, &format);
-    clime_jw_key(w, "max_tokens");
-    clime_jw_int(w, max_new >= 0 ? max_new : room > 0 ? room : 0);
-    if (r->logprobs) {
-        clime_jw_key(w, "logprobs");
-        clime_jw_int(w, r->top);
-    }
-    if (r->prompt_logprobs >= 0) {
-        clime_jw_key(w, "prompt_logprobs");
-        clime_jw_int(w, r->prompt_logprobs);
-    }
+    clime_jw_put_int(w, "max_tokens", max_new >= 0 ? max_new : room > 0 ? room : 0);
+    if (r->logprobs) clime_jw_put_int(w, "logprobs", r->top);
+    if (r->prompt_logprobs >= 0) clime_jw_put_int(w, "prompt_logprobs", r->prompt_logprobs);
     clime_jw_close(w);
 }
 
 static void write_request(struct clime_jw *w, struct clime_generation *gen, const struct clime_prompt *p) {
     const struct clime_openai_request *r = gen->job->endpoint;
     clime_jw_object(w);
-    clime_jw_key(w, "request_id");
-    clime_jw_str(w, p->rid.len > 0 ? p->rid : clime_generation_make_rid(gen));
+    clime_jw_put_str(w, "request_id", p->rid.len > 0 ? p->rid : clime_generation_make_rid(gen));
     clime_openai_write_ids(w, "token_ids", p->ids.data, p->ids.len);
     clime_jw_key(w, "features"); /* of images */
     clime_jw_null(w);
     clime_jw_key(w, "sampling_params");
     write_params(w, gen, p);
-    clime_jw_key(w, "model");
-    clime_jw_strz(w, r->model_name);
-    clime_jw_key(w, "stream");
-    clime_jw_bool(w, r->stream);
+    clime_jw_put_strz(w, "model", r->model_name);
+    clime_jw_put_bool(w, "stream", r->stream);
     clime_jw_key(w, "cache_salt");
     if (r->salt.len > 0)
         clime_jw_str(w, r->salt);

@@ -24,10 +24,8 @@ void clime_reply_success(struct clime_http_request *rq, enum clime_err err, cons
     clime_buf_init(&body, 8192);
     clime_jw_init(&w, &body);
     clime_jw_object(&w);
-    clime_jw_key(&w, "success");
-    clime_jw_bool(&w, !err);
-    clime_jw_key(&w, "message");
-    clime_jw_strz(&w, message);
+    clime_jw_put_bool(&w, "success", !err);
+    clime_jw_put_strz(&w, "message", message);
     clime_jw_close(&w);
     clime_reply_buf(rq, err ? clime_http_status_of(err) : 200, &body);
 }

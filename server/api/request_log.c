@@ -16,34 +16,23 @@
 #define SHOWN_NAME 80   /* of a name where the line would be too long */
 #define LINE 1900
 
-static void put_int(struct clime_jw *w, const char *key, int64_t value) {
-    clime_jw_key(w, key);
-    clime_jw_int(w, value);
-}
-
-static void put_double(struct clime_jw *w, const char *key, double value) {
-    clime_jw_key(w, key);
-    clime_jw_double(w, value);
-}
-
 static void put_params(struct clime_jw *w, const struct clime_output *o) {
     const struct clime_sampling_params *p = o->params;
     clime_jw_key(w, "sampling_params");
     clime_jw_object(w);
-    put_int(w, "max_new_tokens", p->max_new_tokens);
-    put_int(w, "min_new_tokens", p->min_new_tokens);
-    put_double(w, "temperature", p->temperature);
-    put_double(w, "top_p", p->top_p);
-    put_int(w, "top_k", p->top_k);
-    put_double(w, "min_p", p->min_p);
-    put_double(w, "frequency_penalty", p->frequency_penalty);
-    put_double(w, "presence_penalty", p->presence_penalty);
-    put_double(w, "repetition_penalty", p->repetition_penalty);
-    put_int(w, "n", p->n);
-    put_int(w, "stop", p->n_stop);
-    put_int(w, "logit_bias", p->n_bias);
-    clime_jw_key(w, "grammar");
-    clime_jw_bool(w, p->grammar.kind != CLIME_GRAMMAR_NONE);
+    clime_jw_put_int(w, "max_new_tokens", p->max_new_tokens);
+    clime_jw_put_int(w, "min_new_tokens", p->min_new_tokens);
+    clime_jw_put_double(w, "temperature", p->temperature);
+    clime_jw_put_double(w, "top_p", p->top_p);
+    clime_jw_put_int(w, "top_k", p->top_k);
+    clime_jw_put_double(w, "min_p", p->min_p);
+    clime_jw_put_double(w, "frequency_penalty", p->frequency_penalty);
+    clime_jw_put_double(w, "presence_penalty", p->presence_penalty);
+    clime_jw_put_double(w, "repetition_penalty", p->repetition_penalty);
+    clime_jw_put_int(w, "n", p->n);
+    clime_jw_put_int(w, "stop", p->n_stop);
+    clime_jw_put_int(w, "logit_bias", p->n_bias);
+    clime_jw_put_bool(w, "grammar", p->grammar.kind != CLIME_GRAMMAR_NONE);
     clime_jw_close(w);
 }
 
@@ -59,8 +48,7 @@ static void put_text(struct clime_jw *w, const struct clime_output *o, bool all)
     if (text.len > SHOWN_BYTES && !all) text.len = SHOWN_BYTES;
     put_ids(w, "prompt_ids", o->ids, o->n_prompt > SHOWN_IDS && !all ? SHOWN_IDS : o->n_prompt);
     if (all) put_ids(w, "output_ids", o->out.data, (int64_t)o->out.len);
-    clime_jw_key(w, "text");
-    clime_jw_str(w, text);
+    clime_jw_put_str(w, "text", text);
 }
 
 static struct clime_str name_of(struct clime_str s, bool cut) {
@@ -78,23 +66,17 @@ static void write_line(struct clime_buf *out, const struct clime_http_request *r
     struct clime_jw w;
     clime_jw_init(&w, out);
     clime_jw_object(&w);
-    clime_jw_key(&w, "rid");
-    clime_jw_str(&w, name_of(o->rid, cut));
-    clime_jw_key(&w, "request_id");
-    clime_jw_strz(&w, clime_http_request_id(rq));
-    clime_jw_key(&w, "path");
-    clime_jw_str(&w, name_of(path, cut));
-    put_int(&w, "prompt_tokens", o->n_prompt);
-    put_int(&w, "cached_tokens", o->cached_tokens);
-    put_int(&w, "completion_tokens", (int64_t)o->out.len);
-    clime_jw_key(&w, "finish_reason");
-    clime_jw_strz(&w, ends[o->finish.type]);
-    clime_jw_key(&w, "weight_version");
-    clime_jw_str(&w, name_of(version, cut));
-    clime_jw_key(&w, "seed");
-    clime_jw_uint(&w, o->seed);
-    if (o->first_token_us) put_double(&w, "ttft", (double)(o->first_token_us - o->job->received_us) / 1e6);
-    put_double(&w, "e2e_latency", (double)(o->finished_us - o->job->received_us) / 1e6);
+    clime_jw_put_str(&w, "rid", name_of(o->rid, cut));
+    clime_jw_put_strz(&w, "request_id", clime_http_request_id(rq));
+    clime_jw_put_str(&w, "path", name_of(path, cut));
+    clime_jw_put_int(&w, "prompt_tokens", o->n_prompt);
+    clime_jw_put_int(&w, "cached_tokens", o->cached_tokens);
+    clime_jw_put_int(&w, "completion_tokens", (int64_t)o->out.len);
+    clime_jw_put_strz(&w, "finish_reason", ends[o->finish.type]);
+    clime_jw_put_str(&w, "weight_version", name_of(version, cut));
+    clime_jw_put_uint(&w, "seed", o->seed);
+    if (o->first_token_us) clime_jw_put_double(&w, "ttft", (double)(o->first_token_us - o->job->received_us) / 1e6);
+    clime_jw_put_double(&w, "e2e_latency", (double)(o->finished_us - o->job->received_us) / 1e6);
     if (level >= CLIME_LOG_PARAMS) put_params(&w, o);
     if (level >= CLIME_LOG_TEXT) put_text(&w, o, level == CLIME_LOG_ALL);
     clime_jw_close(&w);

@@ -66,10 +66,8 @@ static void reply_sums(struct clime_http_request *rq, const struct clime_server 
     clime_buf_init(&body, CLIME_MAX_REPLY);
     clime_jw_init(&w, &body);
     clime_jw_object(&w);
-    clime_jw_key(&w, "success");
-    clime_jw_bool(&w, true);
-    clime_jw_key(&w, "message");
-    clime_jw_strz(&w, "SHA-256 of each tensor's bytes on the device");
+    clime_jw_put_bool(&w, "success", true);
+    clime_jw_put_strz(&w, "message", "SHA-256 of each tensor's bytes on the device");
     clime_jw_key(&w, "ranks");
     clime_jw_array(&w);
     clime_jw_object(&w);
@@ -77,26 +75,20 @@ static void reply_sums(struct clime_http_request *rq, const struct clime_server 
     clime_jw_object(&w);
     for (int i = 0; i < l->n_slices; i++) {
         clime_sha256_hex(sums[i], hex);
-        clime_jw_key(&w, l->slices[i].name);
-        clime_jw_strz(&w, hex);
+        clime_jw_put_strz(&w, l->slices[i].name, hex);
     }
     clime_jw_close(&w);
     whole(l, sums, hex);
-    clime_jw_key(&w, "per_gpu_checksum");
-    clime_jw_strz(&w, hex);
+    clime_jw_put_strz(&w, "per_gpu_checksum", hex);
     clime_jw_key(&w, "parallelism_info");
     clime_jw_object(&w);
-    clime_jw_key(&w, "tp_rank");
-    clime_jw_int(&w, 0);
-    clime_jw_key(&w, "tp_size");
-    clime_jw_int(&w, 1);
+    clime_jw_put_int(&w, "tp_rank", 0);
+    clime_jw_put_int(&w, "tp_size", 1);
     clime_jw_close(&w);
     clime_jw_close(&w);
     clime_jw_close(&w);
-    clime_jw_key(&w, "per_engine_checksum");
-    clime_jw_strz(&w, hex);
-    clime_jw_key(&w, "weight_version");
-    clime_jw_strz(&w, clime_engine_version(s->engine)->name);
+    clime_jw_put_strz(&w, "per_engine_checksum", hex);
+    clime_jw_put_strz(&w, "weight_version", clime_engine_version(s->engine)->name);
     clime_jw_close(&w);
     clime_reply_buf(rq, 200, &body);
 }

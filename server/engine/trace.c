@@ -71,22 +71,17 @@ int clime_trace_count(const struct clime_trace *t) {
 
 static void open_event(struct clime_jw *w, const char *name, const char *phase) {
     clime_jw_object(w);
-    clime_jw_key(w, "name");
-    clime_jw_strz(w, name);
-    clime_jw_key(w, "ph");
-    clime_jw_strz(w, phase);
-    clime_jw_key(w, "pid");
-    clime_jw_int(w, 1);
-    clime_jw_key(w, "tid");
-    clime_jw_int(w, 1);
+    clime_jw_put_strz(w, "name", name);
+    clime_jw_put_strz(w, "ph", phase);
+    clime_jw_put_int(w, "pid", 1);
+    clime_jw_put_int(w, "tid", 1);
 }
 
 static void name_it(struct clime_jw *w, const char *what, const char *name) {
     open_event(w, what, "M");
     clime_jw_key(w, "args");
     clime_jw_object(w);
-    clime_jw_key(w, "name");
-    clime_jw_strz(w, name);
+    clime_jw_put_strz(w, "name", name);
     clime_jw_close(w);
     clime_jw_close(w);
 }
@@ -94,12 +89,9 @@ static void name_it(struct clime_jw *w, const char *what, const char *name) {
 /* Leaves the object open. */
 static void open_span(struct clime_jw *w, const char *name, int64_t begin_us, int64_t end_us) {
     open_event(w, name, "X");
-    clime_jw_key(w, "cat");
-    clime_jw_strz(w, "engine");
-    clime_jw_key(w, "ts");
-    clime_jw_int(w, begin_us);
-    clime_jw_key(w, "dur");
-    clime_jw_int(w, end_us - begin_us);
+    clime_jw_put_strz(w, "cat", "engine");
+    clime_jw_put_int(w, "ts", begin_us);
+    clime_jw_put_int(w, "dur", end_us - begin_us);
 }
 
 static void write_step(struct clime_jw *w, const struct clime_trace_step *s) {
@@ -112,16 +104,11 @@ static void write_step(struct clime_jw *w, const struct clime_trace_step *s) {
     open_span(w, "step", s->plan_us, s->end_us);
     clime_jw_key(w, "args");
     clime_jw_object(w);
-    clime_jw_key(w, "number");
-    clime_jw_int(w, s->number);
-    clime_jw_key(w, "sequences");
-    clime_jw_int(w, s->n_seqs);
-    clime_jw_key(w, "rows");
-    clime_jw_int(w, s->n_rows);
-    clime_jw_key(w, "waiting");
-    clime_jw_int(w, s->n_waiting);
-    clime_jw_key(w, "overlapped");
-    clime_jw_bool(w, s->overlapped);
+    clime_jw_put_int(w, "number", s->number);
+    clime_jw_put_int(w, "sequences", s->n_seqs);
+    clime_jw_put_int(w, "rows", s->n_rows);
+    clime_jw_put_int(w, "waiting", s->n_waiting);
+    clime_jw_put_bool(w, "overlapped", s->overlapped);
     clime_jw_close(w);
     clime_jw_close(w);
     for (size_t i = 0; i < CLIME_COUNT(phases); i++) {
@@ -134,8 +121,7 @@ void clime_trace_write(const struct clime_trace *t, const char *process, struct 
     struct clime_jw w;
     clime_jw_init(&w, out);
     clime_jw_object(&w);
-    clime_jw_key(&w, "displayTimeUnit");
-    clime_jw_strz(&w, "ms");
+    clime_jw_put_strz(&w, "displayTimeUnit", "ms");
     clime_jw_key(&w, "traceEvents");
     clime_jw_array(&w);
     name_it(&w, "process_name", process);

@@ -123,8 +123,7 @@ enum clime_err clime_chat_render(const struct clime_chat_template *t, const stru
     add_var(&w, "tools", p->tools);
     add_var(&w, "documents", (struct clime_str){NULL, 0});
     if (p->reasoning_effort.len > 0) add_var(&w, "reasoning_effort", p->reasoning_effort);
-    clime_jw_key(&w, "add_generation_prompt");
-    clime_jw_bool(&w, !p->no_generation_prompt && !p->continue_final);
+    clime_jw_put_bool(&w, "add_generation_prompt", !p->no_generation_prompt && !p->continue_final);
     clime_jw_close(&w);
     if (vars.full) {
         err = clime_fail(e, CLIME_ERR_LIMIT, "the conversation is too large");

@@ -103,14 +103,10 @@ void clime_update_reply(struct clime_http_request *rq, const char *message, cons
     clime_buf_init(&body, 8192);
     clime_jw_init(&w, &body);
     clime_jw_object(&w);
-    clime_jw_key(&w, "success");
-    clime_jw_bool(&w, true);
-    clime_jw_key(&w, "message");
-    clime_jw_strz(&w, message);
-    clime_jw_key(&w, "weight_version");
-    clime_jw_strz(&w, version);
-    clime_jw_key(&w, "num_paused_requests");
-    clime_jw_int(&w, n_inflight);
+    clime_jw_put_bool(&w, "success", true);
+    clime_jw_put_strz(&w, "message", message);
+    clime_jw_put_strz(&w, "weight_version", version);
+    clime_jw_put_int(&w, "num_paused_requests", n_inflight);
     clime_jw_close(&w);
     clime_reply_buf(rq, 200, &body);
 }

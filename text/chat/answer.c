@@ -45,8 +45,7 @@ void clime_answer_write_kind(struct clime_jw *w, const struct clime_answer *a, e
 void clime_answer_close(struct clime_jw *w, const char *weight_version) {
     clime_jw_key(w, "metadata");
     clime_jw_object(w);
-    clime_jw_key(w, "weight_version");
-    clime_jw_strz(w, weight_version);
+    clime_jw_put_strz(w, "weight_version", weight_version);
     clime_jw_close(w);
     clime_jw_close(w);
 }
@@ -56,8 +55,7 @@ struct clime_jw clime_answer_open_event(const struct clime_answer_events *to, co
     clime_buf_clear(to->scratch);
     clime_jw_init(&w, to->scratch);
     clime_jw_object(&w);
-    clime_jw_key(&w, "type");
-    clime_jw_strz(&w, name);
+    clime_jw_put_strz(&w, "type", name);
     return w;
 }
 

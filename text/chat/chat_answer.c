@@ -19,14 +19,11 @@ static void open_call(struct clime_jw *w, const struct clime_answer *a, int call
     const char *type = custom ? "custom" : "function";
     char id[CLIME_ANSWER_ID];
     clime_answer_call_id(a, call, id);
-    clime_jw_key(w, "id");
-    clime_jw_strz(w, id);
-    clime_jw_key(w, "type");
-    clime_jw_strz(w, type);
+    clime_jw_put_strz(w, "id", id);
+    clime_jw_put_strz(w, "type", type);
     clime_jw_key(w, type);
     clime_jw_object(w);
-    clime_jw_key(w, "name");
-    clime_jw_str(w, clime_buf_str(&a->parse->calls.at[call].name));
+    clime_jw_put_str(w, "name", clime_buf_str(&a->parse->calls.at[call].name));
 }
 
 /* All of a call, behind what the caller has opened. */
@@ -47,8 +44,7 @@ void clime_chat_answer_write(struct clime_jw *w, const struct clime_answer *a) {
     const struct clime_parse *p = a->parse;
     int n_calls = clime_parse_n_calls(p);
     clime_jw_object(w);
-    clime_jw_key(w, "role");
-    clime_jw_strz(w, "assistant");
+    clime_jw_put_strz(w, "role", "assistant");
     clime_jw_key(w, "content");
     if (n_calls > 0 && !clime_segments_have(&p->segments, CLIME_SEGMENT_CONTENT))
         clime_jw_null(w);
@@ -106,14 +102,8 @@ bool clime_chat_answer_next(const struct clime_answer *a, struct clime_chat_curs
 }
 
 static void write_text(struct clime_jw *w, enum clime_segment_kind kind, struct clime_str text) {
-    if (kind == CLIME_SEGMENT_CONTENT) {
-        clime_jw_key(w, "content");
-        clime_jw_str(w, text);
-    }
-    for (int k = 0; k < 2 && kind == CLIME_SEGMENT_REASONING; k++) {
-        clime_jw_key(w, reasoning_names[k]);
-        clime_jw_str(w, text);
-    }
+    if (kind == CLIME_SEGMENT_CONTENT) clime_jw_put_str(w, "content", text);
+    for (int k = 0; k < 2 && kind == CLIME_SEGMENT_REASONING; k++) clime_jw_put_str(w, reasoning_names[k], text);
 }
 
 static void write_piece(struct clime_jw *w, const struct clime_answer *a, const struct clime_chat_delta *d) {
@@ -121,8 +111,7 @@ static void write_piece(struct clime_jw *w, const struct clime_answer *a, const 
     clime_jw_key(w, "tool_calls");
     clime_jw_array(w);
     clime_jw_object(w);
-    clime_jw_key(w, "index");
-    clime_jw_int(w, d->index);
+    clime_jw_put_int(w, "index", d->index);
     if (d->custom) {
         write_call(w, a, p->call);
         clime_jw_close(w);
@@ -134,8 +123,7 @@ static void write_piece(struct clime_jw *w, const struct clime_answer *a, const 
         clime_jw_key(w, "function");
         clime_jw_object(w);
     }
-    clime_jw_key(w, "arguments");
-    clime_jw_str(w, d->first ? clime_str_of("") : p->text);
+    clime_jw_put_str(w, "arguments", d->first ? clime_str_of("") : p->text);
     clime_jw_close(w);
     clime_jw_close(w);
     clime_jw_close(w);
@@ -148,24 +136,19 @@ void clime_chat_answer_delta(struct clime_jw *w, const struct clime_answer *a, c
         write_text(w, d->piece.kind, d->piece.text);
 }
 
-static void put_int(struct clime_jw *w, const char *key, int64_t v) {
-    clime_jw_key(w, key);
-    clime_jw_int(w, v);
-}
-
 void clime_chat_answer_usage(struct clime_jw *w, int64_t prompt, int64_t out, int64_t cached, int64_t reasoning) {
     clime_jw_key(w, "usage");
     clime_jw_object(w);
-    put_int(w, "prompt_tokens", prompt);
-    put_int(w, "completion_tokens", out);
-    put_int(w, "total_tokens", prompt + out);
+    clime_jw_put_int(w, "prompt_tokens", prompt);
+    clime_jw_put_int(w, "completion_tokens", out);
+    clime_jw_put_int(w, "total_tokens", prompt + out);
     clime_jw_key(w, "prompt_tokens_details");
     clime_jw_object(w);
-    put_int(w, "cached_tokens", cached);
+    clime_jw_put_int(w, "cached_tokens", cached);
     clime_jw_close(w);
     clime_jw_key(w, "completion_tokens_details");
     clime_jw_object(w);
-    put_int(w, "reasoning_tokens", reasoning);
+    clime_jw_put_int(w, "reasoning_tokens", reasoning);
     clime_jw_close(w);
     clime_jw_close(w);
 }
@@ -175,6 +158,5 @@ void clime_chat_answer_logprob(struct clime_jw *w, struct clime_str bytes, float
     clime_jw_array(w);
     for (size_t i = 0; i < bytes.len; i++) clime_jw_int(w, (unsigned char)bytes.ptr[i]);
     clime_jw_close(w);
-    clime_jw_key(w, "logprob");
-    clime_jw_float(w, logp);
+    clime_jw_put_float(w, "logprob", logp);
 }

@@ -20,13 +20,11 @@ void clime_chat_build_free(struct clime_chat_build *b) {
 
 static void open_message(struct clime_chat_build *b, const char *role) {
     clime_jw_object(&b->w);
-    clime_jw_key(&b->w, "role");
-    clime_jw_strz(&b->w, role);
+    clime_jw_put_strz(&b->w, "role", role);
 }
 
 static void add_text(struct clime_chat_build *b, const char *key, struct clime_str text) {
-    clime_jw_key(&b->w, key);
-    clime_jw_str(&b->w, text);
+    clime_jw_put_str(&b->w, key, text);
 }
 
 /* Ends the assistant's message, if one is open. */
@@ -37,8 +35,7 @@ static void hush(struct clime_chat_build *b) {
     if (b->reasoning.len > 0) add_text(b, "reasoning_content", clime_buf_str(&b->reasoning));
     if (b->calls.len > 0) {
         clime_buf_addc(&b->calls, ']');
-        clime_jw_key(&b->w, "tool_calls");
-        clime_jw_raw(&b->w, clime_buf_str(&b->calls));
+        clime_jw_put_raw(&b->w, "tool_calls", clime_buf_str(&b->calls));
     }
     clime_jw_close(&b->w);
     b->out.full |= b->content.full || b->reasoning.full || b->calls.full;
@@ -112,16 +109,12 @@ void clime_chat_build_called(struct clime_chat_build *b, struct clime_str id, st
     clime_buf_addc(&b->calls, b->calls.len > 0 ? ',' : '[');
     clime_jw_init(&w, &b->calls);
     clime_jw_object(&w);
-    clime_jw_key(&w, "id");
-    clime_jw_str(&w, id);
-    clime_jw_key(&w, "type");
-    clime_jw_strz(&w, "function");
+    clime_jw_put_str(&w, "id", id);
+    clime_jw_put_strz(&w, "type", "function");
     clime_jw_key(&w, "function");
     clime_jw_object(&w);
-    clime_jw_key(&w, "name");
-    clime_jw_str(&w, name);
-    clime_jw_key(&w, "arguments");
-    clime_jw_raw(&w, arguments);
+    clime_jw_put_str(&w, "name", name);
+    clime_jw_put_raw(&w, "arguments", arguments);
     clime_jw_close(&w);
     clime_jw_close(&w);
 }

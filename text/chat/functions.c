@@ -44,8 +44,7 @@ static struct clime_str definition_of(struct clime_json *j) {
 void clime_function_write(struct clime_json *object, bool custom, struct clime_jw *w) {
     struct clime_str key, raw, definition = {"", 0};
     clime_jw_object(w);
-    clime_jw_key(w, "type");
-    clime_jw_strz(w, "function");
+    clime_jw_put_strz(w, "type", "function");
     clime_jw_key(w, "function");
     clime_jw_object(w);
     for (clime_json_object(object); clime_json_key(object, &key);) {

@@ -14,8 +14,7 @@ static const char *stop_reason(const struct clime_answer *a) {
 }
 
 static void write_stop(struct clime_jw *w, const struct clime_answer *a) {
-    clime_jw_key(w, "stop_reason");
-    clime_jw_strz(w, stop_reason(a));
+    clime_jw_put_strz(w, "stop_reason", stop_reason(a));
     clime_jw_key(w, "stop_sequence");
     if (a->end == CLIME_ANSWER_STOP && a->matched.len > 0)
         clime_jw_str(w, a->matched);
@@ -27,27 +26,19 @@ static void write_stop(struct clime_jw *w, const struct clime_answer *a) {
 static void write_usage(struct clime_jw *w, const struct clime_answer *a) {
     clime_jw_key(w, "usage");
     clime_jw_object(w);
-    clime_jw_key(w, "input_tokens");
-    clime_jw_int(w, a->n_prompt - a->n_cached);
-    clime_jw_key(w, "cache_creation_input_tokens");
-    clime_jw_int(w, 0);
-    clime_jw_key(w, "cache_read_input_tokens");
-    clime_jw_int(w, a->n_cached);
-    clime_jw_key(w, "output_tokens");
-    clime_jw_int(w, a->n_out);
+    clime_jw_put_int(w, "input_tokens", a->n_prompt - a->n_cached);
+    clime_jw_put_int(w, "cache_creation_input_tokens", 0);
+    clime_jw_put_int(w, "cache_read_input_tokens", a->n_cached);
+    clime_jw_put_int(w, "output_tokens", a->n_out);
     clime_jw_close(w);
 }
 
 static void open_message(struct clime_jw *w, const struct clime_answer *a) {
     clime_jw_object(w);
-    clime_jw_key(w, "id");
-    clime_jw_str(w, a->id);
-    clime_jw_key(w, "type");
-    clime_jw_strz(w, "message");
-    clime_jw_key(w, "role");
-    clime_jw_strz(w, "assistant");
-    clime_jw_key(w, "model");
-    clime_jw_strz(w, a->model);
+    clime_jw_put_str(w, "id", a->id);
+    clime_jw_put_strz(w, "type", "message");
+    clime_jw_put_strz(w, "role", "assistant");
+    clime_jw_put_strz(w, "model", a->model);
     clime_jw_key(w, "content");
     clime_jw_array(w);
 }
@@ -59,20 +50,15 @@ static void write_block(struct clime_jw *w, const struct clime_answer *a, enum c
         [CLIME_SEGMENT_CONTENT] = "text", [CLIME_SEGMENT_REASONING] = "thinking", [CLIME_SEGMENT_CALL] = "tool_use"};
     char id[CLIME_ANSWER_ID];
     clime_jw_object(w);
-    clime_jw_key(w, "type");
-    clime_jw_strz(w, types[kind]);
+    clime_jw_put_strz(w, "type", types[kind]);
     if (kind == CLIME_SEGMENT_CALL) {
         const struct clime_call *c = &a->parse->calls.at[call];
         clime_answer_call_id(a, call, id);
-        clime_jw_key(w, "id");
-        clime_jw_strz(w, id);
-        clime_jw_key(w, "name");
-        clime_jw_str(w, clime_buf_str(&c->name));
-        clime_jw_key(w, "input");
-        clime_jw_raw(w, begins ? clime_str_of("{}") : clime_buf_str(&c->args));
+        clime_jw_put_strz(w, "id", id);
+        clime_jw_put_str(w, "name", clime_buf_str(&c->name));
+        clime_jw_put_raw(w, "input", begins ? clime_str_of("{}") : clime_buf_str(&c->args));
     } else {
-        clime_jw_key(w, types[kind]);
-        clime_jw_str(w, text);
+        clime_jw_put_str(w, types[kind], text);
         if (kind == CLIME_SEGMENT_REASONING) {
             clime_jw_key(w, "signature"); /* nobody here checks one */
             clime_jw_strz(w, "");
@@ -113,8 +99,7 @@ void clime_messages_begin(const struct clime_answer *a, const struct clime_answe
 static void close_block(struct clime_messages_stream *c, const struct clime_answer_events *to) {
     if (!c->open) return;
     struct clime_jw w = clime_answer_open_event(to, "content_block_stop");
-    clime_jw_key(&w, "index");
-    clime_jw_int(&w, c->index++);
+    clime_jw_put_int(&w, "index", c->index++);
     clime_answer_send_event(&w, to, "content_block_stop");
     c->open = false;
 }
@@ -122,8 +107,7 @@ static void close_block(struct clime_messages_stream *c, const struct clime_answ
 static void open_block(struct clime_messages_stream *c, const struct clime_answer *a, const struct clime_piece *p,
                        const struct clime_answer_events *to) {
     struct clime_jw w = clime_answer_open_event(to, "content_block_start");
-    clime_jw_key(&w, "index");
-    clime_jw_int(&w, c->index);
+    clime_jw_put_int(&w, "index", c->index);
     clime_jw_key(&w, "content_block");
     write_block(&w, a, p->kind, clime_str_of(""), p->call, true);
     clime_answer_send_event(&w, to, "content_block_start");
@@ -137,14 +121,11 @@ static void send_delta(const struct clime_messages_stream *c, const struct clime
                                            [CLIME_SEGMENT_REASONING] = {"thinking_delta", "thinking"},
                                            [CLIME_SEGMENT_CALL] = {"input_json_delta", "partial_json"}};
     struct clime_jw w = clime_answer_open_event(to, "content_block_delta");
-    clime_jw_key(&w, "index");
-    clime_jw_int(&w, c->index);
+    clime_jw_put_int(&w, "index", c->index);
     clime_jw_key(&w, "delta");
     clime_jw_object(&w);
-    clime_jw_key(&w, "type");
-    clime_jw_strz(&w, names[p->kind][0]);
-    clime_jw_key(&w, names[p->kind][1]);
-    clime_jw_str(&w, p->text);
+    clime_jw_put_strz(&w, "type", names[p->kind][0]);
+    clime_jw_put_str(&w, names[p->kind][1], p->text);
     clime_jw_close(&w);
     clime_answer_send_event(&w, to, "content_block_delta");
 }
@@ -154,10 +135,8 @@ static bool failed(const struct clime_answer *a, const struct clime_answer_event
     struct clime_jw w = clime_answer_open_event(to, "error");
     clime_jw_key(&w, "error");
     clime_jw_object(&w);
-    clime_jw_key(&w, "type");
-    clime_jw_strz(&w, "api_error");
-    clime_jw_key(&w, "message");
-    clime_jw_strz(&w, a->message);
+    clime_jw_put_strz(&w, "type", "api_error");
+    clime_jw_put_strz(&w, "message", a->message);
     clime_jw_close(&w);
     clime_answer_send_event(&w, to, "error");
     return true;
@@ -190,18 +169,13 @@ void clime_messages_refuse_thread(struct clime_buf *out) {
     clime_jw_init(&w, out);
     clime_jw_object(&w);
     for (int inside = 0; inside < 2; inside++) {
-        clime_jw_key(&w, "object");
-        clime_jw_strz(&w, "error");
-        clime_jw_key(&w, "type");
-        clime_jw_strz(&w, inside ? "invalid_request_error" : "error");
-        clime_jw_key(&w, "message");
-        clime_jw_strz(&w, "no thread is kept here: send the whole conversation, without thread");
-        clime_jw_key(&w, "code");
-        clime_jw_int(&w, 400);
+        clime_jw_put_strz(&w, "object", "error");
+        clime_jw_put_strz(&w, "type", inside ? "invalid_request_error" : "error");
+        clime_jw_put_strz(&w, "message", "no thread is kept here: send the whole conversation, without thread");
+        clime_jw_put_int(&w, "code", 400);
         clime_jw_key(&w, inside ? "details" : "error");
         clime_jw_object(&w);
     }
-    clime_jw_key(&w, "error_code");
-    clime_jw_strz(&w, "thread_unsupported_request");
+    clime_jw_put_strz(&w, "error_code", "thread_unsupported_request");
     for (int i = 0; i < 3; i++) clime_jw_close(&w);
 }

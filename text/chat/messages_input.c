@@ -170,18 +170,12 @@ static void read_tool(struct clime_json *j, struct clime_jw *w) {
                        CLIME_STR_ARG(type));
     if (j->failed || !clime_str_is(type, "custom")) return;
     clime_jw_object(w);
-    clime_jw_key(w, "type");
-    clime_jw_strz(w, "function");
+    clime_jw_put_strz(w, "type", "function");
     clime_jw_key(w, "function");
     clime_jw_object(w);
-    clime_jw_key(w, "name");
-    clime_jw_str(w, name);
-    if (description.ptr) {
-        clime_jw_key(w, "description");
-        clime_jw_str(w, description);
-    }
-    clime_jw_key(w, "parameters");
-    clime_jw_raw(w, schema);
+    clime_jw_put_str(w, "name", name);
+    if (description.ptr) clime_jw_put_str(w, "description", description);
+    clime_jw_put_raw(w, "parameters", schema);
     clime_jw_close(w);
     clime_jw_close(w);
 }

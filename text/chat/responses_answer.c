@@ -58,10 +58,8 @@ void clime_responses_write_part(struct clime_jw *w, const struct clime_answer *a
     bool said = a->parse->segments.at[segment].kind == CLIME_SEGMENT_CONTENT;
     struct clime_str text = begins ? (struct clime_str){a->text.ptr, 0} : clime_answer_segment(a, segment);
     clime_jw_object(w);
-    clime_jw_key(w, "type");
-    clime_jw_strz(w, said ? "output_text" : "reasoning_text");
-    clime_jw_key(w, "text");
-    clime_jw_str(w, text);
+    clime_jw_put_strz(w, "type", said ? "output_text" : "reasoning_text");
+    clime_jw_put_str(w, "text", text);
     if (said) {
         clime_jw_key(w, "annotations");
         clime_jw_array(w);
@@ -74,8 +72,7 @@ void clime_responses_write_part(struct clime_jw *w, const struct clime_answer *a
 static void write_content(struct clime_jw *w, const struct clime_answer *a, int segment, bool begins) {
     enum clime_segment_kind kind = a->parse->segments.at[segment].kind;
     if (kind == CLIME_SEGMENT_CONTENT) {
-        clime_jw_key(w, "role");
-        clime_jw_strz(w, "assistant");
+        clime_jw_put_strz(w, "role", "assistant");
     } else {
         clime_jw_key(w, "summary");
         clime_jw_array(w);
@@ -91,10 +88,8 @@ static void write_call(struct clime_jw *w, const struct clime_answer *a, int cal
     const struct clime_call *c = &a->parse->calls.at[call];
     char id[CLIME_ANSWER_ID];
     clime_answer_call_id(a, call, id);
-    clime_jw_key(w, "call_id");
-    clime_jw_strz(w, id);
-    clime_jw_key(w, "name");
-    clime_jw_str(w, clime_buf_str(&c->name));
+    clime_jw_put_strz(w, "call_id", id);
+    clime_jw_put_str(w, "name", clime_buf_str(&c->name));
     clime_jw_key(w, custom ? "input" : "arguments");
     if (custom && !begins)
         clime_custom_tool_write_input(w, clime_buf_str(&c->args));
@@ -113,12 +108,12 @@ void clime_responses_write_item(struct clime_jw *w, const struct clime_answer *a
     char id[CLIME_ANSWER_ID];
     clime_responses_item_id(a, segment, id);
     clime_jw_object(w);
-    clime_jw_key(w, "id");
-    clime_jw_strz(w, id);
-    clime_jw_key(w, "type");
-    clime_jw_strz(w, custom ? "custom_tool_call" : types[g->kind]);
-    clime_jw_key(w, "status");
-    clime_jw_strz(w, begins ? "in_progress" : cut || g->kind == CLIME_SEGMENT_VOID ? "incomplete" : "completed");
+    clime_jw_put_strz(w, "id", id);
+    clime_jw_put_strz(w, "type", custom ? "custom_tool_call" : types[g->kind]);
+    clime_jw_put_strz(w, "status",
+                      begins                                 ? "in_progress"
+                      : cut || g->kind == CLIME_SEGMENT_VOID ? "incomplete"
+                                                             : "completed");
     if (is_call(a, segment))
         write_call(w, a, g->call, custom, begins);
     else
@@ -135,22 +130,18 @@ static void write_usage(struct clime_jw *w, const struct clime_answer *a) {
     clime_jw_key(w, "usage");
     clime_jw_object(w);
     for (int i = 0; i < 2; i++) {
-        clime_jw_key(w, rows[i].name);
-        clime_jw_int(w, rows[i].n);
+        clime_jw_put_int(w, rows[i].name, rows[i].n);
         clime_jw_key(w, rows[i].details);
         clime_jw_object(w);
-        clime_jw_key(w, rows[i].detail);
-        clime_jw_int(w, rows[i].n_detail);
+        clime_jw_put_int(w, rows[i].detail, rows[i].n_detail);
         clime_jw_close(w);
     }
-    clime_jw_key(w, "total_tokens");
-    clime_jw_int(w, a->n_prompt + a->n_out);
+    clime_jw_put_int(w, "total_tokens", a->n_prompt + a->n_out);
     clime_jw_close(w);
 }
 
 static void raw_or(struct clime_jw *w, const char *key, struct clime_str raw, const char *otherwise) {
-    clime_jw_key(w, key);
-    clime_jw_raw(w, raw.len > 0 ? raw : clime_str_of(otherwise));
+    clime_jw_put_raw(w, key, raw.len > 0 ? raw : clime_str_of(otherwise));
 }
 
 /* The request's fields come back in the response. */
@@ -165,20 +156,15 @@ static void write_request(struct clime_jw *w, const struct clime_responses_asked
         clime_jw_int(w, q->max_output_tokens);
     else
         clime_jw_null(w);
-    clime_jw_key(w, "parallel_tool_calls");
-    clime_jw_bool(w, q->parallel_calls);
-    clime_jw_key(w, "temperature");
-    clime_jw_double(w, q->temperature);
-    clime_jw_key(w, "top_p");
-    clime_jw_double(w, q->top_p);
+    clime_jw_put_bool(w, "parallel_tool_calls", q->parallel_calls);
+    clime_jw_put_double(w, "temperature", q->temperature);
+    clime_jw_put_double(w, "top_p", q->top_p);
     raw_or(w, "tools", q->tools, "[]");
     raw_or(w, "tool_choice", q->tool_choice, "\"auto\"");
     raw_or(w, "reasoning", q->reasoning, "{\"effort\":null,\"summary\":null}");
     raw_or(w, "text", q->text, "{\"format\":{\"type\":\"text\"}}");
-    clime_jw_key(w, "top_logprobs");
-    clime_jw_int(w, q->top_logprobs);
-    clime_jw_key(w, "truncation");
-    clime_jw_strz(w, q->drops ? "auto" : "disabled");
+    clime_jw_put_int(w, "top_logprobs", q->top_logprobs);
+    clime_jw_put_strz(w, "truncation", q->drops ? "auto" : "disabled");
     raw_or(w, "previous_response_id", (struct clime_str){NULL, 0}, "null");
     raw_or(w, "store", (struct clime_str){NULL, 0}, "false");
     raw_or(w, "background", (struct clime_str){NULL, 0}, "false");
@@ -189,10 +175,8 @@ static void write_error(struct clime_jw *w, const struct clime_answer *a, bool d
     clime_jw_key(w, "error");
     if (failed) {
         clime_jw_object(w);
-        clime_jw_key(w, "code");
-        clime_jw_strz(w, "server_error");
-        clime_jw_key(w, "message");
-        clime_jw_strz(w, a->message);
+        clime_jw_put_strz(w, "code", "server_error");
+        clime_jw_put_strz(w, "message", a->message);
         clime_jw_close(w);
     } else {
         clime_jw_null(w);
@@ -207,16 +191,11 @@ static void write_error(struct clime_jw *w, const struct clime_answer *a, bool d
 void clime_responses_write(struct clime_jw *w, const struct clime_answer *a, const struct clime_responses_asked *q,
                            bool done) {
     clime_jw_object(w);
-    clime_jw_key(w, "id");
-    clime_jw_str(w, a->id);
-    clime_jw_key(w, "object");
-    clime_jw_strz(w, "response");
-    clime_jw_key(w, "created_at");
-    clime_jw_int(w, a->created);
-    clime_jw_key(w, "status");
-    clime_jw_strz(w, done ? status(a) : "in_progress");
-    clime_jw_key(w, "model");
-    clime_jw_strz(w, a->model);
+    clime_jw_put_str(w, "id", a->id);
+    clime_jw_put_strz(w, "object", "response");
+    clime_jw_put_int(w, "created_at", a->created);
+    clime_jw_put_strz(w, "status", done ? status(a) : "in_progress");
+    clime_jw_put_strz(w, "model", a->model);
     clime_jw_key(w, "output");
     clime_jw_array(w);
     for (int i = 0; i < a->parse->segments.n && done; i++)
@@ -236,9 +215,7 @@ void clime_responses_write(struct clime_jw *w, const struct clime_answer *a, con
 
 void clime_responses_write_count(struct clime_jw *w, int64_t n) {
     clime_jw_object(w);
-    clime_jw_key(w, "object");
-    clime_jw_strz(w, "response.input_tokens");
-    clime_jw_key(w, "input_tokens");
-    clime_jw_int(w, n);
+    clime_jw_put_strz(w, "object", "response.input_tokens");
+    clime_jw_put_int(w, "input_tokens", n);
     clime_jw_close(w);
 }

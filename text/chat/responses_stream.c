@@ -21,8 +21,7 @@ struct writer {
 static struct clime_jw open_event(struct writer *o, const char *name) {
     struct clime_responses_stream *c = o->stream;
     struct clime_jw w = clime_answer_open_event(o->to, name);
-    clime_jw_key(&w, "sequence_number");
-    clime_jw_int(&w, c->n_events++);
+    clime_jw_put_int(&w, "sequence_number", c->n_events++);
     return w;
 }
 
@@ -39,22 +38,16 @@ static struct clime_jw open_item_event(struct writer *o, const char *name) {
     struct clime_jw w = open_event(o, name);
     char id[CLIME_ANSWER_ID];
     clime_responses_item_id(o->a, c->segment, id);
-    clime_jw_key(&w, "item_id");
-    clime_jw_strz(&w, id);
-    clime_jw_key(&w, "output_index");
-    clime_jw_int(&w, c->index);
-    if (o->a->parse->segments.at[c->segment].kind <= CLIME_SEGMENT_REASONING) {
-        clime_jw_key(&w, "content_index");
-        clime_jw_int(&w, 0);
-    }
+    clime_jw_put_strz(&w, "item_id", id);
+    clime_jw_put_int(&w, "output_index", c->index);
+    if (o->a->parse->segments.at[c->segment].kind <= CLIME_SEGMENT_REASONING) clime_jw_put_int(&w, "content_index", 0);
     return w;
 }
 
 static void send_item(struct writer *o, const char *name, bool begins) {
     const struct clime_responses_stream *c = o->stream;
     struct clime_jw w = open_event(o, name);
-    clime_jw_key(&w, "output_index");
-    clime_jw_int(&w, c->index);
+    clime_jw_put_int(&w, "output_index", c->index);
     clime_jw_key(&w, "item");
     clime_responses_write_item(&w, o->a, c->segment, begins);
     clime_answer_send_event(&w, o->to, name);
@@ -78,12 +71,9 @@ static void send_text(struct writer *o, bool done, struct clime_str text) {
     char name[64];
     snprintf(name, sizeof name, "response.%s.%s", what[g->kind], done ? "done" : "delta");
     struct clime_jw w = open_item_event(o, name);
-    if (done && g->kind == CLIME_SEGMENT_CALL) {
-        clime_jw_key(&w, "name");
-        clime_jw_str(&w, clime_buf_str(&o->a->parse->calls.at[g->call].name));
-    }
-    clime_jw_key(&w, !done ? "delta" : g->kind == CLIME_SEGMENT_CALL ? "arguments" : "text");
-    clime_jw_str(&w, text);
+    if (done && g->kind == CLIME_SEGMENT_CALL)
+        clime_jw_put_str(&w, "name", clime_buf_str(&o->a->parse->calls.at[g->call].name));
+    clime_jw_put_str(&w, !done ? "delta" : g->kind == CLIME_SEGMENT_CALL ? "arguments" : "text", text);
     if (g->kind == CLIME_SEGMENT_CONTENT) clime_responses_write_logprobs(&w, o->a, c->segment, text);
     clime_answer_send_event(&w, o->to, name);
 }

@@ -107,8 +107,7 @@ static void custom(struct chat *c) {
     clime_custom_tool_arguments(input, &text);
     clime_jw_key(&c->w, "function");
     clime_jw_object(&c->w);
-    clime_jw_key(&c->w, "name");
-    clime_jw_str(&c->w, name);
+    clime_jw_put_str(&c->w, "name", name);
     write_arguments(c, clime_buf_str(&text), true);
     clime_jw_close(&c->w);
     if (text.full) c->w.out->full = true;

@@ -7,18 +7,13 @@
 
 void clime_custom_tool_parameters(struct clime_jw *w, struct clime_str definition) {
     clime_jw_object(w);
-    clime_jw_key(w, "type");
-    clime_jw_strz(w, "object");
+    clime_jw_put_strz(w, "type", "object");
     clime_jw_key(w, "properties");
     clime_jw_object(w);
     clime_jw_key(w, INPUT);
     clime_jw_object(w);
-    clime_jw_key(w, "type");
-    clime_jw_strz(w, "string");
-    if (definition.len > 0) {
-        clime_jw_key(w, "description");
-        clime_jw_str(w, definition);
-    }
+    clime_jw_put_strz(w, "type", "string");
+    if (definition.len > 0) clime_jw_put_str(w, "description", definition);
     clime_jw_close(w);
     clime_jw_close(w);
     clime_jw_key(w, "required");
@@ -32,8 +27,7 @@ void clime_custom_tool_arguments(struct clime_str input, struct clime_buf *out) 
     struct clime_jw w;
     clime_jw_init(&w, out);
     clime_jw_object(&w);
-    clime_jw_key(&w, INPUT);
-    clime_jw_str(&w, input);
+    clime_jw_put_str(&w, INPUT, input);
     clime_jw_close(&w);
 }
 

@@ -116,32 +116,19 @@ static void put_json(const struct clime_alarms *a, const struct clime_alarm_rule
     char at[32];
     clime_jw_init(&w, out);
     clime_jw_object(&w);
-    clime_jw_key(&w, "alarm");
-    clime_jw_strz(&w, r->name);
-    clime_jw_key(&w, "state");
-    clime_jw_strz(&w, raised ? "raised" : "cleared");
-    clime_jw_key(&w, "rollout");
-    clime_jw_int(&w, a->rollout);
-    clime_jw_key(&w, "step");
-    clime_jw_int(&w, a->step);
-    clime_jw_key(&w, "value");
-    clime_jw_double(&w, value);
-    clime_jw_key(&w, "limit");
-    clime_jw_double(&w, bound);
-    clime_jw_key(&w, "cause");
-    clime_jw_strz(&w, cause);
-    if (raised) {
-        clime_jw_key(&w, "advice");
-        clime_jw_strz(&w, advice);
-    }
+    clime_jw_put_strz(&w, "alarm", r->name);
+    clime_jw_put_strz(&w, "state", raised ? "raised" : "cleared");
+    clime_jw_put_int(&w, "rollout", a->rollout);
+    clime_jw_put_int(&w, "step", a->step);
+    clime_jw_put_double(&w, "value", value);
+    clime_jw_put_double(&w, "limit", bound);
+    clime_jw_put_strz(&w, "cause", cause);
+    if (raised) clime_jw_put_strz(&w, "advice", advice);
     if (told) {
         clime_wall_format(clime_wall_us(), at);
-        clime_jw_key(&w, "run");
-        clime_jw_strz(&w, a->run->name);
-        clime_jw_key(&w, "folder");
-        clime_jw_strz(&w, a->folder);
-        clime_jw_key(&w, "at");
-        clime_jw_strz(&w, at);
+        clime_jw_put_strz(&w, "run", a->run->name);
+        clime_jw_put_strz(&w, "folder", a->folder);
+        clime_jw_put_strz(&w, "at", at);
     }
     clime_jw_close(&w);
 }

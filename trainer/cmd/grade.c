@@ -40,20 +40,15 @@ static void write_result(struct clime_buf *line, const struct clime_reward *rewa
     clime_jw_init(&w, line);
     clime_jw_object(&w);
     if (reward->error.code) {
-        clime_jw_key(&w, "error");
-        clime_jw_strz(&w, reward->error.msg);
-        clime_jw_key(&w, "state");
-        clime_jw_strz(&w, clime_err_name(reward->error.code));
+        clime_jw_put_strz(&w, "error", reward->error.msg);
+        clime_jw_put_strz(&w, "state", clime_err_name(reward->error.code));
     } else {
         clime_jw_key(&w, "reward");
         if (reward->object && isnan(reward->value))
             clime_jw_raw(&w, clime_str_of(reward->object));
         else
             clime_jw_double(&w, reward->value);
-        if (reward->is_sum) {
-            clime_jw_key(&w, "sum");
-            clime_jw_raw(&w, clime_str_of(reward->object));
-        }
+        if (reward->is_sum) clime_jw_put_raw(&w, "sum", clime_str_of(reward->object));
     }
     clime_jw_close(&w);
     clime_buf_addc(line, '\n');

@@ -85,10 +85,8 @@ static enum clime_err write_part(const char *dir, const char *name, const struct
         clime_buf_clear(&line);
         clime_jw_init(&w, &line);
         clime_jw_object(&w);
-        clime_jw_key(&w, "prompt");
-        clime_jw_strz(&w, question);
-        clime_jw_key(&w, answer_key);
-        clime_jw_strz(&w, answer);
+        clime_jw_put_strz(&w, "prompt", question);
+        clime_jw_put_strz(&w, answer_key, answer);
         clime_jw_close(&w);
         clime_buf_addc(&line, '\n');
         bad = fwrite(line.data, 1, line.len, f) != line.len;

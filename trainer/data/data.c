@@ -90,10 +90,8 @@ static void write_messages(struct clime_str input, struct clime_arena *a, struct
     }
     clime_jw_array(&w);
     clime_jw_object(&w);
-    clime_jw_key(&w, "role");
-    clime_jw_strz(&w, "user");
-    clime_jw_key(&w, "content");
-    clime_jw_str(&w, text);
+    clime_jw_put_strz(&w, "role", "user");
+    clime_jw_put_str(&w, "content", text);
     clime_jw_close(&w);
     clime_jw_close(&w);
 }
@@ -157,10 +155,7 @@ static char *make_metadata(const struct loader *l, const struct fields *f, struc
     clime_jw_object(&w);
     copy_members(&w, f->metadata, over, a);
     if (over) copy_members(&w, clime_str_of(over), NULL, a);
-    if (f->tools.ptr) {
-        clime_jw_key(&w, "tools");
-        clime_jw_raw(&w, string_value(f->tools, a, &tools) ? tools : f->tools);
-    }
+    if (f->tools.ptr) clime_jw_put_raw(&w, "tools", string_value(f->tools, a, &tools) ? tools : f->tools);
     clime_jw_close(&w);
     return clime_buf_take(&b);
 }

@@ -124,8 +124,7 @@ static void write_context(struct clime_jw *w, struct clime_str message, struct c
         clime_jw_key_str(w, key);
         clime_jw_raw(w, raw);
     }
-    clime_jw_key(w, "step_loss_mask");
-    clime_jw_int(w, 0);
+    clime_jw_put_int(w, "step_loss_mask", 0);
     clime_jw_close(w);
 }
 

@@ -28,8 +28,7 @@ enum clime_err clime_renderer_run(const struct clime_renderer *r, struct clime_s
     clime_buf_init(&vars, 2 * CLIME_RENDER_MAX);
     clime_jw_init(&w, &vars);
     clime_jw_object(&w);
-    clime_jw_key(&w, "messages");
-    clime_jw_raw(&w, messages);
+    clime_jw_put_raw(&w, "messages", messages);
     clime_jw_key(&w, "tools");
     if (tools.ptr)
         clime_jw_raw(&w, tools);
@@ -37,8 +36,7 @@ enum clime_err clime_renderer_run(const struct clime_renderer *r, struct clime_s
         clime_jw_null(&w);
     clime_jw_key(&w, "documents");
     clime_jw_null(&w);
-    clime_jw_key(&w, "add_generation_prompt");
-    clime_jw_bool(&w, add_generation_prompt);
+    clime_jw_put_bool(&w, "add_generation_prompt", add_generation_prompt);
     clime_jw_close(&w);
     struct clime_str inputs[2] = {clime_buf_str(&vars), r->kwargs};
     struct clime_template_input in = {.vars = inputs,

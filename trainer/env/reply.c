@@ -15,16 +15,11 @@ void clime_env_open_chat(struct clime_jw *w, const struct clime_answer *a, int t
     clime_buf_clear(to);
     clime_jw_init(w, to);
     clime_jw_object(w);
-    clime_jw_key(w, "id");
-    clime_jw_str(w, a->id);
-    clime_jw_key(w, "object");
-    clime_jw_strz(w, object);
-    clime_jw_key(w, "created");
-    clime_jw_int(w, a->created);
-    clime_jw_key(w, "model");
-    clime_jw_strz(w, a->model);
-    clime_jw_key(w, "turn");
-    clime_jw_int(w, turn);
+    clime_jw_put_str(w, "id", a->id);
+    clime_jw_put_strz(w, "object", object);
+    clime_jw_put_int(w, "created", a->created);
+    clime_jw_put_strz(w, "model", a->model);
+    clime_jw_put_int(w, "turn", turn);
     clime_jw_key(w, "choices");
     clime_jw_array(w);
 }
@@ -32,8 +27,7 @@ void clime_env_open_chat(struct clime_jw *w, const struct clime_answer *a, int t
 static void write_number(struct clime_jw *w, const void *of, size_t i) {
     const struct clime_env_numbers *n = of;
     struct clime_str bytes = clime_tokenizer_bytes(n->tok, n->ids[i]);
-    clime_jw_key(w, "token");
-    clime_jw_str(w, bytes);
+    clime_jw_put_str(w, "token", bytes);
     clime_chat_answer_logprob(w, bytes, n->logp[i]);
     clime_jw_key(w, "top_logprobs");
     clime_jw_array(w);
@@ -69,8 +63,7 @@ void clime_env_close_choice(struct clime_jw *w, const char *finish, const struct
         write_logprobs(w, numbers);
     else
         clime_jw_null(w);
-    clime_jw_key(w, "finish_reason");
-    clime_jw_strz(w, finish);
+    clime_jw_put_strz(w, "finish_reason", finish);
     clime_jw_close(w);
 }
 
@@ -86,8 +79,7 @@ static void reply_chat(const struct clime_answer *a, const struct clime_env_call
     struct clime_jw w;
     clime_env_open_chat(&w, a, c->turn, "chat.completion", out);
     clime_jw_object(&w);
-    clime_jw_key(&w, "index");
-    clime_jw_int(&w, 0);
+    clime_jw_put_int(&w, "index", 0);
     clime_jw_key(&w, "message");
     clime_chat_answer_write(&w, a);
     clime_env_close_choice(&w, clime_chat_answer_finish(a), logprobs ? &numbers : NULL);
@@ -103,26 +95,19 @@ static void reply_generate(const struct clime_env_call *c, struct clime_buf *out
     struct clime_jw w;
     clime_jw_init(&w, out);
     clime_jw_object(&w);
-    clime_jw_key(&w, "text");
-    clime_jw_str(&w, clime_buf_str(&c->said.text));
+    clime_jw_put_str(&w, "text", clime_buf_str(&c->said.text));
     clime_jw_key(&w, "output_ids");
     clime_jw_array(&w);
     for (int i = 0; i < s->n_response; i++) clime_jw_int(&w, s->ids[s->n_prompt + i]);
     clime_jw_close(&w);
     clime_jw_key(&w, "meta_info");
     clime_jw_object(&w);
-    clime_jw_key(&w, "id");
-    clime_jw_strz(&w, c->rid);
-    clime_jw_key(&w, "finish_reason");
-    clime_jw_raw(&w, clime_str_of(s->finish ? s->finish : "null"));
-    clime_jw_key(&w, "turn");
-    clime_jw_int(&w, c->turn);
-    clime_jw_key(&w, "prompt_tokens");
-    clime_jw_int(&w, s->n_prompt);
-    clime_jw_key(&w, "completion_tokens");
-    clime_jw_int(&w, s->n_response);
-    clime_jw_key(&w, "weight_version");
-    clime_jw_strz(&w, c->version_name);
+    clime_jw_put_strz(&w, "id", c->rid);
+    clime_jw_put_raw(&w, "finish_reason", clime_str_of(s->finish ? s->finish : "null"));
+    clime_jw_put_int(&w, "turn", c->turn);
+    clime_jw_put_int(&w, "prompt_tokens", s->n_prompt);
+    clime_jw_put_int(&w, "completion_tokens", s->n_response);
+    clime_jw_put_strz(&w, "weight_version", c->version_name);
     clime_jw_key(&w, "output_token_logprobs");
     clime_jw_array(&w);
     for (int i = 0; i < s->n_response; i++) {
@@ -145,8 +130,7 @@ static void reply_count(const struct clime_env_call *c, bool responses, struct c
         return;
     }
     clime_jw_object(&w);
-    clime_jw_key(&w, "input_tokens");
-    clime_jw_int(&w, c->n_prompt);
+    clime_jw_put_int(&w, "input_tokens", c->n_prompt);
     clime_jw_close(&w);
 }
 

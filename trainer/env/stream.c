@@ -138,8 +138,7 @@ static struct clime_jw open_delta(struct clime_env_stream *s, const struct clime
     struct clime_jw w;
     clime_env_open_chat(&w, a, s->c->turn, "chat.completion.chunk", &s->event);
     clime_jw_object(&w);
-    clime_jw_key(&w, "index");
-    clime_jw_int(&w, 0);
+    clime_jw_put_int(&w, "index", 0);
     clime_jw_key(&w, "delta");
     clime_jw_object(&w);
     return w;
@@ -168,10 +167,8 @@ static void send_delta(struct clime_env_stream *s, struct clime_jw *w, const cha
 static void chat_begin(struct clime_env_stream *s, const struct clime_answer *a, struct clime_buf *out) {
     struct clime_jw w = open_delta(s, a);
     size_t n = s->have.ids.len;
-    clime_jw_key(&w, "role");
-    clime_jw_strz(&w, "assistant");
-    clime_jw_key(&w, "content");
-    clime_jw_str(&w, clime_str_of(""));
+    clime_jw_put_strz(&w, "role", "assistant");
+    clime_jw_put_str(&w, "content", clime_str_of(""));
     s->n_numbers = n; /* they go with the text */
     send_delta(s, &w, NULL, out);
     s->n_numbers = 0;

@@ -280,8 +280,7 @@ void clime_fleet_admit_body(const struct clime_fleet_server *s, struct clime_buf
     clime_buf_init(out, 4096);
     clime_jw_init(&w, out);
     clime_jw_object(&w);
-    clime_jw_key(&w, "url");
-    clime_jw_strz(&w, s->url);
+    clime_jw_put_strz(&w, "url", s->url);
     clime_jw_close(&w);
 }
 

@@ -252,14 +252,9 @@ static void name_packet(void *arg, const struct clime_packet *p) {
     char hex[65];
     clime_packet_hex(p->id, hex);
     clime_jw_object(w);
-    clime_jw_key(w, "version");
-    clime_jw_int(w, p->version);
-    if (p->base >= 0) {
-        clime_jw_key(w, "base");
-        clime_jw_int(w, p->base);
-    }
-    clime_jw_key(w, "id");
-    clime_jw_strz(w, hex);
+    clime_jw_put_int(w, "version", p->version);
+    if (p->base >= 0) clime_jw_put_int(w, "base", p->base);
+    clime_jw_put_strz(w, "id", hex);
     clime_jw_close(w);
 }
 
@@ -269,8 +264,7 @@ void clime_source_body(struct clime_source *s, int64_t version, const char *rela
     clime_buf_init(out, (size_t)1 << 20);
     clime_jw_init(&w, out);
     clime_jw_object(&w);
-    clime_jw_key(&w, "version");
-    clime_jw_int(&w, version);
+    clime_jw_put_int(&w, "version", version);
     clime_jw_key(&w, "packets");
     clime_jw_array(&w);
     clime_shelf_each(s->shelf, name_packet, &w);
@@ -280,10 +274,8 @@ void clime_source_body(struct clime_source *s, int64_t version, const char *rela
     if (relay) clime_jw_strz(&w, relay);
     clime_jw_strz(&w, s->folder ? s->folder : s->url);
     clime_jw_close(&w);
-    clime_jw_key(&w, "timeout");
-    clime_jw_double(&w, (double)timeout_us / 1e6);
-    clime_jw_key(&w, "flush_cache");
-    clime_jw_bool(&w, !keep_kv);
+    clime_jw_put_double(&w, "timeout", (double)timeout_us / 1e6);
+    clime_jw_put_bool(&w, "flush_cache", !keep_kv);
     clime_jw_close(&w);
 }
 

@@ -170,8 +170,7 @@ void clime_fleet_abort(struct clime_fleet *f, const char *prefix) {
     clime_buf_init(&body, 4096);
     clime_jw_init(&w, &body);
     clime_jw_object(&w);
-    clime_jw_key(&w, "rid");
-    clime_jw_strz(&w, prefix);
+    clime_jw_put_strz(&w, "rid", prefix);
     clime_jw_close(&w);
     pthread_mutex_lock(f->lock);
     int n = tell_all(f, NULL, "/abort_request", clime_buf_str(&body), ABORT_TIMEOUT_US, &all);

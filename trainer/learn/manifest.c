@@ -51,10 +51,7 @@ enum clime_err clime_manifest_write(const char *dir, struct clime_jw *w, struct 
     for (int i = 0; i < n; i++) {
         char hex[17];
         if (!err) err = sum_in_hex(dir, names[i]->d_name, hex, e);
-        if (!err) {
-            clime_jw_key(w, names[i]->d_name);
-            clime_jw_strz(w, hex);
-        }
+        if (!err) clime_jw_put_strz(w, names[i]->d_name, hex);
         free(names[i]);
     }
     free(names);

@@ -23,21 +23,18 @@ void clime_metrics_line_begin(struct clime_metrics_line *m, const char *kind, in
     clime_buf_init(&m->text, MAX_LINE);
     clime_jw_init(&m->w, &m->text);
     clime_jw_object(&m->w);
-    clime_jw_key(&m->w, "kind");
-    clime_jw_strz(&m->w, kind);
+    clime_jw_put_strz(&m->w, "kind", kind);
     clime_metrics_line_int(m, "rollout", rollout);
     clime_metrics_line_int(m, "step", step);
 }
 
 void clime_metrics_line_add(struct clime_metrics_line *m, const char *name, double v) {
     if (!isfinite(v)) return;
-    clime_jw_key(&m->w, name);
-    clime_jw_double(&m->w, v);
+    clime_jw_put_double(&m->w, name, v);
 }
 
 void clime_metrics_line_int(struct clime_metrics_line *m, const char *name, int64_t v) {
-    clime_jw_key(&m->w, name);
-    clime_jw_int(&m->w, v);
+    clime_jw_put_int(&m->w, name, v);
 }
 
 const char *clime_metrics_line_end(struct clime_metrics_line *m) {

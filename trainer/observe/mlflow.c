@@ -97,15 +97,10 @@ static enum clime_err tell(struct clime_mlflow *m, const char *path, struct clim
     return rc;
 }
 
-static void put(struct clime_jw *w, const char *key, const char *value) {
-    clime_jw_key(w, key);
-    clime_jw_strz(w, value);
-}
-
 static void put_pair(struct clime_jw *w, const char *key, const char *value) {
     clime_jw_object(w);
-    put(w, "key", key);
-    put(w, "value", value);
+    clime_jw_put_strz(w, "key", key);
+    clime_jw_put_strz(w, "value", value);
     clime_jw_close(w);
 }
 
@@ -117,12 +112,9 @@ static enum clime_err save_state(const struct clime_mlflow *m, struct clime_erro
     clime_buf_init(&b, 1 << 16);
     clime_jw_init(&w, &b);
     clime_jw_object(&w);
-    put(&w, "url", m->o.url);
-    put(&w, "run_id", m->id);
-    for (size_t i = 0; i < KINDS; i++) {
-        clime_jw_key(&w, kinds[i]);
-        clime_jw_int(&w, m->sent[i]);
-    }
+    clime_jw_put_strz(&w, "url", m->o.url);
+    clime_jw_put_strz(&w, "run_id", m->id);
+    for (size_t i = 0; i < KINDS; i++) clime_jw_put_int(&w, kinds[i], m->sent[i]);
     clime_jw_close(&w);
     enum clime_err rc = clime_atomic_save(m->state_path, b.data, b.len, e);
     clime_buf_free(&b);
@@ -175,7 +167,7 @@ static enum clime_err make_experiment(struct clime_mlflow *m, char id[64], struc
     clime_buf_init(&b, MAX_BODY);
     clime_jw_init(&w, &b);
     clime_jw_object(&w);
-    put(&w, "name", m->o.experiment);
+    clime_jw_put_strz(&w, "name", m->o.experiment);
     clime_jw_close(&w);
     enum clime_err rc = call(m, "POST", "experiments/create", clime_buf_str(&b), NULL, &reply, e);
     snprintf(id, 64, "%s", clime_tree_str(clime_tree_get(reply, "experiment_id"), ""));
@@ -191,10 +183,9 @@ static enum clime_err make_run(struct clime_mlflow *m, const char *experiment, s
     clime_buf_init(&b, MAX_BODY);
     clime_jw_init(&w, &b);
     clime_jw_object(&w);
-    put(&w, "experiment_id", experiment);
-    put(&w, "run_name", m->o.run_name ? m->o.run_name : m->folder);
-    clime_jw_key(&w, "start_time");
-    clime_jw_int(&w, clime_wall_us() / 1000);
+    clime_jw_put_strz(&w, "experiment_id", experiment);
+    clime_jw_put_strz(&w, "run_name", m->o.run_name ? m->o.run_name : m->folder);
+    clime_jw_put_int(&w, "start_time", clime_wall_us() / 1000);
     clime_jw_key(&w, "tags");
     clime_jw_array(&w);
     put_pair(&w, "mlflow.source.name", "clime-train");
@@ -218,12 +209,9 @@ static enum clime_err say_status(struct clime_mlflow *m, const char *status, str
     clime_buf_init(&b, MAX_BODY);
     clime_jw_init(&w, &b);
     clime_jw_object(&w);
-    put(&w, "run_id", m->id);
-    put(&w, "status", status ? status : "RUNNING");
-    if (status) {
-        clime_jw_key(&w, "end_time");
-        clime_jw_int(&w, clime_wall_us() / 1000);
-    }
+    clime_jw_put_strz(&w, "run_id", m->id);
+    clime_jw_put_strz(&w, "status", status ? status : "RUNNING");
+    if (status) clime_jw_put_int(&w, "end_time", clime_wall_us() / 1000);
     clime_jw_close(&w);
     enum clime_err rc = tell(m, "runs/update", clime_buf_str(&b), e);
     clime_buf_free(&b);
@@ -245,7 +233,7 @@ static void begin_batch(struct batch *b, const struct clime_mlflow *m, const cha
     clime_buf_init(&b->body, MAX_BODY);
     clime_jw_init(&b->w, &b->body);
     clime_jw_object(&b->w);
-    put(&b->w, "run_id", m->id);
+    clime_jw_put_strz(&b->w, "run_id", m->id);
     clime_jw_key(&b->w, what);
     clime_jw_array(&b->w);
 }
@@ -268,7 +256,7 @@ static void put_key(struct clime_jw *w, struct clime_str name) {
         key[i] = plain ? c : '_';
     }
     key[n] = 0;
-    put(w, "key", key);
+    clime_jw_put_strz(w, "key", key);
 }
 
 static void add_figure(void *arg, struct clime_str kind, struct clime_str name, double v) {
@@ -281,12 +269,9 @@ static void add_figure(void *arg, struct clime_str kind, struct clime_str name, 
     else if (b->n_metrics++ < MOST_METRICS) {
         clime_jw_object(&b->w);
         put_key(&b->w, name);
-        clime_jw_key(&b->w, "value");
-        clime_jw_double(&b->w, v);
-        clime_jw_key(&b->w, "timestamp");
-        clime_jw_int(&b->w, b->at_ms);
-        clime_jw_key(&b->w, "step");
-        clime_jw_int(&b->w, by_step ? b->step : b->rollout > 0 ? b->rollout : 0);
+        clime_jw_put_double(&b->w, "value", v);
+        clime_jw_put_int(&b->w, "timestamp", b->at_ms);
+        clime_jw_put_int(&b->w, "step", by_step ? b->step : b->rollout > 0 ? b->rollout : 0);
         clime_jw_close(&b->w);
     }
 }
@@ -329,7 +314,7 @@ static void put_param(struct clime_jw *w, struct clime_str name, struct clime_js
     snprintf(text, sizeof text, CLIME_STR_FMT, CLIME_STR_ARG(value));
     clime_jw_object(w);
     put_key(w, name);
-    put(w, "value", text);
+    clime_jw_put_strz(w, "value", text);
     clime_jw_close(w);
 }
 

@@ -229,8 +229,7 @@ static void put_reward_type(struct clime_eval_sets *out, const char *usual) {
         clime_buf_init(&b, 4 * MAX_FILE);
         clime_jw_init(&w, &b);
         clime_jw_object(&w);
-        clime_jw_key(&w, "rm_type");
-        clime_jw_strz(&w, s->rm_type);
+        clime_jw_put_strz(&w, "rm_type", s->rm_type);
         clime_jw_close(&w);
         if (s->metadata_overrides && s->metadata_overrides[1] != '}') { /* {a} and {b} to {a,b} */
             b.data[b.len - 1] = ',';

@@ -108,8 +108,7 @@ void clime_rl_options_decide(struct clime_rl_options *o, const char *name, const
     clime_buf_init(&b, 1 << 20);
     clime_jw_init(&w, &b);
     clime_jw_object(&w);
-    clime_jw_key(&w, name);
-    clime_jw_strz(&w, value);
+    clime_jw_put_strz(&w, name, value);
     clime_jw_close(&w);
     size_t len = strlen(o->options_json);
     char *joined = xasprintf("%.*s,%s", (int)(len - 1), o->options_json, b.data + 1); /* {a} and {b} to {a,b} */

@@ -73,11 +73,6 @@ enum clime_err clime_page_control_order(struct clime_page_control *c, const char
     return rc;
 }
 
-static void write_bool(struct clime_jw *w, const char *key, bool value) {
-    clime_jw_key(w, key);
-    clime_jw_bool(w, value);
-}
-
 void clime_page_control_write(struct clime_page_control *c, struct clime_jw *w) {
     pthread_mutex_lock(&c->lock);
     const struct clime_page_orders o = c->orders;
@@ -85,10 +80,10 @@ void clime_page_control_write(struct clime_page_control *c, struct clime_jw *w) 
     pthread_mutex_unlock(&c->lock);
     clime_jw_key(w, "control");
     clime_jw_object(w);
-    write_bool(w, "pause", o.pause);
-    write_bool(w, "checkpoint", o.checkpoint);
-    write_bool(w, "stop", o.stop);
-    write_bool(w, "waiting", waiting);
+    clime_jw_put_bool(w, "pause", o.pause);
+    clime_jw_put_bool(w, "checkpoint", o.checkpoint);
+    clime_jw_put_bool(w, "stop", o.stop);
+    clime_jw_put_bool(w, "waiting", waiting);
     clime_jw_close(w);
 }
 

@@ -73,8 +73,7 @@ static bool write_answer(struct clime_jw *w, const char *key, const struct round
         if (tree && clime_tree_parse(reply.data, reply.len, tree, &e)) *tree = NULL;
     } else {
         clime_jw_null(w);
-        clime_jw_key(w, "error");
-        clime_jw_strz(w, e.msg);
+        clime_jw_put_strz(w, "error", e.msg);
     }
     clime_buf_free(&reply);
     return well;
@@ -88,8 +87,7 @@ static void write_servers(struct clime_jw *w, const struct round *o, const struc
         const char *base = clime_tree_str(clime_tree_get(s, "url"), "");
         snprintf(url, sizeof url, "%s/v1/loads", base);
         clime_jw_object(w);
-        clime_jw_key(w, "url");
-        clime_jw_strz(w, base);
+        clime_jw_put_strz(w, "url", base);
         bool well = write_answer(w, "loads", o, url, NULL);
         snprintf(url, sizeof url, "%s/get_weight_version", base);
         if (well) write_answer(w, "version", o, url, NULL);
@@ -144,8 +142,7 @@ static void write_fleet(struct clime_page *p, struct clime_page_run *r, struct c
     pthread_mutex_unlock(&r->fleet_lock);
     if (mine) renew(p, r);
     pthread_mutex_lock(&r->fleet_lock);
-    clime_jw_key(w, "fleet");
-    clime_jw_raw(w, r->fleet.data ? clime_buf_str(&r->fleet) : clime_str_of("{}"));
+    clime_jw_put_raw(w, "fleet", r->fleet.data ? clime_buf_str(&r->fleet) : clime_str_of("{}"));
     pthread_mutex_unlock(&r->fleet_lock);
 }
 
@@ -156,10 +153,8 @@ static enum clime_err answer_now(struct clime_answer *a, struct clime_error *e) 
     enum clime_err rc = clime_browse_process(a->db, &pid, &ended, e);
     if (!rc) rc = clime_browse_now(a->db, &a->w, e);
     const char *state = rc ? "" : clime_page_state(pid, ended);
-    clime_jw_key(&a->w, "state");
-    clime_jw_strz(&a->w, state);
-    clime_jw_key(&a->w, "now_us");
-    clime_jw_int(&a->w, clime_wall_us());
+    clime_jw_put_strz(&a->w, "state", state);
+    clime_jw_put_int(&a->w, "now_us", clime_wall_us());
     if (!strcmp(state, "running")) write_fleet(a->page, &a->page->runs[a->run], &a->w);
     if (a->run == 0 && a->page->control) clime_page_control_write(a->page->control, &a->w);
     clime_jw_close(&a->w);

@@ -31,10 +31,8 @@ static enum clime_err describe(struct clime_page *p, int i, struct clime_jw *w, 
     bool ended;
     enum clime_err rc = clime_page_acquire(&p->runs[i], &db, e);
     if (rc) return rc;
-    if (!(rc = clime_browse_process(db, &pid, &ended, e)) && !(rc = clime_browse_run(db, w, e))) {
-        clime_jw_key(w, "state");
-        clime_jw_strz(w, clime_page_state(pid, ended));
-    }
+    if (!(rc = clime_browse_process(db, &pid, &ended, e)) && !(rc = clime_browse_run(db, w, e)))
+        clime_jw_put_strz(w, "state", clime_page_state(pid, ended));
     clime_page_release(&p->runs[i], db, rc == CLIME_OK);
     return rc;
 }
@@ -47,21 +45,15 @@ void clime_page_list(struct clime_http_request *rq, void *page) {
     clime_buf_init(&text, CLIME_PAGE_MAX_REPLY);
     clime_jw_init(&w, &text);
     clime_jw_object(&w);
-    clime_jw_key(&w, "now_us");
-    clime_jw_int(&w, clime_wall_us());
+    clime_jw_put_int(&w, "now_us", clime_wall_us());
     clime_jw_key(&w, "runs");
     clime_jw_array(&w);
     for (int i = 0; i < p->n_runs; i++) {
         struct clime_error e = {0};
         clime_jw_object(&w);
-        clime_jw_key(&w, "run");
-        clime_jw_int(&w, i);
-        clime_jw_key(&w, "dir");
-        clime_jw_strz(&w, p->runs[i].dir);
-        if (describe(p, i, &w, &e)) {
-            clime_jw_key(&w, "error");
-            clime_jw_strz(&w, e.msg);
-        }
+        clime_jw_put_int(&w, "run", i);
+        clime_jw_put_strz(&w, "dir", p->runs[i].dir);
+        if (describe(p, i, &w, &e)) clime_jw_put_strz(&w, "error", e.msg);
         clime_jw_close(&w);
     }
     clime_jw_close(&w);

@@ -140,8 +140,7 @@ static enum clime_err answer_answers(struct clime_answer *a, struct clime_error 
         struct clime_buf prompt;
         clime_buf_init(&prompt, CLIME_PAGE_MAX_REPLY);
         clime_tokenizer_decode(t, ids, n, false, &prompt);
-        clime_jw_key(&a->w, "prompt");
-        clime_jw_str(&a->w, clime_buf_str(&prompt));
+        clime_jw_put_str(&a->w, "prompt", clime_buf_str(&prompt));
         clime_buf_free(&prompt);
     }
     clime_jw_close(&a->w);

@@ -80,8 +80,7 @@ static enum clime_err ensure_child(struct clime_command *c, int64_t deadline_us,
 
 static void write_members(struct clime_jw *w, const struct clime_reward_request *q) {
     clime_reward_write_request(w, q);
-    clime_jw_key(w, "metadata");
-    clime_jw_raw(w, q->metadata.len ? q->metadata : clime_str_of("{}"));
+    clime_jw_put_raw(w, "metadata", q->metadata.len ? q->metadata : clime_str_of("{}"));
 }
 
 enum shape { ALONE, GROUP, BATCH };
@@ -92,8 +91,7 @@ static void write_question(struct clime_command *c, const struct clime_reward_re
     struct clime_jw w;
     clime_jw_init(&w, out);
     clime_jw_object(&w);
-    clime_jw_key(&w, "id");
-    clime_jw_int(&w, ++c->id);
+    clime_jw_put_int(&w, "id", ++c->id);
     if (shape == ALONE) {
         write_members(&w, q);
     } else {

@@ -78,14 +78,10 @@ enum clime_err clime_mixture_grade(const struct clime_mixture_part *parts, int n
     clime_buf_init(&object, 1 << 14);
     clime_jw_init(&w, &object);
     clime_jw_object(&w);
-    clime_jw_key(&w, "reward");
-    clime_jw_double(&w, sum);
+    clime_jw_put_double(&w, "reward", sum);
     clime_jw_key(&w, "parts");
     clime_jw_object(&w);
-    for (int i = 0; i < n; i++) {
-        clime_jw_key(&w, parts[i].name);
-        clime_jw_double(&w, value[i]);
-    }
+    for (int i = 0; i < n; i++) clime_jw_put_double(&w, parts[i].name, value[i]);
     clime_jw_close(&w);
     clime_jw_close(&w);
     out->value = sum;

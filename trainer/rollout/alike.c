@@ -38,16 +38,9 @@ static void put_question(const struct clime_sample *s, bool metadata, size_t mos
     clime_buf_init(&json, 1 << 20);
     clime_jw_init(&w, &json);
     clime_jw_object(&w);
-    clime_jw_key(&w, "response");
-    clime_jw_str(&w, end_of(s->response, most));
-    if (s->label) {
-        clime_jw_key(&w, "label");
-        clime_jw_raw(&w, clime_str_of(s->label));
-    }
-    if (metadata && s->metadata) {
-        clime_jw_key(&w, "metadata");
-        clime_jw_raw(&w, clime_str_of(s->metadata));
-    }
+    clime_jw_put_str(&w, "response", end_of(s->response, most));
+    if (s->label) clime_jw_put_raw(&w, "label", clime_str_of(s->label));
+    if (metadata && s->metadata) clime_jw_put_raw(&w, "metadata", clime_str_of(s->metadata));
     clime_jw_close(&w);
     for (size_t i = 0; i < json.len; i++)
         if (json.data[i] == '\'')

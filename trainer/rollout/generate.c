@@ -21,18 +21,11 @@
 static void write_sampling(struct clime_jw *w, const struct clime_request *r) {
     const struct clime_sampling_options *s = r->sampling;
     clime_jw_object(w);
-    clime_jw_key(w, "temperature");
-    clime_jw_double(w, s->temperature);
-    clime_jw_key(w, "top_p");
-    clime_jw_double(w, s->top_p);
-    clime_jw_key(w, "top_k");
-    clime_jw_int(w, s->top_k);
-    clime_jw_key(w, "max_new_tokens");
-    clime_jw_int(w, clime_sampling_room(s, r->sample->n_prompt) - r->sample->n_response);
-    if (s->min_new_tokens) {
-        clime_jw_key(w, "min_new_tokens");
-        clime_jw_int(w, s->min_new_tokens);
-    }
+    clime_jw_put_double(w, "temperature", s->temperature);
+    clime_jw_put_double(w, "top_p", s->top_p);
+    clime_jw_put_int(w, "top_k", s->top_k);
+    clime_jw_put_int(w, "max_new_tokens", clime_sampling_room(s, r->sample->n_prompt) - r->sample->n_response);
+    if (s->min_new_tokens) clime_jw_put_int(w, "min_new_tokens", s->min_new_tokens);
     if (s->stop.n) {
         clime_jw_key(w, "stop");
         clime_jw_array(w);
@@ -45,14 +38,10 @@ static void write_sampling(struct clime_jw *w, const struct clime_request *r) {
         for (int i = 0; i < s->stop_token_ids.n; i++) clime_jw_raw(w, clime_str_of(s->stop_token_ids.items[i]));
         clime_jw_close(w);
     }
-    clime_jw_key(w, "skip_special_tokens");
-    clime_jw_bool(w, s->skip_special_tokens);
-    clime_jw_key(w, "no_stop_trim");
-    clime_jw_bool(w, true);
-    clime_jw_key(w, "spaces_between_special_tokens");
-    clime_jw_bool(w, false);
-    clime_jw_key(w, "sampling_seed");
-    clime_jw_uint(w, r->sample->seed);
+    clime_jw_put_bool(w, "skip_special_tokens", s->skip_special_tokens);
+    clime_jw_put_bool(w, "no_stop_trim", true);
+    clime_jw_put_bool(w, "spaces_between_special_tokens", false);
+    clime_jw_put_uint(w, "sampling_seed", r->sample->seed);
     clime_jw_close(w);
 }
 
@@ -62,26 +51,20 @@ void clime_generate_body(const struct clime_request *r, struct clime_buf *out) {
     snprintf(rid, sizeof rid, "%s.%d", r->rid, r->n_tries);
     clime_jw_init(&w, out);
     clime_jw_object(&w);
-    clime_jw_key(&w, "rid");
-    clime_jw_strz(&w, rid);
+    clime_jw_put_strz(&w, "rid", rid);
     clime_jw_key(&w, "input_ids");
     clime_jw_array(&w);
     for (int i = 0; i < r->sample->n_prompt + r->sample->n_response; i++) clime_jw_int(&w, r->sample->ids[i]);
     clime_jw_close(&w);
     clime_jw_key(&w, "sampling_params");
     write_sampling(&w, r);
-    clime_jw_key(&w, "return_logprob");
-    clime_jw_bool(&w, true);
+    clime_jw_put_bool(&w, "return_logprob", true);
     if (clime_generate_streams(r)) {
-        clime_jw_key(&w, "stream");
-        clime_jw_bool(&w, true);
+        clime_jw_put_bool(&w, "stream", true);
         clime_jw_key(&w, "incremental_streaming_output"); /* an event has what is new, not all again */
         clime_jw_bool(&w, true);
     }
-    if (r->sampling->routing) {
-        clime_jw_key(&w, "return_routing_hashes");
-        clime_jw_bool(&w, true);
-    }
+    if (r->sampling->routing) clime_jw_put_bool(&w, "return_routing_hashes", true);
     clime_jw_close(&w);
 }
 

@@ -49,17 +49,13 @@ void clime_teacher_body(const struct clime_sample *s, struct clime_buf *out) {
     clime_jw_close(&w);
     clime_jw_key(&w, "sampling_params");
     clime_jw_object(&w);
-    clime_jw_key(&w, "temperature");
-    clime_jw_int(&w, 0);
-    clime_jw_key(&w, "max_new_tokens");
-    clime_jw_int(&w, 0);
-    clime_jw_key(&w, "skip_special_tokens");
-    clime_jw_bool(&w, false);
+    clime_jw_put_int(&w, "temperature", 0);
+    clime_jw_put_int(&w, "max_new_tokens", 0);
+    clime_jw_put_bool(&w, "skip_special_tokens", false);
     clime_jw_close(&w);
-    clime_jw_key(&w, "return_logprob");
-    clime_jw_bool(&w, true);
-    clime_jw_key(&w, "logprob_start_len");
-    clime_jw_int(&w, s->n_prompt > 0 ? s->n_prompt - 1 : 0); /* the entry at the start itself may be null */
+    clime_jw_put_bool(&w, "return_logprob", true);
+    clime_jw_put_int(&w, "logprob_start_len",
+                     s->n_prompt > 0 ? s->n_prompt - 1 : 0); /* the entry at the start itself may be null */
     clime_jw_close(&w);
 }
 

@@ -34,17 +34,12 @@ static void test_structure(void **state) {
     clime_jw_close(&w);
     clime_jw_key(&w, "b\"");
     clime_jw_object(&w);
-    clime_jw_key(&w, "t");
-    clime_jw_bool(&w, true);
-    clime_jw_key(&w, "r");
-    clime_jw_raw(&w, clime_str_of("[1, 2]"));
+    clime_jw_put_bool(&w, "t", true);
+    clime_jw_put_raw(&w, "r", clime_str_of("[1, 2]"));
     clime_jw_close(&w);
-    clime_jw_key(&w, "f");
-    clime_jw_float(&w, -0.5f);
-    clime_jw_key(&w, "n");
-    clime_jw_double(&w, NAN);
-    clime_jw_key(&w, "i");
-    clime_jw_float(&w, -INFINITY);
+    clime_jw_put_float(&w, "f", -0.5f);
+    clime_jw_put_double(&w, "n", NAN);
+    clime_jw_put_float(&w, "i", -INFINITY);
     clime_jw_close(&w);
     assert_string_equal(b.data, "{\"a\":[-9223372036854775808,18446744073709551615,[],{},null],"
                                 "\"b\\\"\":{\"t\":true,\"r\":[1, 2]},\"f\":-0.5,\"n\":null,\"i\":null}");

@@ -248,8 +248,7 @@ static void countdown_row(const struct cJSON *r) {
     clime_buf_init(&b, 1 << 12);
     clime_jw_init(&w, &b);
     clime_jw_object(&w);
-    clime_jw_key(&w, "target");
-    clime_jw_double(&w, clime_tree_num(clime_tree_get(r, "target"), 0));
+    clime_jw_put_double(&w, "target", clime_tree_num(clime_tree_get(r, "target"), 0));
     clime_jw_key(&w, "numbers");
     clime_jw_array(&w);
     for (const struct cJSON *x = clime_tree_first(clime_tree_get(r, "numbers")); x; x = clime_tree_next(x))

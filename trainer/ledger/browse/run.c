@@ -82,8 +82,7 @@ enum clime_err clime_browse_events(struct clime_db *db, const char *kind, int64_
     clime_jw_array(w);
     for (; clime_db_row(q); n++) {
         clime_jw_object(w);
-        clime_jw_key(w, "id");
-        clime_jw_int(w, last = clime_db_get_int(q));
+        clime_jw_put_int(w, "id", last = clime_db_get_int(q));
         clime_row_members(q, w);
         clime_jw_close(w);
     }

@@ -129,8 +129,7 @@ static enum clime_err window(struct list *l, int64_t low, int64_t high, struct c
     }
     for (; !rc && clime_db_row(q); l->n++) {
         clime_jw_object(l->w);
-        clime_jw_key(l->w, "id");
-        clime_jw_int(l->w, l->last_id = clime_db_get_int(q));
+        clime_jw_put_int(l->w, "id", l->last_id = clime_db_get_int(q));
         clime_row_members(q, l->w);
         rc = write_words(l, e);
         clime_jw_close(l->w);
@@ -190,18 +189,13 @@ enum clime_err clime_browse_samples(struct clime_db *db, const struct clime_brow
     clime_jw_key(w, "next");
     if (l.n == f->limit || !complete) {
         clime_jw_object(w);
-        clime_jw_key(w, "id");
-        clime_jw_int(w, l.last_id);
-        if (by_value) {
-            clime_jw_key(w, "value");
-            clime_jw_double(w, l.last_value);
-        }
+        clime_jw_put_int(w, "id", l.last_id);
+        if (by_value) clime_jw_put_double(w, "value", l.last_value);
         clime_jw_close(w);
     } else {
         clime_jw_null(w);
     }
-    clime_jw_key(w, "complete");
-    clime_jw_bool(w, complete);
+    clime_jw_put_bool(w, "complete", complete);
     clime_jw_close(w);
     free(pattern);
     return rc;

@@ -213,10 +213,8 @@ static enum clime_err answer_object(struct clime_reward *out, bool correct, cons
     clime_buf_init(&b, 8 * CLIME_REWARD_MAX_TEXT);
     clime_jw_init(&w, &b);
     clime_jw_object(&w);
-    clime_jw_key(&w, "score");
-    clime_jw_double(&w, correct ? 1.0 : -1.0);
-    clime_jw_key(&w, "acc");
-    clime_jw_bool(&w, correct);
+    clime_jw_put_double(&w, "score", correct ? 1.0 : -1.0);
+    clime_jw_put_bool(&w, "acc", correct);
     clime_jw_key(&w, "pred");
     if (pred)
         clime_jw_str(&w, *pred);
