@@ -71,8 +71,7 @@ static enum clime_err parse(int argc, char **argv, struct options *o, struct cli
         {"health-check-timeout", CLIME_OPT_DOUBLE, &o->probe_timeout, "5", "S", "longest probe", 0.01, 600},
         {"health-suspect-after", CLIME_OPT_DOUBLE, &o->suspect_after, "3", "S",
          "a worker whose probe is open for so long, and that has sent nothing else while another has, is asked "
-         "nothing, "
-         "and streams that can go on elsewhere do; until it says something (0: never)",
+         "nothing, and streams that can go on elsewhere do; until it says something (0: never)",
          0, 600},
         {"health-failure-threshold", CLIME_OPT_INT, &o->fail_threshold, "3", "N",
          "failures in a row that take a worker out", 1, 1000},

@@ -192,8 +192,7 @@ static int run_rows(struct sft_options *o, struct clime_opt *t, int n) {
         {"metrics", CLIME_OPT_STRING, &o->run.metrics, NULL, "FILE", "write a JSON object a step: loss, grad_norm, lr"},
         {"run", CLIME_OPT_STRING, &r->run, NULL, "DIR",
          "run folder: ledger.db, metrics.jsonl, checkpoints/. The same command on it goes on where it ended, to the "
-         "same "
-         "bits; without it nothing but the trained model is kept"},
+         "same bits; without it nothing but the trained model is kept"},
         {"save-interval", CLIME_OPT_INT, &r->save_interval, "200", "N", "a checkpoint every N steps and at the end", 1,
          0},
         {"keep-checkpoints", CLIME_OPT_INT, &r->keep_checkpoints, "2", "N", "the newest N stay; 0: all", 0, 0},

@@ -133,8 +133,7 @@ int clime_rl_learning_rows(struct clime_rl_options *o, struct clime_opt *t, stru
         {"balance-data", B, &o->pack.balance, NULL, NULL, "no effect: packs go to the ranks in their order"},
         {"recompute-granularity", C, &o->recompute_granularity, "none", "none|selective|full",
          "to save memory, compute again in the backward pass: selective = norms, rotation and SwiGLU, while the "
-         "outputs "
-         "of products and attention are kept; full = whole layers. The bits of the gradients are the same"},
+         "outputs of products and attention are kept; full = whole layers. The bits of the gradients are the same"},
         {"optimizer-cpu-offload", B, &l->optimizer_cpu_offload, NULL, NULL,
          "on a GPU: master weights and moments in host memory, updated by the CPU to the same bits"},
         {"device", S, &o->device, "auto", "NAME", "auto, cpu or cuda; also for the servers", .first = true},
@@ -163,8 +162,7 @@ int clime_rl_learning_rows(struct clime_rl_options *o, struct clime_opt *t, stru
          "servers give their KV memory back while the trainer trains"},
         {"update-weight-transport", C, &o->transport, "auto", "auto|http|ipc|nccl|pull",
          "how weights travel to other servers; auto: copied on the device on the trainer's GPU, nccl on another GPU of "
-         "this "
-         "host, else http; pull: servers fetch what changed, from each other and the trainer"},
+         "this host, else http; pull: servers fetch what changed, from each other and the trainer"},
         {"update-weight-host", S, &o->pull_host, "127.0.0.1", "HOST",
          "pull: address that the trainer hands weights out at, as the servers reach it"},
         {"update-weight-disk-dir", S, &o->disk_dir, NULL, "DIR",

@@ -28,23 +28,20 @@ int clime_rl_sample_rows(struct clime_rl_options *o, struct clime_opt *t, struct
          "checkpoints of every Nth rollout stay too; 0: none of them", 0, 0},
         {"keep-rollouts", I, &o->keep_rollouts, "0", "N",
          "the ledger keeps tokens, log-probabilities and text of the last N rollouts, and what a resume needs; of "
-         "older "
-         "ones only the figures, so --replay cannot repeat the run. 0: of all",
+         "older ones only the figures, so --replay cannot repeat the run. 0: of all",
          0, 0},
         {"save-hf", S, &o->save_hf, NULL, "DIR",
          "Hugging Face folder at every checkpoint, {rollout_id} replaced; default: only at the end, hf/ of the run "
          "folder"},
         {"no-save-optim", B, &o->no_save_optim, NULL, NULL,
          "write no checkpoints, which hold the optimizer's state, only Hugging Face folders; a restart runs every step "
-         "of "
-         "the record again from the initial weights, to the same bits"},
+         "of the record again from the initial weights, to the same bits"},
         {"gap-must-be-zero", B, &o->gap_must_be_zero, NULL, NULL,
          "end the run where a log-probability of the server's is not the trainer's own number, with the token's place; "
          "else it is an alarm and a count in the report"},
         {"replay", S, &o->replay, NULL, "RUN",
          "train on the stored samples of another run folder, step by step as recorded, generating nothing; with the "
-         "options "
-         "of that run and a run folder of its own. Every loss, gradient norm and SHA-256 must be the same"},
+         "options of that run and a run folder of its own. Every loss, gradient norm and SHA-256 must be the same"},
         {"replay-generate", B, &o->replay_generate, NULL, NULL,
          "with --replay: also generate the samples again, up to where other weights went on with them; ids and "
          "log-probabilities must be the recorded bits"},
@@ -65,8 +62,7 @@ int clime_rl_sample_rows(struct clime_rl_options *o, struct clime_opt *t, struct
          "address of the page; it has no key: on another one than loopback whoever reaches it reads the run"},
         {"page-control", B, &o->page_control, NULL, NULL,
          "the page may pause the run between rollouts, have it write a checkpoint, and stop it: for who has the key, "
-         "which "
-         "the printed address ends in"},
+         "which the printed address ends in"},
         {"use-tensorboard", B, &o->use_tensorboard, NULL, NULL, "write the metrics to a TensorBoard event file too"},
         {"tb-dir", S, &o->tb_dir, NULL, "DIR",
          "its folder; default: $TENSORBOARD_DIR, else tensorboard/ in the run folder"},
@@ -107,8 +103,7 @@ int clime_rl_sample_rows(struct clime_rl_options *o, struct clime_opt *t, struct
          -1},
         {"over-sampling-batch-size", I, &o->over_sampling_batch_size, NULL, "N",
          "prompts submitted at a time, at least the rollout batch size; what is left when the rollout is full is "
-         "stopped. "
-         "Default: with a filter the rollout batch size, else only what is missing",
+         "stopped. Default: with a filter the rollout batch size, else only what is missing",
          0, -1},
         {"dynamic-sampling-filter-path", S, &o->dynamic_sampling_filter, NULL, "NAME",
          "drop groups: check_reward_nonzero_std or check_reward_nonzero_std_with_fallback (of a dotted path the last "
@@ -116,9 +111,7 @@ int clime_rl_sample_rows(struct clime_rl_options *o, struct clime_opt *t, struct
          .first = true},
         {"rollout-sample-filter-path", S, &o->sample_filter, NULL, "FILE",
          "a shared library (trainer/plugin/plugin.h) whose `sample_filter` says which samples of a full rollout are "
-         "not "
-         "trained "
-         "on"},
+         "not trained on"},
         {"accept-order", C, &o->accept_order, "arrival", "arrival|prompt",
          "which groups make a rollout where more are submitted than it needs: the first to be complete (the choice is "
          "recorded), or the first of the dataset (the same in every run of the seed)"},
@@ -160,8 +153,7 @@ int clime_rl_sample_rows(struct clime_rl_options *o, struct clime_opt *t, struct
          "leave special tokens out of the text that is graded and stored"},
         {"custom-generate-function-path", S, &o->custom_generate, NULL, "FILE",
          "a shared library (trainer/plugin/plugin.h) whose `generate` makes each sample, with any number of turns; the "
-         "limits "
-         "--environment-max-turns and --environment-lease-timeout are its too"},
+         "limits --environment-max-turns and --environment-lease-timeout are its too"},
         {"environment", B, &o->environment, NULL, NULL,
          "samples are made by environments, programs that lease tasks at the trainer's HTTP interface and talk to the "
          "policy through it (openapi/trainer.yaml)"},
@@ -197,9 +189,7 @@ int clime_rl_sample_rows(struct clime_rl_options *o, struct clime_opt *t, struct
         {"rm-url", S, &o->rm_url, NULL, "URL", "for rm-type remote_rm"},
         {"custom-rm-path", S, &o->custom_rm, NULL, "FILE",
          "a shared library (trainer/plugin/plugin.h) whose `reward` rewards every sample, whatever --rm-type and "
-         "metadata "
-         "say; "
-         "with --rm-type custom:0.5,... as that part of a sum"},
+         "metadata say; with --rm-type custom:0.5,... as that part of a sum"},
         {"group-rm", B, &o->group_rm, NULL, NULL,
          "a command, URL or library gets all answers of a group at once; other types grade one by one"},
         {"rm-timeout", D, &o->rm_timeout, "30", "SECONDS", "deadline of one reward", 0.001, 0},
@@ -215,8 +205,7 @@ int clime_rl_sample_rows(struct clime_rl_options *o, struct clime_opt *t, struct
          "--eval-prompt-data"},
         {"keep-best", S, &o->keep_best, NULL, "SET",
          "the weights with the highest score of this evaluation set so far are kept in DIR/best of the run folder, as "
-         "a "
-         "Hugging Face folder"},
+         "a Hugging Face folder"},
         {"eval-versions", S, &o->eval_versions, NULL, "RUN",
          "for clime-train eval: evaluate --hf-checkpoint and then every checkpoint of this run folder"},
         {"skip-eval-before-train", B, &o->skip_eval_before_train, NULL, NULL, "no evaluation of the initial weights"},
