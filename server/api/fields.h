@@ -28,7 +28,7 @@ extern const char CLIME_FIELD_INERT[];
 
 struct clime_fields {
     const char *where;                     /* for messages */
-    const struct clime_field *rows[2];     /* not read; each ends with name == NULL */
+    const struct clime_field *rows[3];     /* not read; the first row decides. Each ends with name == NULL */
     const struct clime_members *read[3];   /* read by the parser */
     const struct clime_members *elsewhere; /* read, but inside `elsewhere_name` */
     const char *elsewhere_name;
@@ -44,6 +44,6 @@ extern const struct clime_field clime_fields_generate[];  /* /generate, beside s
 extern const struct clime_field clime_fields_text[];      /* /tokenize, /apply_template, /detokenize */
 extern const struct clime_field clime_fields_responses[]; /* /v1/responses */
 extern const struct clime_field clime_fields_messages[];  /* /v1/messages */
-extern const struct clime_field clime_fields_openai[];    /* both OpenAI endpoints, beside sampling parameters */
+extern const struct clime_field clime_fields_openai[];    /* all that speak of messages, beside sampling ones */
 
 #endif

@@ -84,6 +84,7 @@ const struct clime_field clime_fields_text[] = {
     {"mm_processor_kwargs", NULL}, {"media_io_kwargs", NULL}, {NULL, NULL},
 };
 
+/* Beside the endpoints' own; those of Responses and Messages have theirs before these. */
 const struct clime_field clime_fields_openai[] = {
     {"prompt", NULL}, /* what the one endpoint reads, the other does not have */
     {"messages", NULL},
@@ -159,6 +160,8 @@ const struct clime_field clime_fields_responses[] = {
     {"client_metadata", INERT},
     {"max_tool_calls", INERT}, /* of tools that OpenAI's servers run */
     {"stream_options", INERT}, /* include_obfuscation: nothing is padded */
+    {"response_format", NULL}, /* text.format is it */
+    {"return_token_ids", NULL},
     {NULL, NULL},
 };
 
@@ -172,5 +175,7 @@ const struct clime_field clime_fields_messages[] = {
     {"service_tier", INERT},
     {"speed", "\"standard\""},
     {"betas", INERT},
+    {"response_format", NULL}, /* output_config.format is it */
+    {"return_token_ids", NULL},
     {NULL, NULL},
 };

@@ -150,8 +150,8 @@ void clime_handle_is_sleeping(struct clime_http_request *rq, void *context) {
 
 /* ---- requests, cache, version -------------------------------------------------------------------------------- */
 
-/* {"request_ids": null | [ids]}: null, or no such member, means all, and an empty list nobody. Returns how many outputs
- * were meant, or -1. */
+/* {"request_ids": null | [ids]}: null, or no such member, means all, and an empty list nobody. An id is a
+ * whole one, as vLLM's are: "1" does not mean "10". Returns how many outputs were meant, or -1. */
 static int mark_requests(struct clime_server *s, struct clime_http_request *rq, struct clime_error *e) {
     struct clime_str key, id, body = clime_http_body(rq);
     struct clime_json j;
@@ -167,7 +167,7 @@ static int mark_requests(struct clime_server *s, struct clime_http_request *rq, 
         }
         named = true;
         for (clime_json_array(&j); clime_json_item(&j) && clime_json_string(&j, &id);)
-            if (id.len > 0) n += clime_job_table_mark(&s->jobs, &id);
+            if (id.len > 0) n += clime_job_table_mark_request(&s->jobs, id);
     }
     bool ok = clime_json_end(&j);
     clime_arena_free(&a);

@@ -63,7 +63,7 @@ static const struct clime_field others[] = {
     {NULL, NULL},
 };
 static const struct clime_fields fields = {.where = "/inference/v1/generate",
-                                           .rows = {others},
+                                           .rows = {others, clime_fields_generate},
                                            .read = {&members},
                                            .elsewhere = &clime_sampling_members,
                                            .elsewhere_name = "sampling_params"};

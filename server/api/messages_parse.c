@@ -97,7 +97,7 @@ static const struct clime_member rows[] = {
 };
 static const struct clime_members members = {rows, CLIME_COUNT(rows)};
 static const struct clime_fields fields = {.where = "/v1/messages",
-                                           .rows = {clime_fields_messages, clime_fields_sampling},
+                                           .rows = {clime_fields_messages, clime_fields_openai, clime_fields_sampling},
                                            .read = {&members, &clime_sampling_members}};
 
 static bool read_stop(struct clime_json *j, struct clime_sampling_params *p) {

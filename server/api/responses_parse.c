@@ -107,7 +107,7 @@ static const struct clime_member rows[] = {
 };
 static const struct clime_members members = {rows, CLIME_COUNT(rows)};
 static const struct clime_fields fields = {.where = "/v1/responses",
-                                           .rows = {clime_fields_responses, clime_fields_sampling},
+                                           .rows = {clime_fields_responses, clime_fields_openai, clime_fields_sampling},
                                            .read = {&members, &clime_sampling_members}};
 
 static void read_body(struct clime_generation *gen, struct clime_responses_request *q, struct clime_error *e) {

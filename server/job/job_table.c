@@ -56,17 +56,41 @@ void clime_job_table_remove(struct clime_job_table *t, struct clime_job *j) {
     pthread_mutex_unlock(&t->lock);
 }
 
-int clime_job_table_mark(struct clime_job_table *t, const struct clime_str *prefix) {
+static bool begins(struct clime_str rid, struct clime_str prefix) {
+    return rid.len >= prefix.len && memcmp(rid.ptr, prefix.ptr, prefix.len) == 0;
+}
+
+/* rid is `of`, or _ and digits follow. */
+static bool is_of_request(struct clime_str rid, struct clime_str of) {
+    if (!begins(rid, of)) return false;
+    const char *rest = rid.ptr + of.len;
+    size_t n = rid.len - of.len;
+    if (n == 0) return true;
+    if (n == 1 || rest[0] != '_') return false;
+    for (size_t i = 1; i < n; i++)
+        if (rest[i] < '0' || rest[i] > '9') return false;
+    return true;
+}
+
+static int mark(struct clime_job_table *t, bool (*meant)(struct clime_str rid, struct clime_str by),
+                struct clime_str by) {
     int n = 0;
     pthread_mutex_lock(&t->lock);
     for (struct clime_job *j = t->first; j; j = j->next_in_table) {
         for (int i = 0; i < j->n_outs; i++) {
-            struct clime_str rid = j->outs[i].rid;
-            if (prefix && (rid.len < prefix->len || memcmp(rid.ptr, prefix->ptr, prefix->len) != 0)) continue;
+            if (!meant(j->outs[i].rid, by)) continue;
             atomic_store(&j->outs[i].unwanted, true);
             n++;
         }
     }
     pthread_mutex_unlock(&t->lock);
     return n;
+}
+
+int clime_job_table_mark(struct clime_job_table *t, const struct clime_str *prefix) {
+    return mark(t, begins, prefix ? *prefix : (struct clime_str){"", 0});
+}
+
+int clime_job_table_mark_request(struct clime_job_table *t, struct clime_str rid) {
+    return mark(t, is_of_request, rid);
 }

@@ -19,4 +19,7 @@ void clime_job_table_remove(struct clime_job_table *t, struct clime_job *j);
 /* Marks the outputs whose id begins with prefix as unwanted (all of them when prefix is NULL); returns how many. */
 int clime_job_table_mark(struct clime_job_table *t, const struct clime_str *prefix);
 
+/* The same of one request: those that have its id, or were numbered from it (rid_0, rid_1, ...). */
+int clime_job_table_mark_request(struct clime_job_table *t, struct clime_str rid);
+
 #endif

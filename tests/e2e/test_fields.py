@@ -28,6 +28,9 @@ CHAT = {"messages": [{"role": "user", "content": "Once"}], "max_tokens": 2}
 TEXT = {"prompt": "Once", "max_tokens": 2}
 NATIVE = {"text": "Once", "sampling_params": {"max_new_tokens": 2}}
 
+EVERYWHERE = (("/v1/chat/completions", CHAT), ("/v1/completions", TEXT),
+              ("/v1/responses", {"input": "Once", "max_output_tokens": 2}), ("/v1/messages", CHAT))  # fmt: skip
+
 UNSUPPORTED = {
     "guided_whitespace_pattern": " *", "bad_words": ["a"],
     "use_beam_search": True, "length_penalty": 2.0, "custom_params": {"a": 1}, "logits_processors": ["x"],
@@ -37,9 +40,20 @@ UNSUPPORTED = {
 
 @pytest.mark.parametrize("name", UNSUPPORTED)
 def test_a_known_field_without_support_is_refused_by_name(s, name):
-    for path, body in (("/v1/chat/completions", CHAT), ("/v1/completions", TEXT)):
+    for path, body in EVERYWHERE:
         message = s.json(path, body | {name: UNSUPPORTED[name]}, 400)["message"]
         assert name in message and "not supported" in message
+
+
+def test_the_newer_endpoints_refuse_what_the_older_do(s):
+    """And what belongs to another: its client would take free text for JSON, or a plain model for its adapter."""
+    for path, body in EVERYWHERE[2:]:
+        for name, value in (("input_embeds", [[1.0]]), ("best_of", 2), ("echo", True), ("audio", {"voice": "x"}), ("return_token_ids", True),
+                            ("response_format", {"type": "json_object"}), ("response_format", {"type": "text"})):  # fmt: skip
+            message = s.json(path, body | {name: value}, 400)["message"]
+            assert name in message and "not supported" in message
+    message = s.json("/inference/v1/generate", {"token_ids": [1], "lora_path": "x"}, 400)["message"]
+    assert "lora_path is not supported" in message
 
 
 @pytest.mark.parametrize(
@@ -63,7 +77,7 @@ def test_the_neutral_value_of_a_field_without_support_is_fine(s):
         "use_beam_search": False, "length_penalty": 1.0, "bad_words": [], "structured_outputs": {}, "lora_path": "",
         "spaces_between_special_tokens": True, "detokenize": True, "best_of": 1, "user": "me", "metadata": {"a": 1},
         "store": False, "service_tier": "auto", "priority": 0, "parallel_tool_calls": True}  # fmt: skip
-    for path, body in (("/v1/chat/completions", CHAT), ("/v1/completions", TEXT)):
+    for path, body in EVERYWHERE:
         s.json(path, body | neutral)
     s.json("/generate", NATIVE | {"image_data": None, "return_hidden_states": False, "lora_path": [None],
                                   "log_metrics": True, "priority": None, "background": False})  # fmt: skip

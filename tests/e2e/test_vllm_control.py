@@ -320,8 +320,13 @@ def test_aborts_and_versions(s):
     first = frozen_one(s, rid="one")
     held = Request(s, 2, rid="two")
     until(lambda: waiting(s))
+    for part in ("t", "tw", "on", "two_", "_0"):  # ids are whole: request 1 is not request 10
+        assert s.json("/abort_requests", {"request_ids": [part]}) == {"status": "aborted", "aborted": 0}
     assert s.json("/abort_requests", {"request_ids": ["two"]}) == {"status": "aborted", "aborted": 1}
     assert held.result()["meta_info"]["finish_reason"]["type"] == "abort"
+    batch = Request(s, 2, rid="three", input_ids=[[5], [6]])
+    until(lambda: s.json("/abort_requests", {"request_ids": ["three"]})["aborted"] == 2)
+    assert [r["meta_info"]["finish_reason"]["type"] for r in batch.result()] == ["abort", "abort"]
     assert s.json("/update_weight_version", {"new_version": "renamed"})["new_version"] == "renamed"
     assert s.get("/weight_info").json() == {"weight_version": "renamed"} and version(s) == "renamed"
     s.json("/resume", {})
