@@ -282,8 +282,12 @@ static void experts_backward(struct clime_train *t, int l, const struct clime_ba
     struct clime_dev *d = m->dev;
     const int T = b->T;
     if (clime_train_travels(t, l, &layer)) {
-        const struct clime_travel_rows rows = clime_rows_travel(T, a);
-        clime_travel_backward(t->travel, &layer, &rows, t->dres, a[CLIME_ACT_WEIGHTS], t->dh, t->dweights);
+        struct clime_travel_rows rows[CLIME_CUTS_MAX];
+        for (int i = 0; i < t->n_cuts; i++) {
+            const struct clime_layer_act cut = clime_layer_cut(m, a, i, T / t->n_cuts);
+            rows[i] = clime_rows_travel(T / t->n_cuts, cut.at);
+        }
+        clime_travel_backward(t->travel, &layer, rows, t->dres, a[CLIME_ACT_WEIGHTS], t->dh, t->dweights);
     } else {
         expert_rows_backward(t, T, w, a);
     }
@@ -303,8 +307,9 @@ static void experts_backward(struct clime_train *t, int l, const struct clime_ba
 static void others_backward(struct clime_train *t, int l) {
     struct clime_travel_layer layer;
     const struct clime_layer_act a = clime_train_act(t, l);
-    const struct clime_travel_rows none = clime_rows_travel(0, a.at);
-    if (clime_train_travels(t, l, &layer)) clime_travel_backward(t->travel, &layer, &none, NULL, NULL, t->dh, NULL);
+    struct clime_travel_rows none[CLIME_CUTS_MAX];
+    for (int i = 0; i < t->n_cuts; i++) none[i] = clime_rows_travel(0, a.at);
+    if (clime_train_travels(t, l, &layer)) clime_travel_backward(t->travel, &layer, none, NULL, NULL, t->dh, NULL);
 }
 
 static void experts_again(struct clime_train *t, int l, const struct clime_batch *b, void *const *a) {

@@ -109,15 +109,15 @@ static void whole_experts(struct clime_model *m, int T, const int *w, void *cons
 }
 
 /* The same of a trainer's experts that stay with their rank: rows go there, and come home. */
-static void travelling_rows(struct clime_model *m, int l, const struct clime_batch *b, void *const *a) {
+static void travelling_rows(struct clime_model *m, int l, int cut, const struct clime_batch *b, void *const *a) {
     const struct clime_travel_layer layer = clime_layer_travel(m, l);
     const struct clime_travel_rows rows = clime_rows_travel(b->T, a);
-    clime_travel_forward(b->travel, &layer, &rows);
+    clime_travel_forward(b->travel, &layer, cut, &rows);
 }
 
 /* down_norm = sum over the chosen experts e of weight_e expert_out_e, plus the shared one's. Every rank chooses alike
- * and adds its columns. */
-static void experts_of_rows(struct clime_model *m, int l, const struct clime_batch *b, void *const *a) {
+ * and adds its columns. cut: of the batch's, which b is. */
+static void experts_of_rows(struct clime_model *m, int l, int cut, const struct clime_batch *b, void *const *a) {
     const struct clime_ops *ops = m->ops;
     const struct clime_router *r = &m->cfg.router;
     const int *w = m->layout.layer[l].w;
@@ -131,7 +131,7 @@ static void experts_of_rows(struct clime_model *m, int l, const struct clime_bat
     ops->permute(d, T, r, a[CLIME_ACT_CHOSEN], a[CLIME_ACT_START], a[CLIME_ACT_FROM], a[CLIME_ACT_AT]);
     if (b->travel && b->again) return;
     if (b->travel)
-        travelling_rows(m, l, b, a);
+        travelling_rows(m, l, cut, b, a);
     else
         (m->ranks.whole_experts ? whole_experts : rows_of_experts)(m, T, w, a);
     ops->combine(d, T, D / m->ranks.n, r->k, a[CLIME_ACT_AT], a[CLIME_ACT_WEIGHTS], a[CLIME_ACT_EXPERT_OUT],
@@ -145,14 +145,14 @@ static void experts_of_rows(struct clime_model *m, int l, const struct clime_bat
 static void experts(struct clime_model *m, int l, const struct clime_batch *b, void *const *a) {
     struct clime_batch cut = *b;
     if (b->cuts <= 1) {
-        experts_of_rows(m, l, b, a);
+        experts_of_rows(m, l, 0, b, a);
         return;
     }
     cut.T = b->T / b->cuts;
     for (int i = 0; i < b->cuts; i++) {
         const struct clime_layer_act act = clime_layer_cut(m, a, i, cut.T);
         if (b->routing) cut.routing = b->routing + i * cut.T;
-        experts_of_rows(m, l, &cut, act.at);
+        experts_of_rows(m, l, i, &cut, act.at);
     }
 }
 

@@ -144,13 +144,14 @@ static int most_seqs(const struct clime_train *t) { /* those that fill a batch u
     return t->o.max_seqs + (t->o.rows.cuts > 1 ? t->o.rows.cuts : 0);
 }
 
-/* Of the largest tensor as the kernels see it, and of what may lie behind it (the norms of heads). */
+/* Of the largest tensor as the kernels see it that has a gradient here, and of what may lie behind it (the norms of
+ * heads). */
 static void plan_cut_sums(struct clime_train *t) {
     const struct clime_layout *l = &t->m->layout;
     size_t n = 0, most = 0;
     for (int i = 0; i < l->n_slices; i++) {
         n = (l->slices[i].joined ? n : 0) + (size_t)l->slices[i].n;
-        if (n > most) most = n;
+        if (n > most && t->at[i] >= 0) most = n;
     }
     t->cut_sum = (struct clime_cut_sum){t->m->ops, t->m->dev, .n = t->n_cuts};
     t->cut_sum.room = clime_cut_room(most) + clime_cut_room(widest_norm(&t->m->cfg));
@@ -184,10 +185,9 @@ static void open_travel(struct clime_train *t) {
     const struct clime_ring *r = m->ring;
     struct clime_stay s;
     if (!r || !r->experts) return;
-    CHECK(t->o.rows.cuts == 1);
     t->travel = xcalloc(1, sizeof *t->travel);
     clime_travel_init(t->travel, m->ops, m->dev, &m->cfg.router, m->cfg.D, m->cfg.F_expert, r->who.experts,
-                      r->who.rank % r->who.experts, r->links);
+                      r->who.rank % r->who.experts, t->n_cuts, r->links);
     for (int i = 0; i < m->cfg.L * CLIME_STAYS; i++) { /* their gradients are made there alone */
         if (!clime_layout_stays(&m->layout, i / CLIME_STAYS, i % CLIME_STAYS, r->who, &s)) continue;
         for (int k = s.row; k == s.row || (k < m->layout.n_slices && m->layout.slices[k].joined); k++) t->at[k] = -1;
@@ -247,7 +247,7 @@ static void plan_train(struct clime_train *t) {
     clime_plan_add(p, "dv", back * T * KV * dt, &t->dv);
     clime_plan_add(p, "dqkv", back * T * (c->latent.R ? H * latent_width(c) : Q + 2 * KV) * dt, &t->dqkv);
     if (t->context) clime_context_plan(t->context, t->max_rows, back, p);
-    if (t->travel) clime_travel_plan(t->travel, c->L, t->max_rows, back, p);
+    if (t->travel) clime_travel_plan(t->travel, c->L, t->max_rows / t->n_cuts, back, p);
     t->sizes.activations = clime_plan_bytes(p) - t->sizes.gradients;
 
     clime_plan_add(p, "loss rows", R * 4, (void **)&t->rows);
@@ -522,7 +522,8 @@ void clime_train_ask_layers(struct clime_train *t) {
         const struct clime_layer_act a = clime_train_act(t, l);
         const struct clime_travel_rows none = clime_rows_travel(0, a.at);
         clime_ring_layer(t->m, l, layer_after(t->m, l));
-        if (clime_train_travels(t, l, &layer)) clime_travel_forward(t->travel, &layer, &none);
+        if (!clime_train_travels(t, l, &layer)) continue;
+        for (int i = 0; i < t->n_cuts; i++) clime_travel_forward(t->travel, &layer, i, &none);
     }
 }
 

@@ -17,10 +17,19 @@ static int wide(const struct clime_travel *t) {
 }
 
 void clime_travel_init(struct clime_travel *t, const struct clime_ops *ops, struct clime_dev *dev,
-                       const struct clime_router *router, int D, int F, int n, int me, struct clime_links *links) {
-    CHECK(router->E % n == 0 && (n & (n - 1)) == 0);
-    *t = (struct clime_travel){
-        .ops = ops, .dev = dev, .links = links, .n = n, .me = me, .E = router->E, .k = router->k, .D = D, .F = F};
+                       const struct clime_router *router, int D, int F, int n, int me, int cuts,
+                       struct clime_links *links) {
+    CHECK(router->E % n == 0 && (n & (n - 1)) == 0 && n * cuts <= 1 << (CLIME_TRAVEL_LEVELS - 1));
+    *t = (struct clime_travel){.ops = ops,
+                               .dev = dev,
+                               .links = links,
+                               .n = n,
+                               .me = me,
+                               .cuts = cuts,
+                               .E = router->E,
+                               .k = router->k,
+                               .D = D,
+                               .F = F};
 }
 
 /* Of gate and up first, then of down. */
@@ -31,8 +40,8 @@ static size_t down_at(const struct clime_travel *t) {
 
 void clime_travel_plan(struct clime_travel *t, int n_layers, int max_rows, bool backward, struct clime_plan *p) {
     const size_t R = (size_t)max_rows * (size_t)t->k, D = (size_t)t->D, F = (size_t)t->F, dt = width(t),
-                 E = (size_t)t->E, n = (size_t)t->n, back = backward ? 1 : 0;
-    t->starts = xcalloc((size_t)n_layers * n * (E + 1), sizeof *t->starts);
+                 E = (size_t)t->E, n = (size_t)t->n, cuts = (size_t)t->cuts, back = backward ? 1 : 0;
+    t->starts = xcalloc((size_t)n_layers * cuts * n * (E + 1), sizeof *t->starts);
     t->room = down_at(t) + E / n * F * D;
     clime_plan_add(p, "starts of ranks", n * (E + 1) * sizeof *t->all_starts, (void **)&t->all_starts);
     clime_plan_add(p, "start here", (E / n + 1) * sizeof *t->start, (void **)&t->start);
@@ -40,11 +49,11 @@ void clime_travel_plan(struct clime_travel *t, int n_layers, int max_rows, bool 
     clime_plan_add(p, "h of experts", R * F * dt, &t->h);
     clime_plan_add(p, "rows of others", back * R * D * dt, &t->x);
     clime_plan_add(p, "gradients of others' rows", back * R * D * dt, &t->dy);
-    clime_plan_add(p, "weights in places", back * R * sizeof(float), (void **)&t->weights);
-    clime_plan_add(p, "dweights in places", back * R * sizeof(float), (void **)&t->dweights);
+    clime_plan_add(p, "weights in places", back * cuts * R * sizeof(float), (void **)&t->weights);
+    clime_plan_add(p, "dweights in places", back * cuts * R * sizeof(float), (void **)&t->dweights);
     clime_plan_add(p, "weights of others", back * R * sizeof(float), (void **)&t->at_weights);
     clime_plan_add(p, "dweights of others", back * R * sizeof(float), (void **)&t->at_dweights);
-    for (int i = 0; i == 0 || 1 << (i - 1) < t->n; i++)
+    for (int i = 0; i == 0 || 1 << (i - 1) < t->n * t->cuts; i++)
         clime_plan_add(p, "gradients of packs", back * t->room * sizeof(float), (void **)&t->level[i]);
 }
 
@@ -55,8 +64,9 @@ void clime_travel_free(struct clime_travel *t) {
 
 /* ---- who sends what -------------------------------------------------------------------------------------------- */
 
-static int32_t *starts_of(const struct clime_travel *t, int layer, int rank) {
-    return t->starts + ((size_t)layer * (size_t)t->n + (size_t)rank) * ((size_t)t->E + 1);
+static int32_t *starts_of(const struct clime_travel *t, int layer, int cut, int rank) {
+    return t->starts +
+           (((size_t)layer * (size_t)t->cuts + (size_t)cut) * (size_t)t->n + (size_t)rank) * ((size_t)t->E + 1);
 }
 
 /* Where one of these ranks is in the group. */
@@ -68,8 +78,8 @@ static void failed(struct clime_travel *t, const struct clime_error *e) {
     t->error = *e;
 }
 
-/* Every rank's starts of the layer come to all, and to the host. */
-static void share_starts(struct clime_travel *t, int layer, const struct clime_travel_rows *rows) {
+/* Every rank's starts of the layer's cut come to all, and to the host. */
+static void share_starts(struct clime_travel *t, int layer, int cut, const struct clime_travel_rows *rows) {
     const size_t n = (size_t)t->E + 1, each = n * sizeof *t->all_starts;
     int32_t *own = t->all_starts + (size_t)t->me * n;
     struct clime_move sends[CLIME_GROUP_MAX], receives[CLIME_GROUP_MAX];
@@ -87,22 +97,22 @@ static void share_starts(struct clime_travel *t, int layer, const struct clime_t
         clime_links_exchange(t->links, "counting the rows of experts", sends, t->n - 1, receives, t->n - 1, &e))
         failed(t, &e);
     if (t->error.code) /* nothing travels any more */
-        memset(starts_of(t, layer, 0), 0, (size_t)t->n * each);
+        memset(starts_of(t, layer, cut, 0), 0, (size_t)t->n * each);
     else
-        t->ops->copy_out(t->dev, starts_of(t, layer, 0), t->all_starts, (size_t)t->n * each);
+        t->ops->copy_out(t->dev, starts_of(t, layer, cut, 0), t->all_starts, (size_t)t->n * each);
 }
 
 struct turn {
-    int other;    /* the rank whose pack is here; it has this one's */
+    int other;    /* the rank whose cut is here; it has this one's */
     size_t lo, n; /* this rank's rows that chose the other's experts: places [lo, lo + n) */
     size_t here;  /* the other's that chose experts of this rank */
 };
 
-/* The pack's starts of the experts here come to t->start. */
-static struct turn begin_turn(struct clime_travel *t, int layer, int i) {
+/* The cut's starts of the experts here come to t->start. */
+static struct turn begin_turn(struct clime_travel *t, int layer, int cut, int i) {
     const int each = t->E / t->n, other = t->me ^ i;
-    const int32_t *mine = starts_of(t, layer, t->me) + other * each,
-                  *theirs = starts_of(t, layer, other) + t->me * each;
+    const int32_t *mine = starts_of(t, layer, cut, t->me) + other * each,
+                  *theirs = starts_of(t, layer, cut, other) + t->me * each;
     int32_t start[CLIME_MAX_EXPERTS + 1];
     for (int e = 0; e <= each; e++) start[e] = theirs[e] - theirs[0];
     t->ops->copy_in(t->dev, t->start, start, ((size_t)each + 1) * sizeof *start);
@@ -128,25 +138,25 @@ static void exchange(struct clime_travel *t, const char *what, const struct turn
         failed(t, &e);
 }
 
-static void *row(const struct clime_travel *t, void *x, size_t i) {
-    return (char *)x + i * (size_t)t->D * width(t);
+static void *row(const struct clime_travel *t, const void *x, size_t i) {
+    return (char *)(uintptr_t)x + i * (size_t)t->D * width(t);
 }
 
 /* ---- forward ---------------------------------------------------------------------------------------------------- */
 
-/* h = swiglu(gu = gate|up(x)) of the pack at hand. */
+/* h = swiglu(gu = gate|up(x)) of the cut at hand. */
 static void first_half(struct clime_travel *t, const struct clime_travel_layer *l, int R, const void *x) {
     t->ops->grouped_gemm(t->dev, R, t->start, x, l->gu, t->gu);
     t->ops->swiglu(t->dev, R, t->F, t->gu, t->h);
 }
 
-void clime_travel_forward(struct clime_travel *t, const struct clime_travel_layer *l,
+void clime_travel_forward(struct clime_travel *t, const struct clime_travel_layer *l, int cut,
                           const struct clime_travel_rows *rows) {
     const size_t bytes = (size_t)t->D * width(t);
-    share_starts(t, l->number, rows);
+    share_starts(t, l->number, cut, rows);
     if (rows->T) t->ops->gather(t->dev, rows->T * t->k, t->D, rows->from, rows->x, rows->places);
     for (int i = 0; i < t->n; i++) {
-        const struct turn at = begin_turn(t, l->number, i);
+        const struct turn at = begin_turn(t, l->number, cut, i);
         void *own = row(t, rows->places, at.lo), *x = i ? rows->room : own;
         if (i) exchange(t, "taking rows to experts", &at, at.n, at.here, 1, &(struct cargo){own, x, bytes});
         if (at.here) {
@@ -159,15 +169,15 @@ void clime_travel_forward(struct clime_travel *t, const struct clime_travel_laye
 
 /* ---- backward --------------------------------------------------------------------------------------------------- */
 
-/* The balanced tree over packs: what waits at each level for its other half; buffers go from hand to hand. */
+/* The balanced tree over cuts: what waits at each level for its other half; buffers go from hand to hand. */
 struct tree {
     float *waits[CLIME_TRAVEL_LEVELS], *idle[CLIME_TRAVEL_LEVELS];
     int n_idle;
 };
 
-/* The gradients of turn i's pack are made, NULL = it has none: they end all trees of which it is the last. Returns the
+/* The gradients of the i-th cut are made, NULL = it has none: they end all trees of which it is the last. Returns the
  * sum of all where it is the very last. */
-static float *add_pack(struct clime_travel *t, struct tree *tree, int i, float *made) {
+static float *add_cut(struct clime_travel *t, struct tree *tree, int i, float *made) {
     int level = 0;
     for (; i >> level & 1; level++) {
         float *left = tree->waits[level];
@@ -182,9 +192,9 @@ static float *add_pack(struct clime_travel *t, struct tree *tree, int i, float *
     return made;
 }
 
-/* The gradients of the pack at hand: of its rows x, over dy; of its weights; of the experts, to made. */
-static void pack_backward(struct clime_travel *t, const struct clime_travel_layer *l, int R, const void *x, void *dy,
-                          const float *weights, void *dh, float *dweights, float *made) {
+/* The gradients of the cut at hand: of its rows x, over dy; of its weights; of the experts, to made. */
+static void cut_backward(struct clime_travel *t, const struct clime_travel_layer *l, int R, const void *x, void *dy,
+                         const float *weights, void *dh, float *dweights, float *made) {
     const struct clime_ops *ops = t->ops;
     struct clime_dev *d = t->dev;
     first_half(t, l, R, x);
@@ -197,7 +207,7 @@ static void pack_backward(struct clime_travel *t, const struct clime_travel_laye
     ops->grouped_dx(d, R, t->start, t->gu, l->gu, dy);                                    /* dx = , over dy */
 }
 
-/* To where the layer's gradients are; zeros where no pack has chosen any of these experts. */
+/* To where the layer's gradients are; zeros where no row has chosen any of these experts. */
 static void give(struct clime_travel *t, const float *from, float *to, size_t n) {
     if (!to) return;
     if (from)
@@ -206,38 +216,55 @@ static void give(struct clime_travel *t, const float *from, float *to, size_t n)
         t->ops->zero(t->dev, to, n * sizeof *to);
 }
 
+/* This rank's rows of a cut, the gradients of what came of them and their weights, in their places. */
+static void place_rows(struct clime_travel *t, const struct clime_travel_rows *rows, const void *dres,
+                       const float *weights, float *placed) {
+    const int R = rows->T * t->k;
+    t->ops->gather(t->dev, R, t->D, rows->from, rows->x, rows->room);
+    t->ops->gather(t->dev, R, t->D, rows->from, dres, rows->places);
+    t->ops->scatter(t->dev, R, R, wide(t), rows->at, weights, placed);
+}
+
+/* Turn i of a cut: another rank's rows here, this one's there. placed, dplaced: weights of this one's by places, and
+ * their gradients. Returns those of the experts here, in memory of the tree's; NULL where no row has come. */
+static float *cut_turn(struct clime_travel *t, const struct clime_travel_layer *l, const struct clime_travel_rows *rows,
+                       int cut, int i, float *placed, float *dplaced, void *dh, struct tree *tree) {
+    const size_t bytes = (size_t)t->D * width(t);
+    const struct turn at = begin_turn(t, l->number, cut, i);
+    void *own_x = row(t, rows->room, at.lo), *own_dy = row(t, rows->places, at.lo), *x = i ? t->x : own_x,
+         *dy = i ? t->dy : own_dy;
+    float *w = i ? t->at_weights : placed + at.lo, *dw = i ? t->at_dweights : dplaced + at.lo, *made = NULL;
+    if (i)
+        exchange(t, "taking gradients to experts", &at, at.n, at.here, 3,
+                 (struct cargo[]){{own_x, x, bytes}, {own_dy, dy, bytes}, {placed + at.lo, w, sizeof *w}});
+    if (at.here) {
+        made = tree->idle[--tree->n_idle];
+        cut_backward(t, l, (int)at.here, x, dy, w, dh, dw, made);
+    }
+    if (i)
+        exchange(t, "bringing gradients home", &at, at.here, at.n, 2,
+                 (struct cargo[]){{dy, own_dy, bytes}, {dw, dplaced + at.lo, sizeof *dw}});
+    return made;
+}
+
 void clime_travel_backward(struct clime_travel *t, const struct clime_travel_layer *l,
                            const struct clime_travel_rows *rows, const void *dres, const float *weights, void *dh,
                            float *dweights) {
-    const struct clime_ops *ops = t->ops;
-    const size_t bytes = (size_t)t->D * width(t), each = (size_t)(t->E / t->n) * (size_t)t->F * (size_t)t->D;
-    const int R = rows->T * t->k;
+    const size_t each = (size_t)(t->E / t->n) * (size_t)t->F * (size_t)t->D;
+    const size_t T = (size_t)rows->T, R = T * (size_t)t->k;
     struct tree tree = {0};
     float *sum = NULL;
     for (int i = 0; i < CLIME_TRAVEL_LEVELS && t->level[i]; i++) tree.idle[tree.n_idle++] = t->level[i];
-    if (R) {
-        ops->gather(t->dev, R, t->D, rows->from, rows->x, rows->room);
-        ops->gather(t->dev, R, t->D, rows->from, dres, rows->places);
-        ops->scatter(t->dev, R, R, wide(t), rows->at, weights, t->weights);
-    }
-    for (int i = 0; i < t->n; i++) {
-        const struct turn at = begin_turn(t, l->number, i);
-        void *own_x = row(t, rows->room, at.lo), *own_dy = row(t, rows->places, at.lo), *x = i ? t->x : own_x,
-             *dy = i ? t->dy : own_dy;
-        float *w = i ? t->at_weights : t->weights + at.lo, *dw = i ? t->at_dweights : t->dweights + at.lo, *made = NULL;
-        if (i)
-            exchange(t, "taking gradients to experts", &at, at.n, at.here, 3,
-                     (struct cargo[]){{own_x, x, bytes}, {own_dy, dy, bytes}, {t->weights + at.lo, w, sizeof *w}});
-        if (at.here) {
-            made = tree.idle[--tree.n_idle];
-            pack_backward(t, l, (int)at.here, x, dy, w, dh, dw, made);
+    for (int c = 0; c < t->cuts && R; c++)
+        place_rows(t, &rows[c], row(t, dres, (size_t)c * T), weights + (size_t)c * R, t->weights + (size_t)c * R);
+    for (int i = 0; i < t->n; i++)
+        for (int c = 0; c < t->cuts; c++) {
+            const size_t at = (size_t)c * R;
+            float *made = cut_turn(t, l, &rows[c], c, i, t->weights + at, t->dweights + at, dh, &tree);
+            sum = add_cut(t, &tree, i * t->cuts + c, made);
         }
-        sum = add_pack(t, &tree, i, made);
-        if (i)
-            exchange(t, "bringing gradients home", &at, at.here, at.n, 2,
-                     (struct cargo[]){{dy, own_dy, bytes}, {dw, t->dweights + at.lo, sizeof *dw}});
-    }
     give(t, sum, l->d_gu, 2 * each);
     give(t, sum ? sum + down_at(t) : NULL, l->d_down, each);
-    if (R) ops->gather(t->dev, R, wide(t), rows->at, t->dweights, dweights);
+    for (int c = 0; c < t->cuts && R; c++)
+        t->ops->gather(t->dev, (int)R, wide(t), rows[c].at, t->dweights + (size_t)c * R, dweights + (size_t)c * R);
 }

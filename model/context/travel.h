@@ -13,9 +13,12 @@
  * be on the pack's own rank, so its bits are the same. Turns bring the packs in an order in which neighbours follow
  * each other, so that their dW are added as a balanced tree with a buffer for each of its levels.
  *
- * How many rows go where the routers decide: the host waits for that once a layer in the forward pass, and remembers it
- * for the backward pass. Nothing that an expert makes of a row is kept for the backward pass, whatever the level of
- * recomputing: it would be up to N packs'. The rows come once more, and gate and up are made again.
+ * Where packs are cut (model/backward.h), a rank's cut is what a pack is here: its rows are sorted by themselves, and
+ * its dW is a leaf of that tree. A rank with several gives one after the other, in every turn.
+ *
+ * How many rows go where the routers decide: the host waits for that once a layer and cut in the forward pass, and
+ * remembers it for the backward pass. Nothing that an expert makes of a row is kept for the backward pass, whatever the
+ * level of recomputing: it would be up to N packs'. The rows come once more, and gate and up are made again.
  *
  * Owned by a training context (model/backward.h); main thread. An exchange that fails is remembered in `error`, after
  * which nothing more is exchanged and what is computed means nothing.
@@ -33,15 +36,16 @@ struct clime_travel {
     struct clime_dev *dev;
     struct clime_links *links; /* borrowed; NULL: only sizes are wanted */
     int n, me;                 /* those ranks, a power of two that divides E, and which of them this one is */
+    int cuts;                  /* of a rank's rows, a power of two; 1: its pack is whole */
     int E, k, D, F;            /* F of an expert */
-    int32_t *starts;           /* host: [layers][n][E + 1] of the last forward pass: where each expert's rows begin */
-    int32_t *all_starts;       /* device: [n][E + 1] of a layer */
-    int32_t *start;            /* device: [E / n + 1] of the pack at hand, from 0 */
-    void *gu, *h;              /* [max_rows * k, 2F], [.., F] of the pack at hand */
+    int32_t *starts;     /* host: [layers][cuts][n][E + 1] of the last forward pass: where each expert's rows begin */
+    int32_t *all_starts; /* device: [n][E + 1] of a layer's cut */
+    int32_t *start;      /* device: [E / n + 1] of the cut at hand, from 0 */
+    void *gu, *h;        /* [R, 2F], [R, F] of the cut at hand; R = k times the most rows of one */
     /* of the backward pass: */
-    void *x, *dy;                    /* [max_rows * k, D] another rank's rows, and gradients of what came of them */
-    float *weights, *dweights;       /* [max_rows * k] by places, of this rank's pack; */
-    float *at_weights, *at_dweights; /* of another's */
+    void *x, *dy;                    /* [R, D] another rank's rows, and gradients of what came of them */
+    float *weights, *dweights;       /* [cuts * R] by places, of this rank's rows, cut by cut; */
+    float *at_weights, *at_dweights; /* [R] of another's */
     size_t room;                     /* elements of the gradients of a layer's experts, as many as are here */
     float *level[CLIME_TRAVEL_LEVELS];
     struct clime_error error;
@@ -54,27 +58,31 @@ struct clime_travel_layer {
     float *d_gu, *d_down;                 /* their gradients, = ; NULL: frozen */
 };
 
-/* A rank's pack in a layer, device arrays as ops->permute makes them. T = 0: it has none, and nothing else counts. */
+/* A cut of a rank's rows in a layer, device arrays as ops->permute makes them. T = 0: it has none, and nothing else
+ * counts. */
 struct clime_travel_rows {
     int T;
     const int32_t *start, *from, *at;
-    const void *x;       /* [T, D] what the router read */
-    void *places, *room; /* [max_rows * k, D] each: what is of the places, in their order; room for other rows */
+    const void *x; /* [T, D] what the router read */
+    void *places;  /* [T * k, D] what is of the places, in their order */
+    void *room;    /* forward: [R, D] for other rows; backward: [T * k, D] */
 };
 
 void clime_travel_init(struct clime_travel *t, const struct clime_ops *ops, struct clime_dev *dev,
-                       const struct clime_router *router, int D, int F, int n, int me, struct clime_links *links);
-/* Adds what packs of up to max_rows rows take. */
+                       const struct clime_router *router, int D, int F, int n, int me, int cuts,
+                       struct clime_links *links);
+/* Adds what cuts of up to max_rows rows take. */
 void clime_travel_plan(struct clime_travel *t, int n_layers, int max_rows, bool backward, struct clime_plan *p);
 void clime_travel_free(struct clime_travel *t); /* zero is fine */
 
-/* rows->places = what the experts make of rows->x, in their places: grouped_gemm(swiglu(grouped_gemm(x))). */
-void clime_travel_forward(struct clime_travel *t, const struct clime_travel_layer *l,
+/* Of a cut, each in its turn: rows->places = what the experts make of rows->x, in their places:
+ * grouped_gemm(swiglu(grouped_gemm(x))). */
+void clime_travel_forward(struct clime_travel *t, const struct clime_travel_layer *l, int cut,
                           const struct clime_travel_rows *rows);
 
-/* Back through it and through the sum of its rows with weights[T, k]: dres[T, D] is the gradient of that sum.
- * rows->places = gradients of x in their places, dweights[T, k] = , and the gradients of all packs' rows of the layer's
- * experts here. dh: room for [max_rows * k, F]. */
+/* Back through all cuts rows[cuts], of as many rows each, and through the sum of their rows with weights[cuts * T, k]:
+ * dres[cuts * T, D] is the gradient of that sum. places = gradients of x in their places, dweights[cuts * T, k] = , and
+ * the gradients of all ranks' rows of the layer's experts here. dh: room for [R, F]. */
 void clime_travel_backward(struct clime_travel *t, const struct clime_travel_layer *l,
                            const struct clime_travel_rows *rows, const void *dres, const float *weights, void *dh,
                            float *dweights);

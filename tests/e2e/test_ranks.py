@@ -192,17 +192,18 @@ def test_a_killed_rank_that_shares_micro_batches(d):
 
 @pytest.fixture(scope="module")
 def of_experts(d):
-    """What is different in runs of a model with experts; such a run of one rank."""
+    """What is different in runs of a model with experts, whose micro-batches are cut; such a run of one rank."""
     subprocess.run([TRAIN, "init", d / "experts", *"--family qwen3_moe --hidden-size 64 --intermediate-size 192 --num-hidden-layers 3 "
                     "--num-experts 8 --num-experts-per-tok 2 --moe-intermediate-size 64 --num-attention-heads 2 --num-key-value-heads 1 "
                     "--head-dim 64 --max-position-embeddings 64".split()], check=True, capture_output=True, timeout=LIMIT)  # fmt: skip
-    change = {"hf_checkpoint": d / "experts"}
+    change = {"hf_checkpoint": d / "experts", "context_parallel_size": 4}
     done = subprocess.run(words(d, "alone-experts", 1, **change), capture_output=True, text=True, timeout=2 * LIMIT)
     assert done.returncode == 0, done.stderr[-2000:]
     return change
 
 
 def test_a_killed_rank_with_experts_of_its_own(d, of_experts):
+    """Of two that share micro-batches: others wait for its rows in attention and behind the router."""
     kill_a_rank(d, "alone-experts", "killed-experts", 4, 2, 4, expert_model_parallel_size=2, **of_experts)
     for ranks, over in ((4, 4), (2, 1)):  # what it has saved is theirs too
         done = subprocess.run(words(d, "killed-experts", ranks, expert_model_parallel_size=over, **of_experts), capture_output=True,

@@ -1,5 +1,5 @@
 """Experts that stay with their rank (--expert-model-parallel-size) on two GPUs of one host, through the real programs: the
-SHA-256 of one GPU for every family, and through losses. With a shape, so many layers of it: the speed and memory of experts
+SHA-256 of one GPU for every family, also where the GPUs share micro-batches, and through losses. With a shape, so many layers of it: the speed and memory of experts
 that are gathered and of experts that stay; `skewed`: that alone, of routers that choose the first rank's experts for every row.
 
     python3 tests/gpu/experts_stay.py [BUILD] [qwen3-30b-a3b LAYERS [skewed]]    (default: build, and no speed)
@@ -38,13 +38,15 @@ def bits(root):
     def words(name, model, n, *more):
         return sft(root, model, "data", name, n, *small, *more)
 
-    stay = ("--expert-model-parallel-size", 2)
+    stay, share = ("--expert-model-parallel-size", 2), ("--context-parallel-size", 2)
     ways = {f"{m}-{w}": (finish, root, f"{m}-{w}", words(f"{m}-{w}", m, n, *more)) for m in FAMILIES
             for w, n, *more in (("alone", 1), ("stay", 2, *stay), ("full", 2, *stay, "--recompute-granularity", "full"))}  # fmt: skip
     also = {"offload": ("--optimizer-cpu-offload",)} | ({"nccl": ("--rank-transport", "nccl")} if ON_GPUS else {})
     ways |= {f"qwen3_moe-{w}": (finish, root, f"qwen3_moe-{w}", words(f"qwen3_moe-{w}", "qwen3_moe", 2, *stay, *more)) for w, more in also.items()}
-    shas = at_once(**ways)
-    for m in FAMILIES:
+    shared = {f"shared-{m}-{w}": (finish, root, f"shared-{m}-{w}", words(f"shared-{m}-{w}", m, n, *share, *more)) for m in FAMILIES
+              for w, n, *more in (("alone", 1), ("stay", 2, *stay), ("full", 2, *stay, "--recompute-granularity", "full"))}  # fmt: skip
+    shas = at_once(**ways) | at_once(**shared)
+    for m in (*FAMILIES, *(f"shared-{m}" for m in FAMILIES)):
         same(m, {k: v for k, v in shas.items() if k.startswith(m)})
 
     run = lambda name, n, *more: words(name, "qwen3_moe", n, *more)

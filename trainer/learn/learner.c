@@ -138,11 +138,6 @@ static enum clime_err check_experts(const struct clime_learner *l, struct clime_
     int most = o->n_ranks;
     if (!c->router.E)
         return clime_fail(e, CLIME_ERR_INPUT, "--expert-model-parallel-size %d: %s has no experts", n, c->architecture);
-    if (o->context_parallel > 1)
-        return clime_fail(e, CLIME_ERR_INPUT,
-                          "--expert-model-parallel-size %d: with --context-parallel-size %d every rank must have all "
-                          "experts (1)",
-                          n, o->context_parallel);
     while (c->router.E % most) most /= 2;
     if (most % n)
         return clime_fail(e, CLIME_ERR_INPUT,
@@ -311,24 +306,27 @@ int clime_learner_lost_rank(const struct clime_learner *l, enum clime_err *code)
 /* What experts that stay take, and why it is not more: a part of the plan's gradients and activations. */
 static void describe_experts(const struct clime_learner *l, struct clime_buf *out) {
     const struct clime_config *c = &l->model->cfg;
-    const int n = l->opts.expert_parallel;
-    const size_t slots = l->max_rows * (size_t)c->router.k, width = clime_dtype_bytes(clime_model_dt(l->model));
+    const int n = l->opts.expert_parallel, cuts = l->opts.context_parallel;
+    const int share = clime_lanes_share(l->opts.gradient_lanes, cuts, l->opts.n_ranks);
+    const size_t rows = (l->max_rows + (size_t)cuts - 1) / (size_t)cuts, slots = rows * (size_t)c->router.k,
+                 width = clime_dtype_bytes(clime_model_dt(l->model));
     const size_t experts = 3 * (size_t)(c->router.E / n) * (size_t)c->F_expert * (size_t)c->D * sizeof(float);
     const int same = l->opts.n_ranks / n;
     char shared[80] = "";
     int levels = 1;
-    while (1 << (levels - 1) < n) levels++;
+    while (1 << (levels - 1) < n * (cuts / share)) levels++;
     if (same > 1)
         snprintf(shared, sizeof shared, " (1/%d of these two, since %d ranks have the same experts)", same, same);
     clime_buf_printf(
         out,
         "  expert parallel: each rank has %d of the %d experts of a layer, with their gradients, master "
-        "weights and moments%s; rows of %d neighbours travel to them, the micro-batches one after another, "
+        "weights and moments%s; rows of %d neighbours travel to them, the %s one after another, "
         "so there is room for one whose rows all choose this rank's: %zu rows x %d experts x (4 x %d + 3 x %d) numbers "
         "= "
-        "%.3f GiB, and for a layer's gradients of %d micro-batches, %.3f GiB; nothing of experts is kept "
+        "%.3f GiB, and for a layer's gradients of %d of them, %.3f GiB; nothing of experts is kept "
         "for the backward pass, which makes gate and up again\n",
-        c->router.E / n, c->router.E, shared, n, l->max_rows, c->router.k, c->D, c->F_expert,
+        c->router.E / n, c->router.E, shared, n, cuts > 1 ? "cuts of micro-batches" : "micro-batches", rows,
+        c->router.k, c->D, c->F_expert,
         (double)(slots * (4 * (size_t)c->D + 3 * (size_t)c->F_expert) * width) / (1 << 30), levels,
         (double)((size_t)levels * experts) / (1 << 30));
 }

@@ -58,6 +58,40 @@ static void same_weights_wherever_experts_are(void **state) {
     }
 }
 
+/* Packs whose rows are cut, and experts that stay: what is a pack's above is a cut's, of which ranks have one or
+ * several, of a pack that they share or of their own. The cuts decide the weights, and not which ranks have what. Packs
+ * of five sequences and of one; turns in which ranks have none; rounds of several turns. */
+static void same_weights_wherever_experts_and_cuts_are(void **state) {
+    static const char *const names[] = {"qwen3_moe", "glm4_moe", "deepseek_v3", "moonlight"};
+    static const struct {
+        int cuts, lanes, tokens;
+        struct way ways[4];
+    } cases[] = {{4, 4, 100, {{2, 2}, {4, 2}, {4, 4}, {4, 1}}}, {2, 8, 25, {{2, 2}, {4, 4}, {8, 2}, {8, 4}}}};
+    (void)state;
+    for (int i = 0; i < 4 * (int)CLIME_COUNT(names); i++) {
+        const char *name = names[i / 4], *dtype = i % 2 ? "f32" : "bf16";
+        const int n = i / 2 % 2;
+        char alone[65], uncut[65], hex[65];
+        struct clime_learner_options o = ranks_of(name, dtype, 1, 1);
+        o.gradient_lanes = cases[n].lanes;
+        pack_tokens = cases[n].tokens;
+        train(&o, uncut);
+        o.context_parallel = cases[n].cuts;
+        train(&o, alone);
+        if (i % 2) assert_string_not_equal(alone, uncut); /* another order of sums; bf16 may round it away */
+        for (size_t k = 0; k < CLIME_COUNT(cases[n].ways); k++) {
+            o.n_ranks = cases[n].ways[k].ranks;
+            o.expert_parallel = cases[n].ways[k].over;
+            o.recompute = (enum clime_recompute)(((size_t)i + k) % 3);
+            train(&o, hex);
+            if (strcmp(hex, alone) != 0)
+                fail_msg("%s %s, %d cuts, over %d of %d ranks, recompute %d", name, dtype, o.context_parallel,
+                         o.expert_parallel, o.n_ranks, o.recompute);
+        }
+    }
+    pack_tokens = 25;
+}
+
 /* ---- routers that choose as they should ---- */
 
 /* The model's folder with routers' biases, [E] in fp32, made over: those of `high` are beyond all others. */
@@ -165,8 +199,8 @@ static void same_file(const char *a, const char *b, const char *name) {
     for (int i = 0; i < 2; i++) clime_buf_free(&x[i]);
 }
 
-/* The folder does not know with how many ranks experts stayed. Also where they are frozen, in whole or in part, and
- * where the routers are. */
+/* The folder does not know with how many ranks experts stayed, nor how many shared a pack. Also where they are frozen,
+ * in whole or in part, and where the routers are. */
 static void checkpoints_do_not_know_where_experts_are(void **state) {
     static const char *const files[] = {"master.f32", "moment1.f32", "moment2.f32", "state.json"};
     static const char *whole[] = {"layers.1.mlp.experts", "mlp.gate.weight"}, *parts[] = {"up_proj", "experts.3.down"};
@@ -174,10 +208,11 @@ static void checkpoints_do_not_know_where_experts_are(void **state) {
         const char *name, *dtype;
         const char **frozen;
         struct way before, after;
-    } cases[] = {{"qwen3_moe", "bf16", NULL, {4, 4}, {4, 2}},  {"qwen3_moe", "f32", NULL, {2, 2}, {4, 4}},
-                 {"deepseek_v3", "f32", NULL, {4, 2}, {1, 1}}, {"glm4_moe", "bf16", whole, {4, 2}, {2, 1}},
-                 {"glm4_moe", "f32", whole, {2, 2}, {4, 4}},   {"qwen3_moe", "bf16", parts, {4, 2}, {2, 2}},
-                 {"qwen3_moe", "f32", parts, {1, 1}, {4, 4}},  {"deepseek_v3", "bf16", whole, {2, 2}, {4, 2}}};
+        int cuts;
+    } cases[] = {{"qwen3_moe", "bf16", NULL, {4, 4}, {4, 2}},     {"qwen3_moe", "f32", NULL, {2, 2}, {4, 4}, 4},
+                 {"deepseek_v3", "f32", NULL, {4, 2}, {1, 1}, 2}, {"glm4_moe", "bf16", whole, {4, 2}, {2, 1}, 2},
+                 {"glm4_moe", "f32", whole, {2, 2}, {4, 4}},      {"qwen3_moe", "bf16", parts, {4, 2}, {2, 2}, 4},
+                 {"qwen3_moe", "f32", parts, {1, 1}, {4, 4}},     {"deepseek_v3", "bf16", whole, {2, 2}, {4, 2}}};
     char root[] = "/tmp/clime-experts-XXXXXX", first[64], dir[64];
     struct clime_error e;
     (void)state;
@@ -187,6 +222,7 @@ static void checkpoints_do_not_know_where_experts_are(void **state) {
     for (size_t i = 0; i < CLIME_COUNT(cases); i++) {
         struct clime_learner_options o = ranks_of(cases[i].name, cases[i].dtype, 1, 1);
         char alone[65], hex[65];
+        o.context_parallel = cases[i].cuts;
         if (cases[i].frozen) o.freeze = (struct clime_opt_list){cases[i].frozen, 2};
         interrupted(o, (struct way){1, 1}, (struct way){1, 1}, first, alone);
         interrupted(o, cases[i].before, cases[i].after, dir, hex);
@@ -221,10 +257,11 @@ static void what_no_step_changes_does_not_go_out_after_it(void **state) {
 
 static void the_plan_says_what_is_taken(void **state) {
     (void)state;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 8; i++) {
         const int ranks = i & 1 ? 4 : 2;
         struct clime_learner_options o =
             ranks_of(i & 1 ? "deepseek_v3" : "qwen3_moe", i & 2 ? "f32" : "bf16", ranks, 2);
+        o.context_parallel = i & 4 ? 4 : 1;
         struct clime_buf text;
         own_memory = true;
         offered = (size_t)1 << 30;
@@ -234,6 +271,11 @@ static void the_plan_says_what_is_taken(void **state) {
         assert_non_null(strstr(text.data, "each rank has 4 of the 8 experts of a layer"));
         assert_non_null(strstr(text.data, ranks == 4 ? "moments (1/2 of these two, since 2 ranks"
                                                      : "moments; rows of 2 neighbours"));
+        assert_non_null(strstr(text.data, i & 4 ? "the cuts of micro-batches one after another, so there is room for "
+                                                  "one whose rows all choose this rank's: 75 rows"
+                                                : "the micro-batches one after another, so there is room for one whose "
+                                                  "rows all choose this rank's: 300 rows"));
+        assert_non_null(strstr(text.data, i & 4 && ranks == 2 ? "gradients of 3 of them" : "gradients of 2 of them"));
         clime_buf_free(&text);
         start(l);
         assert_int_equal(clime_learner_memory(l, NULL)->need, taken + clime_cpu_ops.links_bytes(ranks));
@@ -273,6 +315,7 @@ static void what_cannot_be_is_refused(void **state) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(same_weights_wherever_experts_are),
+                                       cmocka_unit_test(same_weights_wherever_experts_and_cuts_are),
                                        cmocka_unit_test(same_weights_where_routers_choose_a_few),
                                        cmocka_unit_test(checkpoints_do_not_know_where_experts_are),
                                        cmocka_unit_test(what_no_step_changes_does_not_go_out_after_it),
