@@ -5,6 +5,7 @@
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -76,6 +77,12 @@ char *clime_folder_place(const char *dir) {
     return behind;
 }
 
+/* Of a bind mount too, whose folder is of the same file system as the one above it. */
+static bool is_mount_point(const char *path) {
+    struct statx s;
+    return !statx(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, 0, &s) && (s.stx_attributes & STATX_ATTR_MOUNT_ROOT);
+}
+
 enum clime_err clime_folder_check_place(const char *dir, struct clime_error *e) {
     char *place = clime_folder_place(dir), *tmp = xasprintf("%s.tmp", place), *slash = strrchr(place, '/');
     const char *name = slash ? slash + 1 : place;
@@ -85,6 +92,11 @@ enum clime_err clime_folder_check_place(const char *dir, struct clime_error *e) 
         err = clime_fail(e, CLIME_ERR_INPUT, "%s: the folder is made anew, so give it by its name", dir);
     else if (!lstat(place, &st) && S_ISLNK(st.st_mode))
         err = clime_fail(e, CLIME_ERR_INPUT, "%s is a link to nothing: make the folder that it names", dir);
+    else if (is_mount_point(place))
+        err = clime_fail(e, CLIME_ERR_INPUT,
+                         "%s is a mount point: the folder is made anew, which a mount point cannot be, so name a "
+                         "folder in it",
+                         dir);
     if (!err) err = check_contents(place, e);
     if (!err) err = clime_make_dirs(tmp, e); /* not permissions alone: whether it can be done */
     if (!err) rmdir(tmp);                    /* what a crash left there is removed by the write */
@@ -120,6 +132,10 @@ static bool has(const char *dir, const char *name) {
     return there;
 }
 
+bool clime_folder_has_weights(const char *dir) {
+    return has(dir, "model.safetensors") || has(dir, "model.safetensors.index.json");
+}
+
 /* "org/name", which is how hubs call a model, and no path. */
 static const char *name_on_hub(const char *dir) {
     const char *slash = strchr(dir, '/');
@@ -146,7 +162,7 @@ enum clime_err clime_folder_check(const char *option, const char *dir, int parts
     if ((parts & CLIME_FOLDER_TOKENIZER) && !has(dir, "tokenizer.json") &&
         !(has(dir, "vocab.json") && has(dir, "merges.txt")))
         return missing(option, dir, "no tokenizer.json there, and no vocab.json with merges.txt", e);
-    if ((parts & CLIME_FOLDER_WEIGHTS) && !has(dir, "model.safetensors") && !has(dir, "model.safetensors.index.json"))
+    if ((parts & CLIME_FOLDER_WEIGHTS) && !clime_folder_has_weights(dir))
         return missing(option, dir, "no model.safetensors there, and no model.safetensors.index.json", e);
     return CLIME_OK;
 }

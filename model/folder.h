@@ -15,9 +15,11 @@ enum clime_err clime_folder_write(const char *dir, const char *source_dir, const
  * and more, and takes its place. The caller frees it. */
 char *clime_folder_place(const char *dir);
 
-/* Whether clime_folder_write will find dir new, empty or a model's, where folders can be made: for a program's start,
- * when nothing is lost by a no. Makes the folders above it. */
+/* Whether clime_folder_write will find dir new, empty or a model's, where folders can be made, and no mount point: for
+ * a program's start, when nothing is lost by a no. Makes the folders above it. */
 enum clime_err clime_folder_check_place(const char *dir, struct clime_error *e);
+
+bool clime_folder_has_weights(const char *dir); /* it is a model's already */
 
 enum clime_folder_part { /* what must be there beside config.json; or-ed */
                          CLIME_FOLDER_TOKENIZER = 1,

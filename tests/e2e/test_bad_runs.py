@@ -115,6 +115,10 @@ OPTIONS = [
     ("no run folder", {"run": None}, ["--run"]),
     ("unknown reward", {"rm_type": "vibes"}, ["vibes"]),
     ("reward without its command", {"rm_type": "command"}, ["rm-command"]),
+    ("reward command not there", {"rm_type": "command", "rm_command": "no-such-grader -u"}, ["--rm-command", "no-such-grader"]),
+    ("environment command not there", {"environment_command": "/nowhere/agent", "rollout_max_context_len": 64},
+     ["--environment-command", "/nowhere/agent"]),
+    ("alarm command not there", {"alarm_command": "/dev/null"}, ["--alarm-command", "not executable"]),
     ("server's option", {"server_max_runing_requests": 4}, ["max-running-requests"]),
     ("penalty", {"server_frequency_penalty": 1}, ["frequency-penalty"]),
     ("tensor parallel", {"tensor_model_parallel_size": 2}, ["tensor-model-parallel-size"]),
@@ -212,6 +216,11 @@ def test_folders_that_cannot_be_written(d, tmp_path):
     fails(["sft", "--hf-checkpoint", d / "init", "--prompt-data", d / "task" / "warmup.jsonl", "--apply-chat-template",
            "--save-hf", taken / "out", "--threads", 1], str(taken))  # fmt: skip
     fails(["init", taken / "model"], str(taken))
+    before = (d / "init" / "model.safetensors").read_bytes()
+    fails(["init", d / "init"], str(d / "init"), "holds a model")
+    assert (d / "init" / "model.safetensors").read_bytes() == before
+    for words in (["init", "/proc"], rl(d, "mounted", save_hf="/proc")):
+        fails(words, "/proc is a mount point")
     fails(["task", taken / "task"], str(taken))
     fails(["eval", "--run", taken, "--hf-checkpoint", d / "init", "--eval-prompt-data", "held",
            d / "task" / "heldout.jsonl", "--eval-input-key", "prompt", "--eval-max-response-len", 4, "--rm-type", "random"], str(taken))  # fmt: skip
@@ -319,7 +328,6 @@ def test_router_that_breaks_one_connection(d):
 REWARDS = [
     ("dies", "exit 3", {}, ["failed"]),
     ("hangs", "sleep 1000", {"rm_timeout": 0.3}, ["TIMEOUT"]),
-    ("no such command", "/nowhere/reward", {}, ["failed"]),
     ("says nonsense", "while read -r line; do echo nonsense; done", {"rm_timeout": 2}, ["failed"]),
     ("answers others", 'while read -r line; do echo \'{"id": 123456789, "reward": 1}\'; done', {"rm_timeout": 2}, ["failed"]),
     ("not a number", 'while read -r l; do i=${l#*\\"id\\":}; echo "{\\"id\\":${i%%[,\\}]*},\\"reward\\":\\"x\\"}"; done',
@@ -367,6 +375,18 @@ def test_children_leave_nothing(d, done_run):
         if words[0].startswith(os.fsencode(BUILD)) and any(os.fsencode(d) in w for w in words):
             left.append(words)
     assert not left
+
+
+def test_save_hf_of_a_run_that_goes_on(d, done_run):
+    """What lies where the model of a rollout that is done was written is no matter; where the next is to go, it is."""
+    for rollout in (0, 2):
+        (d / f"hf-{rollout}").mkdir()
+        (d / f"hf-{rollout}" / "notes").touch()
+    fails(rl(d, "done", num_rollout=3, save_hf=d / "hf-{rollout_id}"), "--save-hf", "hf-2")
+    (d / "hf-2" / "notes").unlink()
+    (d / "hf-2").rmdir()
+    status, _, err = run("clime-train", *rl(d, "done", save_hf=d / "hf-{rollout_id}"))
+    assert status == 0, err
 
 
 def test_save_hf_where_others_write(d):

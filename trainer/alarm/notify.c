@@ -17,6 +17,7 @@
 #include "common/http/retry.h"
 #include "common/log.h"
 #include "common/os/child.h"
+#include "common/os/shell.h"
 #include "common/queue.h"
 
 #define MOST_WAITING 64
@@ -152,6 +153,7 @@ static void *notify_main(void *arg) {
 
 enum clime_err clime_notify_open(const char *command, const char *url, struct clime_notify **out,
                                  struct clime_error *e) {
+    if (command && clime_shell_check("--alarm-command", command, e)) return e->code;
     struct clime_notify *n = xcalloc(1, sizeof *n);
     n->command = command;
     n->url = url;

@@ -12,7 +12,7 @@
 
 struct clime_notify;
 
-/* One may be NULL. Borrowed. */
+/* One may be NULL. Borrowed. CLIME_ERR_INPUT: the command names no program that there is. */
 enum clime_err clime_notify_open(const char *command, const char *url, struct clime_notify **out,
                                  struct clime_error *e);
 /* What is under way or waits gets 5 s. NULL is fine. */

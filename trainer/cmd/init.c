@@ -206,6 +206,10 @@ static enum clime_err make(const char *dir, struct init_options *o, struct clime
     struct clime_layout lay = {0};
     enum clime_err err = CLIME_OK;
     if ((err = clime_folder_check_place(dir, e))) goto done;
+    if (clime_folder_has_weights(dir)) {
+        err = clime_fail(e, CLIME_ERR_INPUT, "%s holds a model already: remove it, or name another folder", dir);
+        goto done;
+    }
     if (!tokenizer) { /* written beside the goal first: the folder itself must appear whole */
         tokenizer = seed_dir = xasprintf("%s.tokenizer", place);
         err = clime_make_dirs(seed_dir, e);

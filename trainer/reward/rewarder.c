@@ -21,6 +21,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/os/shell.h"
 #include "common/periodic.h"
 #include "trainer/plugin/hooks.h"
 #include "trainer/reward/judge.h"
@@ -315,7 +316,7 @@ static enum clime_err check_type(const struct clime_rewarder_options *o, bool *i
     bool boxed;
     int n = name ? clime_mixture_read(name, parts, e) : 0;
     *is_url = false;
-    if (n < 0) return e->code;
+    if (n < 0 || (o->command && clime_shell_check("--rm-command", o->command, e))) return e->code;
     for (int i = 0; name && i < (n ? n : 1); i++) {
         const char *part = n ? parts[i].type : name;
         const struct clime_reward_type *type = clime_reward_find(part, &boxed, e);

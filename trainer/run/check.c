@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/http/port.h"
+#include "common/os/shell.h"
 #include "trainer/reward/reward.h"
 #include "trainer/reward/rewarder.h"
 #include "trainer/rollout/gather.h"
@@ -42,6 +43,7 @@ enum clime_err clime_rl_check_options(const struct clime_rl_options *o, struct c
     if (!rc) rc = check_filters(o, e);
     double limits[CLIME_ALARMS];
     if (!rc) rc = clime_alarm_limits(&o->alarm.limits, o->async, limits, e);
+    if (!rc && o->environment_command) rc = clime_shell_check("--environment-command", o->environment_command, e);
     if (!rc && o->environment && !o->custom_generate)
         rc = clime_http_port_check("environment-port", o->environment_host, (int)o->environment_port, e);
     if (!rc && !o->explain) rc = clime_http_port_check("page-port", o->page_host, (int)o->page_port, e);

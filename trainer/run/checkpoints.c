@@ -37,8 +37,13 @@ static char *with_rollout(const char *path, int64_t rollout) {
 }
 
 enum clime_err clime_rl_check_save_hf(const struct clime_rl *rl, struct clime_error *e) {
-    char *hf = rl->o.save_hf ? with_rollout(rl->o.save_hf, rl->rollouts_done) : xstrdup(rl->hf_dir);
-    enum clime_err rc = clime_folder_check_place(hf, e);
+    struct clime_checkpoint c; /* what the next rollout's model comes after */
+    enum clime_err rc = clime_checkpoint_newest(clime_ledger_reader(rl->ledger), INT64_MAX, &c, e);
+    if (rc) return rc;
+    int64_t next = c.step < 0 ? 0 : c.step / rl->o.num_steps_per_rollout;
+    char *hf = rl->o.save_hf ? with_rollout(rl->o.save_hf, next) : xstrdup(rl->hf_dir);
+    clime_checkpoint_free(&c);
+    rc = clime_folder_check_place(hf, e);
     if (rc && rl->o.save_hf) clime_error_prefix(e, "--save-hf");
     free(hf);
     return rc;
