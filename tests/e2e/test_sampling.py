@@ -81,6 +81,16 @@ def prompt_sha(model):
     return whole(model, "prompt", *PROMPT)
 
 
+@pytest.fixture(scope="module")
+def arrival_sha(model):
+    return whole(model, "arrival", *PARTIAL[:2], *FILTER)
+
+
+@pytest.fixture(scope="module")
+def partial_sha(model):
+    return whole(model, "partial", *PARTIAL)
+
+
 def test_filter_drops_groups_without_deviation(model, prompt_sha):
     run_dir = model / "prompt"
     dropped = query(run_dir, "SELECT id, reason FROM groups WHERE cause = 'filter'")
@@ -142,15 +152,13 @@ def test_prompt_order_survives_kills(model, prompt_sha):
         n += 1
 
 
-def test_arrival_order(model):
-    sha = whole(model, "arrival", *PARTIAL[:2], *FILTER)
+def test_arrival_order(model, arrival_sha):
     assert query(model / "arrival", "SELECT count(*) FROM groups WHERE state = 'open'") == [(0,)]
-    assert run_whole(command(model, model / "arrival", *PARTIAL[:2], *FILTER), model / "arrival-again.log") == sha
+    assert run_whole(command(model, model / "arrival", *PARTIAL[:2], *FILTER), model / "arrival-again.log") == arrival_sha
 
 
-def test_partial_rollout(model):
+def test_partial_rollout(model, partial_sha):
     run_dir = model / "partial"
-    whole(model, "partial", *PARTIAL)
     lines = rollouts(run_dir)
     assert sum(m["rollout/carried_samples"] for m in lines) > 0 and sum(m["rollout/partial_samples"] for m in lines) > 0
     assert max(m["rollout/staleness/max"] for m in lines) > 0
@@ -176,10 +184,10 @@ def test_partial_rollout_masks_old_tokens(model):
 
 
 @pytest.mark.parametrize("name, options", [("arrival", [*PARTIAL[:2], *FILTER]), ("partial", PARTIAL)])
-def test_replay_gives_the_same_weights(model, name, options):
+def test_replay_gives_the_same_weights(model, name, options, request):
     """The record alone makes the weights again, bit for bit; a kill in between changes nothing."""
     source, run_dir, log = model / name, model / f"{name}-replay", model / f"{name}-replay.log"
-    sha = final_sha(model / f"{name}.log")
+    sha = request.getfixturevalue(f"{name}_sha")
     words = command(model, run_dir, *options, "--replay", source)
     words = list(map(str, words))
     p = start(words, log)
@@ -199,7 +207,7 @@ def pure_tokens(run_dir):
 
 
 @pytest.mark.parametrize("name, options", [("prompt", PROMPT), ("partial", PARTIAL), ("async", ASYNC)])
-def test_replay_generates_the_same_tokens(model, async_sha, prompt_sha, name, options):
+def test_replay_generates_the_same_tokens(model, async_sha, partial_sha, prompt_sha, name, options):
     """What servers sampled, others sample again, bit for bit, by the weights that the record alone makes."""
     run_dir, log = model / f"{name}-generate", model / f"{name}-generate.log"
     words = command(model, run_dir, *options, "--replay", str(model / name), "--replay-generate", "--num-servers", "2")
@@ -213,7 +221,7 @@ def without_checksums(db):
     db.execute("UPDATE steps SET checksum = NULL")
 
 
-def test_replay_generate_compares(model):
+def test_replay_generate_compares(model, partial_sha):
     bad = model / "bad-generate"
     os.makedirs(bad)
     db = sqlite3.connect(model / "partial" / "ledger.db")
@@ -231,7 +239,7 @@ def test_replay_generate_compares(model):
     assert "--replay-generate: token 0 of sample" in fails(words, model / "bad-generate-1.log")
 
 
-def test_replay_compares(model):
+def test_replay_compares(model, partial_sha):
     bad = model / "bad-replay"
     os.makedirs(bad)
     db = sqlite3.connect(model / "partial" / "ledger.db")
