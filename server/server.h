@@ -109,6 +109,10 @@ void clime_handle_loads(struct clime_http_request *rq, void *context);
 void clime_handle_metrics(struct clime_http_request *rq, void *context);
 
 void clime_handle_abort(struct clime_http_request *rq, void *context);
+/* Is somebody there to hear that it was done? Asked by what stands in others' way until it is taken back, such as a
+ * pause: when the server itself stood still for a while, whoever asked may have given it up, and would not take back
+ * what it does not know of. */
+bool clime_control_is_awaited(struct clime_http_request *rq, struct clime_error *e);
 void clime_handle_pause(struct clime_http_request *rq, void *context);
 void clime_handle_continue(struct clime_http_request *rq, void *context);
 void clime_handle_flush(struct clime_http_request *rq, void *context);

@@ -10,8 +10,8 @@
 #include <stddef.h>
 #include <stdio.h>
 
-#include "server/api/fields.h"
 #include "server/api/id_list.h"
+#include "server/job/fields.h"
 
 struct fields { /* raw values; empty = absent or null */
     struct clime_str rid, text, input_ids, sampling_params, return_logprob, logprob_start_len, top_logprobs_num,

@@ -1,50 +1,46 @@
 /* Abort, pause, continue, flush, and device memory lent and taken back. HTTP workers; each waits until the engine has
  * done it (server/engine/engine.h). Replies have SGLang's texts, since its clients compare them.
  */
+#include <stddef.h>
+
 #include "common/clock.h"
-#include "common/json/lenient.h"
 #include "common/log.h"
+#include "server/job/fields.h"
 #include "server/update/weight_update.h"
 
 #define ARENA_BYTES ((size_t)1 << 20)
 
-/* Body {}, or nothing: clients send both. True when there are fields to read. */
-static bool open_body(struct clime_http_request *rq, struct clime_json *j, struct clime_arena *a,
-                      struct clime_error *e) {
-    struct clime_str body = clime_http_body(rq);
+static const struct clime_field none[] = {{NULL, NULL}};
+
+/* Body {}, or nothing: clients send both. */
+static enum clime_err read_body(struct clime_server *s, struct clime_http_request *rq, const struct clime_fields *f,
+                                struct clime_arena *a, void *out, struct clime_error *e) {
     clime_arena_init(a, ARENA_BYTES);
-    if (body.len == 0) return false;
-    clime_json_init(j, body.ptr, body.len, a, e);
-    clime_json_object(j);
-    return true;
+    return clime_fields_read(f, s->field_watch, clime_http_body(rq), a, out, e);
 }
 
+struct abort_ask {
+    struct clime_str rid;
+    bool all;
+};
+
 void clime_handle_abort(struct clime_http_request *rq, void *context) {
+    static const struct clime_member rows[] = {{"rid", CLIME_MEMBER_STRING, offsetof(struct abort_ask, rid)},
+                                               {"abort_all", CLIME_MEMBER_BOOL, offsetof(struct abort_ask, all)}};
+    static const struct clime_members members = {rows, CLIME_COUNT(rows)};
+    static const struct clime_field others[] = {
+        {"abort_message", CLIME_FIELD_INERT}, {"finished_reason", CLIME_FIELD_INERT}, {NULL, NULL}};
+    static const struct clime_fields fields = {.where = "/abort_request", .rows = {others}, .read = {&members}};
     struct clime_server *s = context;
-    struct clime_json j;
+    struct abort_ask ask = {{"", 0}, false};
     struct clime_arena a;
     struct clime_error e = {0};
-    struct clime_str key, rid = {"", 0};
-    bool all = false;
     int n = 0;
-    if (open_body(rq, &j, &a, &e)) {
-        while (clime_json_key(&j, &key)) {
-            if (clime_str_is(key, "abort_all"))
-                clime_lenient_bool(&j, &all);
-            else if (!clime_str_is(key, "rid"))
-                clime_json_skip(&j, NULL);
-            else if (clime_json_peek(&j) == CLIME_JSON_NULL)
-                clime_json_null(&j);
-            else
-                clime_json_string(&j, &rid);
-        }
-        clime_json_end(&j);
-    }
-    if (e.code) {
+    if (read_body(s, rq, &fields, &a, &ask, &e)) {
         clime_http_reply_err(rq, &e);
     } else {
-        if (all || rid.len > 0) { /* an empty rid alone names nothing, as in SGLang */
-            n = clime_job_table_mark(&s->jobs, all ? NULL : &rid);
+        if (ask.all || ask.rid.len > 0) { /* an empty rid alone names nothing, as in SGLang */
+            n = clime_job_table_mark(&s->jobs, ask.all ? NULL : &ask.rid);
             if (n > 0) clime_engine_sweep_wait(s->engine); /* the step of a thousand sequences may take long */
         }
         struct clime_buf body;
@@ -62,30 +58,31 @@ static void reply_status(struct clime_http_request *rq, const char *message) {
     clime_reply_buf(rq, 200, &body);
 }
 
+bool clime_control_is_awaited(struct clime_http_request *rq, struct clime_error *e) {
+    if (!clime_http_peer_gone(rq)) return true;
+    clime_fail(e, CLIME_ERR_ABORTED, "its client had left before it began, so it was not done");
+    LOG_WARN(CLIME_STR_FMT ": %s", CLIME_STR_ARG(clime_http_path(rq)), e->msg);
+    return false;
+}
+
 void clime_handle_pause(struct clime_http_request *rq, void *context) {
     struct clime_server *s = context;
     static const char *const modes[] = {
         [CLIME_PAUSE_ABORT] = "abort", [CLIME_PAUSE_RETRACT] = "retract", [CLIME_PAUSE_IN_PLACE] = "in_place"};
-    struct clime_json j;
+    static const struct clime_member rows[] = {{"mode", CLIME_MEMBER_STRING, 0}};
+    static const struct clime_members members = {rows, CLIME_COUNT(rows)};
+    static const struct clime_fields fields = {.where = "/pause_generation", .rows = {none}, .read = {&members}};
     struct clime_arena a;
     struct clime_error e = {0};
-    struct clime_str key, mode = {"abort", 5};
-    if (open_body(rq, &j, &a, &e)) {
-        while (clime_json_key(&j, &key)) {
-            if (!clime_str_is(key, "mode"))
-                clime_json_skip(&j, NULL);
-            else if (clime_json_peek(&j) == CLIME_JSON_NULL)
-                clime_json_null(&j);
-            else
-                clime_json_string(&j, &mode);
-        }
-        clime_json_end(&j);
-    }
+    struct clime_str mode = {"abort", 5};
+    read_body(s, rq, &fields, &a, &mode, &e);
     int i = 0;
     while (!e.code && i < (int)CLIME_COUNT(modes) && !clime_str_is(mode, modes[i])) i++;
     if (!e.code && i == (int)CLIME_COUNT(modes))
         clime_fail(&e, CLIME_ERR_INPUT, "mode must be abort, retract or in_place");
     if (e.code) {
+        clime_http_reply_err(rq, &e);
+    } else if (!clime_control_is_awaited(rq, &e)) {
         clime_http_reply_err(rq, &e);
     } else {
         if (i == CLIME_PAUSE_ABORT) clime_job_table_mark(&s->jobs, NULL); /* those on their way in as well */
@@ -126,33 +123,34 @@ void clime_handle_flush(struct clime_http_request *rq, void *context) {
 
 /* ---- memory ------------------------------------------------------------------------------------------------ */
 
-/* {"tags": null | [] | [names]}: none means all, as in SGLang. Recorded graphs stay valid, so their tag moves nothing.
- */
-static enum clime_err read_tags(struct clime_http_request *rq, unsigned *tags, struct clime_error *e) {
-    struct clime_json j;
-    struct clime_arena a;
-    struct clime_str key, name;
-    *tags = 0;
+/* null, [] or [names]: none means all, as in SGLang. Recorded graphs stay valid, so their tag moves nothing. */
+static bool read_names(struct clime_json *j, void *object) {
+    unsigned *tags = object;
+    struct clime_str name;
     bool named = false;
-    if (open_body(rq, &j, &a, e)) {
-        while (clime_json_key(&j, &key)) {
-            if (!clime_str_is(key, "tags") || clime_json_peek(&j) == CLIME_JSON_NULL) {
-                clime_json_skip(&j, NULL);
-                continue;
-            }
-            for (clime_json_array(&j); clime_json_item(&j) && clime_json_string(&j, &name); named = true) {
-                if (clime_str_is(name, "kv_cache"))
-                    *tags |= CLIME_MEMORY_KV;
-                else if (clime_str_is(name, "weights"))
-                    *tags |= CLIME_MEMORY_WEIGHTS;
-                else if (!clime_str_is(name, "cuda_graph"))
-                    clime_json_bad(&j, "tags are kv_cache, weights and cuda_graph");
-            }
-        }
-        clime_json_end(&j);
+    if (clime_json_peek(j) == CLIME_JSON_NULL) return clime_json_null(j);
+    *tags = 0;
+    for (clime_json_array(j); clime_json_item(j) && clime_json_string(j, &name); named = true) {
+        if (clime_str_is(name, "kv_cache"))
+            *tags |= CLIME_MEMORY_KV;
+        else if (clime_str_is(name, "weights"))
+            *tags |= CLIME_MEMORY_WEIGHTS;
+        else if (!clime_str_is(name, "cuda_graph"))
+            clime_json_bad(j, "tags are kv_cache, weights and cuda_graph");
     }
-    clime_arena_free(&a);
     if (!named) *tags = CLIME_MEMORY_KV | CLIME_MEMORY_WEIGHTS;
+    return !j->failed;
+}
+
+static enum clime_err read_tags(struct clime_server *s, struct clime_http_request *rq, unsigned *tags,
+                                struct clime_error *e) {
+    static const struct clime_member rows[] = {{"tags", CLIME_MEMBER_CALL, .read = read_names}};
+    static const struct clime_members members = {rows, CLIME_COUNT(rows)};
+    static const struct clime_fields fields = {.where = "memory occupation", .rows = {none}, .read = {&members}};
+    struct clime_arena a;
+    *tags = CLIME_MEMORY_KV | CLIME_MEMORY_WEIGHTS;
+    read_body(s, rq, &fields, &a, tags, e);
+    clime_arena_free(&a);
     return e->code;
 }
 
@@ -173,7 +171,8 @@ void clime_handle_release_memory(struct clime_http_request *rq, void *context) {
     struct clime_memory_change c;
     struct clime_error e = {0};
     unsigned tags;
-    if (read_tags(rq, &tags, &e) || clime_engine_give_back(s->engine, tags, &c, &e))
+    if (read_tags(s, rq, &tags, &e) || !clime_control_is_awaited(rq, &e) ||
+        clime_engine_give_back(s->engine, tags, &c, &e))
         clime_http_reply_err(rq, &e);
     else
         reply_memory(rq, &c, "Memory released");
@@ -183,7 +182,7 @@ void clime_handle_resume_memory(struct clime_http_request *rq, void *context) {
     struct clime_memory_change c;
     struct clime_error e = {0};
     unsigned tags;
-    if (read_tags(rq, &tags, &e) || clime_update_take_back(context, rq, tags, &c, &e))
+    if (read_tags(context, rq, &tags, &e) || clime_update_take_back(context, rq, tags, &c, &e))
         clime_http_reply_err(rq, &e);
     else
         reply_memory(rq, &c, "Memory taken back");

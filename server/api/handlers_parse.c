@@ -3,7 +3,7 @@
  */
 #include <stddef.h>
 
-#include "server/api/fields.h"
+#include "server/job/fields.h"
 #include "server/server.h"
 #include "text/chat/conversation.h"
 

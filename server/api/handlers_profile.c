@@ -16,8 +16,8 @@
 #include "common/log.h"
 #include "common/os/atomic_file.h"
 #include "common/os/roots.h"
-#include "server/api/fields.h"
 #include "server/engine/trace.h"
+#include "server/job/fields.h"
 #include "server/server.h"
 
 #define DEFAULT_DIR "/tmp" /* and SGLang's variable goes first */
@@ -70,13 +70,7 @@ static bool plain_name(struct clime_str s) {
 
 static enum clime_err read_ask(struct clime_server *s, struct clime_http_request *rq, struct clime_arena *a,
                                struct ask *out, struct clime_error *e) {
-    struct clime_str body = clime_http_body(rq), key;
-    struct clime_json j;
-    if (body.len == 0) return CLIME_OK;
-    clime_json_init(&j, body.ptr, body.len, a, e);
-    for (clime_json_object(&j); clime_json_key(&j, &key);)
-        if (!clime_members_read(&members, &j, key, out)) clime_fields_other(&fields, s->field_watch, &j, key);
-    if (!clime_json_end(&j)) return e->code;
+    if (clime_fields_read(&fields, s->field_watch, clime_http_body(rq), a, out, e)) return e->code;
     if (!plain_name(out->id) || !plain_name(out->prefix))
         return clime_fail(
             e, CLIME_ERR_INPUT,

@@ -4,9 +4,9 @@
 #include <stddef.h>
 #include <stdlib.h>
 
-#include "server/api/fields.h"
 #include "server/api/id_list.h"
 #include "server/job/chat_prompt.h"
+#include "server/job/fields.h"
 #include "server/server.h"
 #include "text/chat/conversation.h"
 

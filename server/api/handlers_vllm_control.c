@@ -2,15 +2,18 @@
  * until the engine has done it. The engine's own words are SGLang's (handlers_control.c); docs/protocol.md has both
  * side by side.
  */
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "common/json/lenient.h"
 #include "common/log.h"
+#include "server/job/fields.h"
 #include "server/update/weight_update.h"
 
 #define ARENA_BYTES ((size_t)1 << 20)
 #define WAIT_S 600 /* for requests in flight, at most */
+
+static const struct clime_field none[] = {{NULL, NULL}};
 
 static void reply_text(struct clime_http_request *rq, const char *json) {
     clime_http_reply_json(rq, 200, clime_str_of(json));
@@ -41,6 +44,7 @@ static enum clime_err read_mode(struct clime_http_request *rq, enum mode *out, d
 
 static enum clime_err pause_as(struct clime_server *s, struct clime_http_request *rq, enum mode mode, double wait_s,
                                struct clime_error *e) {
+    if (!clime_control_is_awaited(rq, e)) return e->code;
     if (mode == MODE_WAIT)
         return clime_engine_pause_when_done(s->engine, (int64_t)(wait_s * 1e6), clime_update_client_left, rq, e);
     if (mode == MODE_ABORT) clime_job_table_mark(&s->jobs, NULL); /* those on their way in as well */
@@ -150,44 +154,62 @@ void clime_handle_is_sleeping(struct clime_http_request *rq, void *context) {
 
 /* ---- requests, cache, version -------------------------------------------------------------------------------- */
 
-/* {"request_ids": null | [ids]}: null, or no such member, means all, and an empty list nobody. An id is a
- * whole one, as vLLM's are: "1" does not mean "10". Returns how many outputs were meant, or -1. */
-static int mark_requests(struct clime_server *s, struct clime_http_request *rq, struct clime_error *e) {
-    struct clime_str key, id, body = clime_http_body(rq);
-    struct clime_json j;
-    struct clime_arena a;
-    bool named = false;
-    int n = 0;
-    clime_arena_init(&a, ARENA_BYTES);
-    clime_json_init(&j, body.len ? body.ptr : "{}", body.len ? body.len : 2, &a, e);
-    for (clime_json_object(&j); clime_json_key(&j, &key);) {
-        if (!clime_str_is(key, "request_ids") || clime_json_peek(&j) == CLIME_JSON_NULL) {
-            clime_json_skip(&j, NULL);
-            continue;
+struct abort_ask {
+    struct clime_str *ids; /* [n] */
+    int n;
+    bool named;
+};
+
+/* null, or no such member, means all, and an empty list nobody. An id is a whole one, as vLLM's are: "1" does not mean
+ * "10". */
+static bool read_ids(struct clime_json *j, void *object) {
+    struct abort_ask *ask = object;
+    int size = 0;
+    if (clime_json_peek(j) == CLIME_JSON_NULL) return clime_json_null(j);
+    ask->named = true;
+    ask->n = 0;
+    for (clime_json_array(j); clime_json_item(j); ask->n++) {
+        if (ask->n == size) {
+            size = size ? 2 * size : 64;
+            struct clime_str *more = clime_arena_alloc(j->arena, (size_t)size * sizeof *more);
+            if (!more) return clime_json_bad(j, "too many ids");
+            if (ask->n > 0) memcpy(more, ask->ids, (size_t)ask->n * sizeof *more);
+            ask->ids = more;
         }
-        named = true;
-        for (clime_json_array(&j); clime_json_item(&j) && clime_json_string(&j, &id);)
-            if (id.len > 0) n += clime_job_table_mark_request(&s->jobs, id);
+        if (!clime_json_string(j, &ask->ids[ask->n])) return false;
     }
-    bool ok = clime_json_end(&j);
-    clime_arena_free(&a);
-    if (!ok) return -1;
-    return named ? n : clime_job_table_mark(&s->jobs, NULL);
+    return !j->failed;
+}
+
+/* Returns how many outputs were meant. */
+static int mark_requests(struct clime_server *s, const struct abort_ask *ask) {
+    int n = 0;
+    if (!ask->named) return clime_job_table_mark(&s->jobs, NULL);
+    for (int i = 0; i < ask->n; i++)
+        if (ask->ids[i].len > 0) n += clime_job_table_mark_request(&s->jobs, ask->ids[i]);
+    return n;
 }
 
 void clime_handle_abort_requests(struct clime_http_request *rq, void *context) {
+    static const struct clime_member rows[] = {{"request_ids", CLIME_MEMBER_CALL, .read = read_ids}};
+    static const struct clime_members members = {rows, CLIME_COUNT(rows)};
+    static const struct clime_fields fields = {.where = "/abort_requests", .rows = {none}, .read = {&members}};
     struct clime_server *s = context;
+    struct abort_ask ask = {0};
+    struct clime_arena a;
     struct clime_error e = {0};
     struct clime_buf body;
-    int n = mark_requests(s, rq, &e);
-    if (n < 0) {
+    clime_arena_init(&a, ARENA_BYTES);
+    if (clime_fields_read(&fields, s->field_watch, clime_http_body(rq), &a, &ask, &e)) {
         clime_http_reply_err(rq, &e);
-        return;
+    } else {
+        int n = mark_requests(s, &ask);
+        if (n > 0) clime_engine_sweep_wait(s->engine);
+        clime_buf_init(&body, 256);
+        clime_buf_printf(&body, "{\"status\":\"aborted\",\"aborted\":%d}", n);
+        clime_reply_buf(rq, 200, &body);
     }
-    if (n > 0) clime_engine_sweep_wait(s->engine);
-    clime_buf_init(&body, 256);
-    clime_buf_printf(&body, "{\"status\":\"aborted\",\"aborted\":%d}", n);
-    clime_reply_buf(rq, 200, &body);
+    clime_arena_free(&a);
 }
 
 /* ?reset_running_requests=true: who runs gives its KV up and computes it anew. */
@@ -210,31 +232,30 @@ void clime_handle_world_size(struct clime_http_request *rq, void *context) {
     clime_reply_buf(rq, 200, &body);
 }
 
-static enum clime_err read_new_version(struct clime_http_request *rq, struct clime_arena *a, struct clime_str *version,
-                                       bool *abort_all, struct clime_error *e) {
-    struct clime_json j;
-    struct clime_str key, body = clime_http_body(rq);
-    clime_json_init(&j, body.ptr, body.len, a, e);
-    for (clime_json_object(&j); clime_json_key(&j, &key);) {
-        if (clime_str_is(key, "new_version"))
-            clime_lenient_string(&j, version);
-        else if (clime_str_is(key, "abort_all_requests"))
-            clime_lenient_bool(&j, abort_all);
-        else
-            clime_json_skip(&j, NULL);
-    }
-    return clime_json_end(&j) ? clime_update_label(*version, e) : e->code;
+struct version_ask {
+    struct clime_str version;
+    bool abort_all;
+};
+
+static enum clime_err read_new_version(struct clime_server *s, struct clime_http_request *rq, struct clime_arena *a,
+                                       struct version_ask *ask, struct clime_error *e) {
+    static const struct clime_member rows[] = {
+        {"new_version", CLIME_MEMBER_STRING, offsetof(struct version_ask, version)},
+        {"abort_all_requests", CLIME_MEMBER_BOOL, offsetof(struct version_ask, abort_all)}};
+    static const struct clime_members members = {rows, CLIME_COUNT(rows)};
+    static const struct clime_fields fields = {.where = "/update_weight_version", .rows = {none}, .read = {&members}};
+    enum clime_err err = clime_fields_read(&fields, s->field_watch, clime_http_body(rq), a, ask, e);
+    return err ? err : clime_update_label(ask->version, e);
 }
 
 /* SGLang's and vLLM's; SGLang aborts what runs unless told otherwise, which here only the request asks for. */
 void clime_handle_update_version(struct clime_http_request *rq, void *context) {
     struct clime_server *s = context;
-    struct clime_str version = {"", 0};
+    struct version_ask ask = {.version = {"", 0}};
     struct clime_error e = {0};
     struct clime_arena a;
-    bool abort_all = false;
     clime_arena_init(&a, ARENA_BYTES);
-    enum clime_err err = read_new_version(rq, &a, &version, &abort_all, &e);
+    enum clime_err err = read_new_version(s, rq, &a, &ask, &e);
     if (!err) err = clime_update_lock(s->update, rq, &e);
     if (err) {
         clime_http_reply_err(rq, &e);
@@ -242,8 +263,8 @@ void clime_handle_update_version(struct clime_http_request *rq, void *context) {
         char label[CLIME_MAX_LABEL + 1];
         struct clime_buf body;
         struct clime_jw w;
-        snprintf(label, sizeof label, CLIME_STR_FMT, CLIME_STR_ARG(version));
-        if (abort_all && clime_job_table_mark(&s->jobs, NULL) > 0) clime_engine_sweep_wait(s->engine);
+        snprintf(label, sizeof label, CLIME_STR_FMT, CLIME_STR_ARG(ask.version));
+        if (ask.abort_all && clime_job_table_mark(&s->jobs, NULL) > 0) clime_engine_sweep_wait(s->engine);
         clime_engine_relabel(s->engine, label);
         clime_update_unlock(s->update);
         clime_buf_init(&body, 8192);

@@ -4,8 +4,8 @@
 #include <stddef.h>
 
 #include "common/http/sse.h"
-#include "server/api/fields.h"
 #include "server/api/openai.h"
+#include "server/job/fields.h"
 
 /* ---- request ----------------------------------------------------------------------------------------------- */
 

@@ -3,8 +3,8 @@
  */
 #include <stddef.h>
 
-#include "server/api/fields.h"
 #include "server/api/messages.h"
+#include "server/job/fields.h"
 #include "server/job/grammar_fields.h"
 #include "text/chat/conversation.h"
 

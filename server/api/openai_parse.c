@@ -7,9 +7,9 @@
 #include <stddef.h>
 
 #include "common/clock.h"
-#include "server/api/fields.h"
 #include "server/api/id_list.h"
 #include "server/api/openai.h"
+#include "server/job/fields.h"
 #include "server/job/grammar_fields.h"
 #include "text/chat/conversation.h"
 #include "text/template/custom_tools.h"

@@ -9,7 +9,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
-#include "server/api/fields.h"
+#include "server/job/fields.h"
 
 #define SHOWN_BYTES 400 /* of a text */
 #define SHOWN_IDS 32    /* of a prompt */
@@ -129,16 +129,12 @@ void clime_handle_configure_logging(struct clime_http_request *rq, void *context
                                                 {"crash_dump_folder", NULL},         {NULL, NULL}};
     static const struct clime_fields fields = {.where = "/configure_logging", .rows = {others}, .read = {&members}};
     struct clime_server *s = context;
-    struct clime_str body = clime_http_body(rq), key;
+    struct clime_str body = clime_http_body(rq);
     struct clime_error e = {0};
     struct ask ask = {.level = -1};
     struct clime_arena a;
-    struct clime_json j;
     clime_arena_init(&a, body.len * 2 + 65536);
-    clime_json_init(&j, body.ptr, body.len, &a, &e);
-    for (clime_json_object(&j); clime_json_key(&j, &key);)
-        if (!clime_members_read(&members, &j, key, &ask)) clime_fields_other(&fields, s->field_watch, &j, key);
-    if (!clime_json_end(&j)) {
+    if (clime_fields_read(&fields, s->field_watch, body, &a, &ask, &e)) {
         clime_http_reply_err(rq, &e);
     } else {
         if (ask.level >= 0) atomic_store(&s->request_log_level, (int)ask.level);

@@ -9,7 +9,7 @@
 
 #include "common/hash.h"
 #include "model/convert.h"
-#include "server/api/fields.h"
+#include "server/job/fields.h"
 #include "server/update/weight_update.h"
 
 #define PIECE_BYTES ((size_t)8 << 20) /* what a step may have to wait for */
@@ -141,12 +141,7 @@ static enum clime_err read_ask(struct clime_server *s, struct clime_http_request
     static const struct clime_field others[] = {{"allow_quant_error", NULL}, {NULL, NULL}}; /* nothing is quantised */
     static const struct clime_fields fields = {.where = "/weights_checker", .rows = {others}, .read = {&members}};
     static const char *const actions[] = {"checksum", "snapshot", "compare", "reset_tensors"};
-    struct clime_str body = clime_http_body(rq), key;
-    struct clime_json j;
-    clime_json_init(&j, body.ptr, body.len, a, e);
-    for (clime_json_object(&j); clime_json_key(&j, &key);)
-        if (!clime_members_read(&members, &j, key, out)) clime_fields_other(&fields, s->field_watch, &j, key);
-    if (!clime_json_end(&j)) return e->code;
+    if (clime_fields_read(&fields, s->field_watch, clime_http_body(rq), a, out, e)) return e->code;
     for (size_t i = 0; i < CLIME_COUNT(actions); i++)
         if (clime_str_is(out->action, actions[i])) return CLIME_OK;
     return clime_fail(e, CLIME_ERR_INPUT, "action must be checksum, snapshot, compare or reset_tensors");
@@ -207,12 +202,7 @@ static enum clime_err read_name_ask(struct clime_server *s, struct clime_http_re
     static const struct clime_members members = {rows, CLIME_COUNT(rows)};
     static const struct clime_field none[] = {{NULL, NULL}};
     static const struct clime_fields fields = {.where = "/get_weights_by_name", .rows = {none}, .read = {&members}};
-    struct clime_str body = clime_http_body(rq), key;
-    struct clime_json j;
-    clime_json_init(&j, body.ptr, body.len, a, e);
-    for (clime_json_object(&j); clime_json_key(&j, &key);)
-        if (!clime_members_read(&members, &j, key, out)) clime_fields_other(&fields, s->field_watch, &j, key);
-    if (!clime_json_end(&j)) return e->code;
+    if (clime_fields_read(&fields, s->field_watch, clime_http_body(rq), a, out, e)) return e->code;
     if (out->name.len == 0) return clime_fail(e, CLIME_ERR_INPUT, "name is missing: a tensor's Hugging Face name");
     return CLIME_OK;
 }

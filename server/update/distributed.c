@@ -5,12 +5,13 @@
  * generation goes on after a pause (clime_update_resume). SGLang changes the weights with each request instead,
  * under whatever runs.
  */
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "common/clock.h"
-#include "common/json/lenient.h"
 #include "common/log.h"
+#include "server/job/fields.h"
 #include "server/server_metrics.h"
 #include "server/update/weight_update.h"
 
@@ -25,24 +26,32 @@ struct group_request { /* slices of the body */
     bool abort_all, flush_cache;
 };
 
-static enum clime_err read_body(struct clime_http_request *rq, struct clime_arena *a, struct group_request *r,
-                                struct clime_error *e) {
-    struct clime_json j;
-    struct clime_str key, body = clime_http_body(rq);
-    const struct {
-        const char *name;
-        struct clime_str *at;
-        bool raw; /* a list, read later */
-    } words[] = {{"group_name", &r->name, false},
-                 {"backend", &r->backend, false},
-                 {"nccl_id", &r->id, false},
-                 {"master_address", &r->address, false},
-                 {"weight_version", &r->version, false},
-                 {"load_format", &r->load_format, false},
-                 {"checksum", &r->checksum, false},
-                 {"names", &r->names, true},
-                 {"dtypes", &r->dtypes, true},
-                 {"shapes", &r->shapes, true}};
+#define AT(field) offsetof(struct group_request, field)
+
+static const struct clime_member rows[] = {
+    {"group_name", CLIME_MEMBER_STRING, AT(name)},
+    {"backend", CLIME_MEMBER_STRING, AT(backend)},
+    {"nccl_id", CLIME_MEMBER_STRING, AT(id)},
+    {"master_address", CLIME_MEMBER_STRING, AT(address)},
+    {"master_port", CLIME_MEMBER_INT, AT(port), .min = 0, .max = 65535},
+    {"rank_offset", CLIME_MEMBER_INT, AT(rank), .min = 1, .max = MAX_WORLD - 1},
+    {"world_size", CLIME_MEMBER_INT, AT(world), .min = 2, .max = MAX_WORLD},
+    {"timeout", CLIME_MEMBER_DOUBLE, AT(timeout), .min = 0, .max = 3600},
+    {"names", CLIME_MEMBER_RAW, AT(names)},
+    {"dtypes", CLIME_MEMBER_RAW, AT(dtypes)},
+    {"shapes", CLIME_MEMBER_RAW, AT(shapes)},
+    {"load_format", CLIME_MEMBER_STRING, AT(load_format)},
+    {"weight_version", CLIME_MEMBER_STRING, AT(version)},
+    {"checksum", CLIME_MEMBER_STRING, AT(checksum)},
+    {"abort_all_requests", CLIME_MEMBER_BOOL, AT(abort_all)},
+    {"flush_cache", CLIME_MEMBER_BOOL, AT(flush_cache)},
+};
+static const struct clime_members members = {rows, CLIME_COUNT(rows)};
+static const struct clime_field others[] = {{"torch_empty_cache", CLIME_FIELD_INERT}, {NULL, NULL}};
+static const struct clime_fields fields = {.where = "weights by broadcast", .rows = {others}, .read = {&members}};
+
+static enum clime_err read_body(struct clime_server *s, struct clime_http_request *rq, struct clime_arena *a,
+                                struct group_request *r, struct clime_error *e) {
     *r = (struct group_request){.name = clime_str_of("weight_update_group"),
                                 .backend = clime_str_of("nccl"),
                                 .rank = -1,
@@ -50,30 +59,7 @@ static enum clime_err read_body(struct clime_http_request *rq, struct clime_aren
                                 .port = -1,
                                 .timeout = 60,
                                 .flush_cache = true};
-    clime_json_init(&j, body.ptr, body.len, a, e);
-    for (clime_json_object(&j); clime_json_key(&j, &key);) {
-        size_t i = 0;
-        while (i < CLIME_COUNT(words) && !clime_str_is(key, words[i].name)) i++;
-        if (i < CLIME_COUNT(words) && words[i].raw && clime_json_peek(&j) != CLIME_JSON_NULL)
-            clime_json_skip(&j, words[i].at);
-        else if (i < CLIME_COUNT(words))
-            clime_lenient_string(&j, words[i].at);
-        else if (clime_str_is(key, "rank_offset"))
-            clime_lenient_int(&j, 1, MAX_WORLD - 1, &r->rank);
-        else if (clime_str_is(key, "world_size"))
-            clime_lenient_int(&j, 2, MAX_WORLD, &r->world);
-        else if (clime_str_is(key, "master_port"))
-            clime_lenient_int(&j, 0, 65535, &r->port);
-        else if (clime_str_is(key, "timeout"))
-            clime_lenient_double(&j, 0, 3600, &r->timeout);
-        else if (clime_str_is(key, "abort_all_requests"))
-            clime_lenient_bool(&j, &r->abort_all);
-        else if (clime_str_is(key, "flush_cache"))
-            clime_lenient_bool(&j, &r->flush_cache);
-        else
-            clime_json_skip(&j, NULL);
-    }
-    if (!clime_json_end(&j)) return e->code;
+    if (clime_fields_read(&fields, s->field_watch, clime_http_body(rq), a, r, e)) return e->code;
     if (r->name.len == 0 || r->name.len >= sizeof((struct clime_update_group *)0)->name)
         return clime_fail(e, CLIME_ERR_INPUT, "group_name has 1 to 63 bytes");
     if (!(r->timeout > 0)) return clime_fail(e, CLIME_ERR_INPUT, "timeout must be above 0 and at most 3600 seconds");
@@ -115,7 +101,7 @@ void clime_handle_init_group(struct clime_http_request *rq, void *context) {
     bool evicted = false;
     char message[200] = "Succeeded to initialize the group.";
     clime_arena_init(&a, ARENA_BYTES);
-    enum clime_err err = read_body(rq, &a, &r, &e);
+    enum clime_err err = read_body(s, rq, &a, &r, &e);
     if (!err && !clime_str_is(r.backend, s->model->ops->comm_backend)) {
         char text[200];
         snprintf(text, sizeof text,
@@ -149,7 +135,7 @@ void clime_handle_destroy_group(struct clime_http_request *rq, void *context) {
     struct clime_arena a;
     struct clime_error e = {0};
     clime_arena_init(&a, ARENA_BYTES);
-    enum clime_err err = read_body(rq, &a, &r, &e);
+    enum clime_err err = read_body(s, rq, &a, &r, &e);
     if (!err && !(err = clime_update_lock(s->update, rq, &e))) {
         struct clime_update_group *g = clime_update_group_find(s->update, r.name);
         if (g) {
@@ -197,7 +183,7 @@ void clime_handle_update_from_distributed(struct clime_http_request *rq, void *c
     int n_inflight = 0, n_have = 0;
     int64_t t0 = clime_now_us();
     clime_arena_init(&a, ARENA_BYTES);
-    enum clime_err err = read_body(rq, &a, &r, &e);
+    enum clime_err err = read_body(s, rq, &a, &r, &e);
     if (!err && r.version.len > 0) err = clime_update_label(r.version, &e);
     if (!err && !(err = clime_update_lock(s->update, rq, &e))) {
         err = receive(s, &r, &a, &complete, &n_inflight, &e);

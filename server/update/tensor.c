@@ -6,13 +6,14 @@
  * (incoming.c). Invariant: memory of others is mapped only while this request runs, and every tensor that was named is
  * released to its owner, also after an error.
  */
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/base64.h"
 #include "common/clock.h"
-#include "common/json/lenient.h"
 #include "common/log.h"
+#include "server/job/fields.h"
 #include "server/server_metrics.h"
 #include "server/update/torch_tensor.h"
 #include "server/update/weight_update.h"
@@ -23,36 +24,40 @@
 #define EVENT_LIMIT_US ((int64_t)60000000)
 
 struct tensor_request {
-    struct clime_str text, version; /* text: the first rank's, as it is in the body */
+    struct clime_str text, version, format; /* text: the first rank's, as it is in the body */
     bool bucket, abort_all, flush_cache;
 };
 
-static enum clime_err read_body(struct clime_http_request *rq, struct clime_arena *a, struct tensor_request *r,
-                                struct clime_error *e) {
-    struct clime_json j;
-    struct clime_str key, raw, format = {"", 0}, body = clime_http_body(rq);
+static bool read_texts(struct clime_json *j, void *object) {
+    struct clime_str raw, *text = object;
+    int n = 0;
+    if (clime_json_peek(j) == CLIME_JSON_NULL) return clime_json_null(j);
+    for (clime_json_array(j); clime_json_item(j) && clime_json_skip(j, &raw); n++)
+        if (n == 0) *text = raw;
+    return !j->failed;
+}
+
+#define AT(field) offsetof(struct tensor_request, field)
+
+static const struct clime_member body_rows[] = {
+    {"serialized_named_tensors", CLIME_MEMBER_CALL, AT(text), .read = read_texts},
+    {"load_format", CLIME_MEMBER_STRING, AT(format)},
+    {"weight_version", CLIME_MEMBER_STRING, AT(version)},
+    {"abort_all_requests", CLIME_MEMBER_BOOL, AT(abort_all)},
+    {"flush_cache", CLIME_MEMBER_BOOL, AT(flush_cache)},
+};
+static const struct clime_members members = {body_rows, CLIME_COUNT(body_rows)};
+static const struct clime_field others[] = {
+    {"torch_empty_cache", CLIME_FIELD_INERT}, {"disable_draft_model", CLIME_FIELD_INERT}, {NULL, NULL}};
+static const struct clime_fields fields = {
+    .where = "/update_weights_from_tensor", .rows = {others}, .read = {&members}};
+
+static enum clime_err read_body(struct clime_server *s, struct clime_http_request *rq, struct clime_arena *a,
+                                struct tensor_request *r, struct clime_error *e) {
     *r = (struct tensor_request){.flush_cache = true};
-    clime_json_init(&j, body.ptr, body.len, a, e);
-    for (clime_json_object(&j); clime_json_key(&j, &key);) {
-        if (clime_str_is(key, "serialized_named_tensors")) {
-            int n = 0;
-            for (clime_json_array(&j); clime_json_item(&j) && clime_json_skip(&j, &raw); n++)
-                if (n == 0) r->text = raw;
-        } else if (clime_str_is(key, "load_format")) {
-            clime_lenient_string(&j, &format);
-        } else if (clime_str_is(key, "weight_version")) {
-            clime_lenient_string(&j, &r->version);
-        } else if (clime_str_is(key, "abort_all_requests")) {
-            clime_lenient_bool(&j, &r->abort_all);
-        } else if (clime_str_is(key, "flush_cache")) {
-            clime_lenient_bool(&j, &r->flush_cache);
-        } else {
-            clime_json_skip(&j, NULL);
-        }
-    }
-    if (!clime_json_end(&j)) return e->code;
-    r->bucket = clime_str_is(format, "flattened_bucket");
-    if (!r->bucket && format.len > 0 && !clime_str_is(format, "direct"))
+    if (clime_fields_read(&fields, s->field_watch, clime_http_body(rq), a, r, e)) return e->code;
+    r->bucket = clime_str_is(r->format, "flattened_bucket");
+    if (!r->bucket && r->format.len > 0 && !clime_str_is(r->format, "direct"))
         return clime_fail(e, CLIME_ERR_INPUT, "load_format must be null, direct or flattened_bucket");
     if (r->text.len < 2 || r->text.ptr[0] != '"')
         return clime_fail(e, CLIME_ERR_INPUT, "serialized_named_tensors must be a list of texts in base64");
@@ -263,7 +268,7 @@ void clime_handle_update_from_tensor(struct clime_http_request *rq, void *contex
     int n_inflight = 0, n_have = 0;
     int64_t t0 = clime_now_us();
     clime_arena_init(&a, BODY_ARENA_BYTES);
-    enum clime_err err = read_body(rq, &a, &r, &e);
+    enum clime_err err = read_body(s, rq, &a, &r, &e);
     if (!err && !(err = clime_update_lock(s->update, rq, &e))) {
         err = take(s, &r, &e);
         if (!err)

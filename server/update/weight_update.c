@@ -9,6 +9,7 @@
  */
 #include "server/update/weight_update.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -18,6 +19,7 @@
 #include "common/log.h"
 #include "common/os/roots.h"
 #include "model/packet/shelf.h"
+#include "server/job/fields.h"
 #include "server/server_metrics.h"
 
 #define PIECE_BYTES ((size_t)256 << 10)
@@ -212,37 +214,43 @@ void clime_handle_put_weights(struct clime_http_request *rq, void *context) {
 /* ---- from a folder ----------------------------------------------------------------------------------------- */
 
 struct disk_request {
+    struct clime_str path, version; /* as in the body */
     char *model_path;
     char label[CLIME_MAX_LABEL + 1]; /* "" = keep the label */
     bool abort_all, flush_cache;
 };
 
-static enum clime_err parse_disk(struct clime_http_request *rq, struct disk_request *d, struct clime_arena *a,
-                                 struct clime_error *e) {
-    struct clime_json j;
-    struct clime_str key, path = {"", 0}, label = {"", 0}, body = clime_http_body(rq);
-    clime_json_init(&j, body.ptr, body.len, a, e);
-    for (clime_json_object(&j); clime_json_key(&j, &key);) {
-        if (clime_json_peek(&j) == CLIME_JSON_NULL)
-            clime_json_null(&j);
-        else if (clime_str_is(key, "model_path"))
-            clime_json_string(&j, &path);
-        else if (clime_str_is(key, "weight_version"))
-            clime_json_string(&j, &label);
-        else if (clime_str_is(key, "abort_all_requests"))
-            clime_json_bool(&j, &d->abort_all);
-        else if (clime_str_is(key, "flush_cache"))
-            clime_json_bool(&j, &d->flush_cache);
-        else
-            clime_json_skip(&j, NULL);
-    }
-    if (!clime_json_end(&j)) return e->code;
-    if (path.len == 0) return clime_fail(e, CLIME_ERR_INPUT, "model_path is missing");
-    if (label.len > 0 && clime_update_label(label, e)) return e->code;
-    d->model_path = clime_arena_strdup(a, path);
-    if (!d->model_path || strlen(d->model_path) != path.len)
+#define AT(field) offsetof(struct disk_request, field)
+
+static const struct clime_member disk_rows[] = {
+    {"model_path", CLIME_MEMBER_STRING, AT(path)},
+    {"weight_version", CLIME_MEMBER_STRING, AT(version)},
+    {"abort_all_requests", CLIME_MEMBER_BOOL, AT(abort_all)},
+    {"flush_cache", CLIME_MEMBER_BOOL, AT(flush_cache)},
+};
+static const struct clime_members disk_members = {disk_rows, CLIME_COUNT(disk_rows)};
+static const struct clime_field disk_others[] = {
+    {"load_format", "\"auto\"|\"safetensors\""},
+    {"manifest", NULL},
+    {"is_async", CLIME_FIELD_INERT}, /* how, not what */
+    {"torch_empty_cache", CLIME_FIELD_INERT},
+    {"recapture_cuda_graph", CLIME_FIELD_INERT}, /* recorded graphs stay valid */
+    {"keep_pause", CLIME_FIELD_INERT},           /* an update ends no pause */
+    {"token_step", CLIME_FIELD_INERT},           /* replies have the version of each token */
+    {NULL, NULL},
+};
+static const struct clime_fields disk_fields = {
+    .where = "/update_weights_from_disk", .rows = {disk_others}, .read = {&disk_members}};
+
+static enum clime_err parse_disk(struct clime_server *s, struct clime_http_request *rq, struct disk_request *d,
+                                 struct clime_arena *a, struct clime_error *e) {
+    if (clime_fields_read(&disk_fields, s->field_watch, clime_http_body(rq), a, d, e)) return e->code;
+    if (d->path.len == 0) return clime_fail(e, CLIME_ERR_INPUT, "model_path is missing");
+    if (d->version.len > 0 && clime_update_label(d->version, e)) return e->code;
+    d->model_path = clime_arena_strdup(a, d->path);
+    if (!d->model_path || strlen(d->model_path) != d->path.len)
         return clime_fail(e, CLIME_ERR_INPUT, "model_path is not a path");
-    snprintf(d->label, sizeof d->label, CLIME_STR_FMT, CLIME_STR_ARG(label));
+    snprintf(d->label, sizeof d->label, CLIME_STR_FMT, CLIME_STR_ARG(d->version));
     return CLIME_OK;
 }
 
@@ -275,7 +283,7 @@ void clime_handle_update_from_disk(struct clime_http_request *rq, void *context)
     int n_inflight = 0;
     int64_t t0 = clime_now_us();
     clime_arena_init(&a, (size_t)1 << 20);
-    enum clime_err err = parse_disk(rq, &d, &a, &e);
+    enum clime_err err = parse_disk(s, rq, &d, &a, &e);
     if (!err && !(err = clime_update_lock(s->update, rq, &e))) {
         err = update_from_disk(s, &d, &n_inflight, &e);
         clime_update_unlock(s->update);

@@ -220,11 +220,18 @@ def test_paths_and_methods(s):
     ("/apply_template", {"messages": [{"role": "user", "content": 5}]}, "content"),
     ("/apply_template", {}, "messages"),
     ("/pause_generation", {"mode": "sleep"}, "mode"),
-    ("/pause_generation", {"mode": 5}, ""),
-    ("/abort_request", {"rid": 5}, ""),
+    ("/pause_generation", {"mode": 5}, "mode"),
+    ("/abort_request", {"rid": 5}, "rid"),
+    ("/abort_requests", {"request_ids": ["a", 5]}, "request_ids"),
+    ("/release_memory_occupation", {"tags": "kv_cache"}, "tags"),
+    ("/update_weight_version", {"new_version": 5}, "new_version"),
+    ("/init_weights_update_group", {"world_size": "two"}, "world_size"),
+    ("/update_weights_from_distributed", {"timeout": []}, "timeout"),
+    ("/update_weights_from_tensor", {"serialized_named_tensors": "AAAA"}, "serialized_named_tensors"),
+    ("/update_weights_from_disk", {"model_path": "/", "weight_version": 5}, "weight_version"),
     ("/update_weights_from_disk", {}, "model_path"),
     ("/update_weights_from_disk", {"model_path": "/nowhere"}, "/nowhere"),
-    ("/update_weights_from_disk", {"model_path": 5}, ""),
+    ("/update_weights_from_disk", {"model_path": 5}, "model_path"),
 ])  # fmt: skip
 def test_other_endpoints(s, path, body, says):
     refused(s.post(path, body), says)

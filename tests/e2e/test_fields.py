@@ -120,6 +120,25 @@ def test_endpoints_without_generation_too(strict, s, path, body, name, near):
     s.json(path, body | {"model": "gpt-9"}, 404)
 
 
+CONTROL = [("/pause_generation", {}, "mod", "in_place", "mode"), ("/abort_request", {}, "abort_al", True, "abort_all"),
+           ("/abort_requests", {}, "request_id", ["a"], "request_ids"), ("/release_memory_occupation", {}, "tag", ["kv_cache"], "tags"),
+           ("/update_weight_version", {"new_version": "2"}, "abort_all", True, "abort_all_requests"),
+           ("/update_weights_from_tensor", {}, "weights_version", "2", "weight_version"),
+           ("/update_weights_from_distributed", {}, "weights_version", "2", "weight_version"),
+           ("/update_weights_from_disk", {"model_path": "/"}, "weights_version", "2", "weight_version")]  # fmt: skip
+
+
+@pytest.mark.parametrize("path, body, name, value, near", CONTROL)
+def test_control_too(strict, s, path, body, name, value, near):
+    """A mistyped mode of a pause is the default, which ends every request; a mistyped version keeps the old one's name."""
+    message = strict.json(path, body | {name: value}, 400)["message"]
+    assert f'"{name}"' in message and near in message
+    assert strict.json("/abort_request", {}) == {"success": True, "num_aborted": 0} and not strict.get("/is_paused").json()["is_paused"]
+    if path == "/update_weights_from_disk":
+        for more in ({"load_format": "dummy"}, {"manifest": {"a": 1}}):
+            assert "not supported" in s.json(path, body | more, 400)["message"]
+
+
 def test_unknown_fields_are_warned_about_once_and_counted(folder):
     with server(model=folder) as s:
         for _ in range(3):

@@ -5,6 +5,7 @@ same through a router.
 import contextlib
 import hashlib
 import json
+import signal
 import socket
 import threading
 import time
@@ -219,6 +220,19 @@ def test_who_waits_and_goes(tmp_path):
             peer, _ = quiet.listener.accept()  # it has come, and nobody says go
             assert from_disk() == 429
         until(lambda: from_disk() == 200)
+
+
+def test_who_has_left_before_it_began(shared):
+    """A server that stood still does not do at last what nobody waits for any more, and nobody would take back."""
+    s, paths = shared, ("/pause?mode=keep", "/pause_generation", "/sleep?level=2", "/release_memory_occupation")
+    s.process.send_signal(signal.SIGSTOP)
+    for path in paths:
+        with socket.create_connection(("127.0.0.1", s.port)) as c:
+            c.sendall(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{{}}".encode())
+    s.process.send_signal(signal.SIGCONT)
+    until(lambda: s.log().count("had left before it began") == len(paths))
+    assert not s.get("/is_paused").json()["is_paused"] and not s.get("/is_sleeping").json()["is_sleeping"]
+    assert s.json("/generate", {"input_ids": [5], "sampling_params": {"max_new_tokens": 1}})["output_ids"]
 
 
 @pytest.mark.parametrize("path, name", [

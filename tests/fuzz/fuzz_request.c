@@ -9,11 +9,11 @@
 
 #include <stdlib.h>
 
-#include "server/api/fields.h"
 #include "server/api/generate_parse.h"
 #include "server/api/messages.h"
 #include "server/api/openai.h"
 #include "server/api/responses.h"
+#include "server/job/fields.h"
 
 static struct clime_server server;
 

@@ -26,9 +26,11 @@ static int bad(struct reader *r, const char *what) {
     return CLIME_EXPR_NEVER_NODE;
 }
 
-static struct clime_json scan(struct reader *r, struct clime_str raw) {
+static struct clime_json scan(struct reader *r, struct clime_str raw, const char *name) {
     struct clime_json j;
     clime_json_init(&j, raw.ptr ? raw.ptr : "", raw.len, r->arena, r->e);
+    if (raw.len == 0 && !r->err) r->err = clime_fail(r->e, CLIME_ERR_INPUT, "structural tag: \"%s\" is missing", name);
+    j.failed = raw.len == 0;
     return j;
 }
 
@@ -70,8 +72,9 @@ static const struct clime_member format_rows[] = {
     FORMAT(format, RAW),     FORMAT(at_least_one, BOOL), FORMAT(stop_after_first, BOOL)};
 static const struct clime_members format_members = {format_rows, CLIME_COUNT(format_rows)};
 
-static void read_object(struct reader *r, struct clime_str raw, const struct clime_members *m, void *out) {
-    struct clime_json j = scan(r, raw);
+static void read_object(struct reader *r, struct clime_str raw, const char *name, const struct clime_members *m,
+                        void *out) {
+    struct clime_json j = scan(r, raw, name);
     struct clime_str key;
     for (clime_json_object(&j); !r->err && clime_json_key(&j, &key);) {
         if (clime_members_read(m, &j, key, out)) continue;
@@ -95,25 +98,25 @@ static int content_of(struct reader *r, const struct tag *t) {
     return node;
 }
 
-static int read_triggers(struct reader *r, const struct format *f, struct clime_str tags) {
+static int read_triggers(struct reader *r, const struct format *f, struct clime_str tags, const char *name) {
     const char *triggers[CLIME_MAX_MARKERS];
     struct clime_expr_list then[CLIME_MAX_MARKERS] = {{0}};
     int nodes[CLIME_MAX_MARKERS], n = 0, n_tags = 0;
     int text = clime_expr_rule_new(r->x, clime_str_of("text")), more = clime_expr_rule(r->x, text);
     struct clime_str s;
-    struct clime_json j = scan(r, f->triggers);
+    struct clime_json j = scan(r, f->triggers, "triggers");
     for (clime_json_array(&j); clime_json_item(&j) && clime_json_string(&j, &s);) {
         if (s.len == 0 || n == CLIME_MAX_MARKERS) return bad(r, "triggers must be texts, 64 at most");
         triggers[n++] = text_z(r, s);
     }
     end(r, &j);
-    j = scan(r, tags);
+    j = scan(r, tags, name);
     for (clime_json_array(&j); clime_json_item(&j) && !r->err;) {
         struct clime_str raw;
         struct tag t = {.begin = {NULL, 0}};
         bool any = false;
         if (!clime_json_skip(&j, &raw) || ++n_tags > MAX_TAGS) return bad(r, "more than 256 tags");
-        read_object(r, raw, &tag_members, &t);
+        read_object(r, raw, "a tag", &tag_members, &t);
         int content = r->err ? CLIME_EXPR_NEVER_NODE : content_of(r, &t);
         for (int i = 0; i < n && !r->err; i++) {
             size_t len = strlen(triggers[i]);
@@ -137,7 +140,7 @@ static int read_triggers(struct reader *r, const struct format *f, struct clime_
 
 static int read_elements(struct reader *r, struct clime_str raw, bool all) {
     struct clime_expr_list nodes = {0};
-    struct clime_json j = scan(r, raw);
+    struct clime_json j = scan(r, raw, "elements");
     struct clime_str one;
     for (clime_json_array(&j); clime_json_item(&j) && clime_json_skip(&j, &one) && !r->err;)
         clime_expr_list_add(&nodes, read_format(r, one));
@@ -149,7 +152,7 @@ static int read_tag(struct reader *r, const struct format *f) {
     struct format inside = {.type = {NULL, 0}};
     const char *close = text_z(r, f->end);
     int begin = clime_expr_marker(r->x, r->v, f->begin);
-    read_object(r, f->content, &format_members, &inside);
+    read_object(r, f->content, "content", &format_members, &inside);
     if (clime_str_is(inside.type, "any_text") && *close)
         return clime_expr_seq2(r->x, begin, clime_expr_text_until(r->x, r->v, &close, NULL, 1, false));
     const int kids[] = {begin, read_format(r, f->content), clime_expr_marker(r->x, r->v, f->end)};
@@ -160,7 +163,7 @@ static int read_format(struct reader *r, struct clime_str raw) {
     struct format f = {.type = {NULL, 0}};
     int node = CLIME_EXPR_NEVER_NODE;
     enum clime_err err = CLIME_OK;
-    read_object(r, raw, &format_members, &f);
+    read_object(r, raw, "content", &format_members, &f);
     if (r->err) return node;
     if (++r->depth > MAX_NESTING) return bad(r, "formats nest too deep");
     if (clime_str_is(f.type, "const_string"))
@@ -178,7 +181,7 @@ static int read_format(struct reader *r, struct clime_str raw) {
     else if (clime_str_is(f.type, "tag"))
         node = read_tag(r, &f);
     else if (clime_str_is(f.type, "triggered_tags") && !f.at_least_one && !f.stop_after_first)
-        node = read_triggers(r, &f, f.tags);
+        node = read_triggers(r, &f, f.tags, "tags");
     else
         bad(r, "this type of format, or at_least_one or stop_after_first, is not supported");
     if (err && !r->err) r->err = err;
@@ -192,8 +195,8 @@ enum clime_err clime_tags_read(struct clime_exprs *x, const struct clime_vocab_t
     struct format f = {.type = {NULL, 0}};
     clime_arena_init(&a, 2 * json.len + 65536);
     struct reader r = {.x = x, .v = v, .arena = &a, .e = e};
-    read_object(&r, json, &format_members, &f);
-    if (!r.err) *out = f.format.len > 0 ? read_format(&r, f.format) : read_triggers(&r, &f, f.structures);
+    read_object(&r, json, "format", &format_members, &f);
+    if (!r.err) *out = f.format.len > 0 ? read_format(&r, f.format) : read_triggers(&r, &f, f.structures, "structures");
     clime_arena_free(&a);
     return r.err;
 }

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "server/api/fields.h"
+#include "server/job/fields.h"
 #include "server/job/sampling_params.h"
 
 static const struct clime_fields fields = {

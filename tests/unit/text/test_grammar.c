@@ -473,6 +473,10 @@ static void test_tags(void **state) {
           "\"content\":{\"type\":\"any_text\"},\"end\":\"</t>\"}]}]}}",
           GOOD("A:1", "A:<t>x</t>"), BAD("A:", "A:<t>x", "1"));
     refused(CLIME_GRAMMAR_TAGS, "{\"type\":\"structural_tag\",\"format\":{\"type\":\"dispatch\"}}", "not supported");
+    refused(CLIME_GRAMMAR_TAGS, "{}", "\"triggers\" is missing");
+    refused(CLIME_GRAMMAR_TAGS, "{\"triggers\":[\"<\"]}", "\"structures\" is missing");
+    refused(CLIME_GRAMMAR_TAGS, "{\"format\":{\"type\":\"sequence\"}}", "\"elements\" is missing");
+    refused(CLIME_GRAMMAR_TAGS, "{\"format\":{\"type\":\"tag\",\"begin\":\"<\"}}", "\"content\" is missing");
 }
 
 /* What the parsers read is what the grammar writes, for every form that can be forced. */

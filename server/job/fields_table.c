@@ -3,7 +3,7 @@
  * A row without neutral values is refused by name as soon as it asks for something. Inert are fields about other
  * things than the output: who asks, what is logged, where it runs, when it is scheduled.
  */
-#include "server/api/fields.h"
+#include "server/job/fields.h"
 
 #define INERT CLIME_FIELD_INERT
 

@@ -9,8 +9,8 @@
  *
  * What an endpoint reads itself stands in its parser's own table (common/json/members.h). HTTP workers.
  */
-#ifndef CLIME_SERVER_API_FIELDS_H
-#define CLIME_SERVER_API_FIELDS_H
+#ifndef CLIME_SERVER_JOB_FIELDS_H
+#define CLIME_SERVER_JOB_FIELDS_H
 
 #include "common/json/members.h"
 
@@ -37,6 +37,10 @@ struct clime_fields {
 /* Consumes the value of a member that no row of f->read has. Sets the scanner's error when it is refused. */
 void clime_fields_other(const struct clime_fields *f, struct clime_field_watch *w, struct clime_json *j,
                         struct clime_str key);
+
+/* A body that is an object of f->read[0]'s members, into `object`; no body at all is {}. */
+enum clime_err clime_fields_read(const struct clime_fields *f, struct clime_field_watch *w, struct clime_str body,
+                                 struct clime_arena *a, void *object, struct clime_error *e);
 
 /* Rows of fields_table.c */
 extern const struct clime_field clime_fields_sampling[];  /* sampling parameters */

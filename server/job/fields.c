@@ -3,7 +3,7 @@
  *
  * Invariant: a client cannot fill the log or the memory with names that it makes up: at most MAX_LOGGED are kept.
  */
-#include "server/api/fields.h"
+#include "server/job/fields.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -121,4 +121,15 @@ void clime_fields_other(const struct clime_fields *f, struct clime_field_watch *
     else
         LOG_WARN("%s: %s; it has no effect (told once; --strict-fields refuses such requests)", f->where, text.data);
     clime_buf_free(&text);
+}
+
+enum clime_err clime_fields_read(const struct clime_fields *f, struct clime_field_watch *w, struct clime_str body,
+                                 struct clime_arena *a, void *object, struct clime_error *e) {
+    struct clime_json j;
+    struct clime_str key;
+    if (body.len == 0) return CLIME_OK;
+    clime_json_init(&j, body.ptr, body.len, a, e);
+    for (clime_json_object(&j); clime_json_key(&j, &key);)
+        if (!clime_members_read(f->read[0], &j, key, object)) clime_fields_other(f, w, &j, key);
+    return clime_json_end(&j) ? CLIME_OK : e->code;
 }
