@@ -8,16 +8,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool room(struct clime_exprs *x, int n, int *size, int more) {
+/* The array p of n items, with room for more; as it was, and x full, where they would be too many. An allocator may
+ * copy at every call (a sanitizer's does), so it is called only where the array grows. */
+static void *room(struct clime_exprs *x, void *p, int n, int more, int *size, size_t item) {
     if (n + more > CLIME_EXPR_MAX_NODES) x->full = true;
-    if (x->full) return false;
+    if (x->full || n + more <= *size) return p;
     while (*size < n + more) *size = *size ? *size * 2 : 64;
-    return true;
+    return xrealloc(p, (size_t)*size * item);
 }
 
 static int add(struct clime_exprs *x, struct clime_expr_node node) {
-    if (!room(x, x->n_nodes, &x->nodes_size, 1)) return CLIME_EXPR_NEVER_NODE;
-    x->nodes = xrealloc(x->nodes, (size_t)x->nodes_size * sizeof *x->nodes);
+    x->nodes = room(x, x->nodes, x->n_nodes, 1, &x->nodes_size, sizeof *x->nodes);
+    if (x->full) return CLIME_EXPR_NEVER_NODE;
     x->nodes[x->n_nodes] = node;
     return x->n_nodes++;
 }
@@ -41,8 +43,8 @@ int clime_expr_set(struct clime_exprs *x, const struct clime_byte_set *s) {
     int i = 0;
     while (i < x->n_sets && memcmp(&x->sets[i], s, sizeof *s) != 0) i++;
     if (i == x->n_sets) {
-        if (!room(x, x->n_sets, &x->sets_size, 1)) return CLIME_EXPR_NEVER_NODE;
-        x->sets = xrealloc(x->sets, (size_t)x->sets_size * sizeof *x->sets);
+        x->sets = room(x, x->sets, x->n_sets, 1, &x->sets_size, sizeof *x->sets);
+        if (x->full) return CLIME_EXPR_NEVER_NODE;
         x->sets[x->n_sets++] = *s;
     }
     return add(x, (struct clime_expr_node){.kind = CLIME_EXPR_SET, .a = i});
@@ -68,8 +70,8 @@ int clime_expr_text(struct clime_exprs *x, const char *z) {
 
 static int add_list(struct clime_exprs *x, enum clime_expr_kind kind, const int *kids, int n, int dropped) {
     int at = x->n_kids;
-    if (!room(x, x->n_kids, &x->kids_size, n)) return CLIME_EXPR_NEVER_NODE;
-    x->kids = xrealloc(x->kids, (size_t)x->kids_size * sizeof *x->kids);
+    x->kids = room(x, x->kids, x->n_kids, n, &x->kids_size, sizeof *x->kids);
+    if (x->full) return CLIME_EXPR_NEVER_NODE;
     for (int i = 0; i < n; i++)
         if (kids[i] != dropped) x->kids[x->n_kids++] = kids[i];
     if (x->n_kids == at) return dropped;
@@ -111,8 +113,8 @@ int clime_expr_repeat(struct clime_exprs *x, int a, int min, int max) {
 }
 
 int clime_expr_rule_new(struct clime_exprs *x, struct clime_str name) {
-    if (!room(x, x->n_rules, &x->rules_size, 1)) return 0;
-    x->rules = xrealloc(x->rules, (size_t)x->rules_size * sizeof *x->rules);
+    x->rules = room(x, x->rules, x->n_rules, 1, &x->rules_size, sizeof *x->rules);
+    if (x->full) return 0;
     size_t n = name.len < sizeof x->rules->name - 1 ? name.len : sizeof x->rules->name - 1;
     x->rules[x->n_rules].body = -1;
     memcpy(x->rules[x->n_rules].name, name.ptr, n);
