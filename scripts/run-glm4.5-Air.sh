@@ -1,6 +1,6 @@
 #!/bin/bash
-# GLM-4.5-Air (106B), a trainer in parts on the GPUs of one host, the optimizer on the host, servers elsewhere: the shape of
-# slime's scripts/models/glm4.5-106B-A12B.sh with the options of its scripts/run-glm4.7-355B-A32B.sh.
+# GLM-4.5-Air (106B), experts and long answers over the GPUs of one host, the optimizer on the host, servers elsewhere: the
+# shape of slime's scripts/models/glm4.5-106B-A12B.sh with the options of its scripts/run-glm4.7-355B-A32B.sh.
 #   GPUS=4 scripts/run-glm4.5-Air.sh MODEL PROMPTS [EVAL-PROMPTS] [more options of clime-train rl]
 # MODEL is the Hugging Face folder; PROMPTS JSON lines with "prompt" and "label" (dapo-math-17k), EVAL-PROMPTS the same
 # (aime-2024). GPUS is 8 unless it says 4. RUN names the run folder (default runs/glm4.5-Air). Options given last win:
@@ -10,10 +10,12 @@
 # a token meets 12.80e9. fp32 master weights and moments, 12 bytes a parameter, and rank 0's copy of the weights for the servers,
 # are 1394 GiB and stay on the host, where the CPU updates them to the same bits. Keys and values: 184.0 KiB a token over
 # all GPUs.
-# bf16 weights are 199.0 GiB and fp32 gradients 398.1, which lie in parts on the ranks (whole they were 666 GiB of 8 GPUs): 127 GiB
-# of each of 8 H200s, of 139, and 200 of 4, which are too few. A server over the same 8 would need 24.9 GiB of each for its
-# share and more for keys and values: it does not fit beside the trainer. So 8 GPUs train and 8 others serve: start there
-# clime-router and clime-server --tp-size 8, and say where: ROUTER=http://HOST:PORT.
+# bf16 weights are 199.0 GiB and fp32 gradients 398.1. Experts stay with a rank each, whose rows travel to it, other weights lie in
+# parts, and two ranks share a micro-batch, of which each has 16,384 tokens, so an answer of 32,768 has room: 111 GiB of each of 8
+# H200s, of 139, and 189 of 4, which are too few (whole they were 675 GiB of 8, with experts in parts too 135).
+# A server over the same 8 would need 24.9 GiB of each for its share and more for keys and values: too tight beside the
+# trainer. So 8 GPUs train and 8 others serve: start there clime-router and clime-server --tp-size 8, and say where:
+# ROUTER=http://HOST:PORT.
 #
 # --no-save-optim: no checkpoints of 1282 GB, only Hugging Face folders of 214 GB; a restart runs the recorded steps again.
 set -eu
@@ -43,7 +45,7 @@ ROLLOUT_ARGS=(
     --rollout-batch-size 128
     --n-samples-per-prompt 8
     --num-steps-per-rollout 4
-    --rollout-max-response-len 8192
+    --rollout-max-response-len 32768
     --over-sampling-batch-size 256
     --dynamic-sampling-filter-path check_reward_nonzero_std
     --rollout-temperature 1
@@ -54,14 +56,16 @@ EVAL_ARGS=()
     --eval-interval 20
     --eval-prompt-data aime "$eval"
     --n-samples-per-eval-prompt 8
-    --eval-max-response-len 16384
+    --eval-max-response-len 32768
     --eval-top-p 1
 )
 PERF_ARGS=(
-    --actor-num-gpus-per-node "$gpus" # slime's tensor, context and expert parallel sizes are 1 here
+    --actor-num-gpus-per-node "$gpus" # slime's tensor and pipeline parallel sizes are 1 here
+    --context-parallel-size 2
+    --expert-model-parallel-size "$gpus"
     --recompute-granularity full
     --use-dynamic-batch-size
-    --max-tokens-per-gpu 8192
+    --max-tokens-per-gpu 16384
 )
 GRPO_ARGS=(
     --advantage-estimator grpo

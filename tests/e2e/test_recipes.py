@@ -139,16 +139,21 @@ def test_experts_recipe(folder, name):
     """Understood for 4 and 8 GPUs, and the header's arithmetic is what --explain and clime-train plan say."""
     shape, data = of_shape(folder, name, EXPERTS[name]), folder / "train.jsonl"
     header = " ".join((SCRIPTS / name).read_text().split("set -eu")[0].replace("\n#", " ").split())
-    rows = re.search(r"--max-tokens-per-gpu (\d+)", (SCRIPTS / name).read_text())[1]
+    text = (SCRIPTS / name).read_text()
+    rows, shared = re.search(r"--max-tokens-per-gpu (\d+)", text)[1], re.search(r"--context-parallel-size \d+", text)
+    stay = "--expert-model-parallel-size" in text
     assert script(name)[0] == 2
     for gpus in 4, 8:
         status, out, err = script(name, shape, data, data, "--explain", RUN=folder / "none", GPUS=gpus)
         assert status == 0, err
         colocated = "--colocate" in (SCRIPTS / name).read_text()
         assert "recompute full" in out and ("the trainer's own memory, nothing is copied" in out) == colocated
-        assert re.search(r"whole on every rank .replicated.: [0-9.]+ GiB.*; a part of them on each .sharded.: [0-9.]+ GiB", out)
+        assert stay or re.search(r"whole on every rank .replicated.: [0-9.]+ GiB.*; a part of them on each .sharded.: [0-9.]+ GiB", out)
+        if stay:
+            assert f"each rank has {EXPERTS[name]['n_routed_experts'] // gpus} of the " in out and "2 ranks share a micro-batch" in out
         millions = float(re.search(r"([0-9.]+) M parameters", out)[1])
-        _, gib, text = plan(shape, "--devices", gpus, "--max-tokens-per-gpu", rows, "--optimizer-cpu-offload")
+        _, gib, text = plan(shape, "--devices", gpus, "--max-tokens-per-gpu", rows, "--optimizer-cpu-offload",
+                            *(shared[0].split() if shared else ()))  # fmt: skip
         assert f"{millions / 1000:.2f}e9 parameters" in header and f"{millions / 1000:.2f}e9 parameters" in text
         assert f"a token meets {re.search(r'([0-9.]+)e9 of them', text)[1]}e9" in header
         assert f"{2e6 * millions / 2**30:.1f} GiB" in header and f"fp32 gradients {4e6 * millions / 2**30:.1f}" in header
@@ -157,7 +162,7 @@ def test_experts_recipe(folder, name):
         assert f"{re.search(r'values: ([0-9.]+) KiB', text)[1]} KiB a token" in header
         assert ("DOES NOT FIT" in re.search(r"replicated.*", text)[0]) == (not colocated)
         said = ["replicated"] if name != "run-glm4.5-Air.sh" or gpus == 8 else []
-        said += [] if colocated else ["sharded"]
+        said += [] if colocated else ["expert parallel"] if stay else ["sharded"]
         assert all(re.search(rf"\b{round(gib[way])}\b", header) for way in said), (gib, header)
 
 
@@ -169,6 +174,10 @@ def test_plan_of_what_nobody_has_here(folder):
     assert gib["sharded"] < gib["replicated"] and "--expert-model-parallel-size 32\n" in out
     few = plan(glm, "--devices", 64, "--hosts", 8, "--expert-model-parallel-size", 8, *more)[1]
     assert gib["expert parallel"] < few["expert parallel"] < gib["replicated"]
+    long = ("--expert-model-parallel-size", 8, "--context-parallel-size", 2, "--optimizer-cpu-offload", "--max-tokens-per-gpu")
+    status, gib, out = plan(glm, "--devices", 64, "--hosts", 8, *long, 8192)
+    assert "of 16384 tokens on each 2 neighbours that share them" in out and "8  --context-parallel-size 2\n" in out
+    assert gib["expert parallel"] < few["expert parallel"] < plan(glm, "--devices", 64, "--hosts", 8, *long, 16384)[1]["expert parallel"]
     assert "as many experts on each rank: not with these" in plan(glm, "--devices", 64, "--expert-model-parallel-size", 64, *more)[2]
     status, gib, out = plan(glm, "--devices", 32, "--hosts", 4, *more)
     assert status == 1 and gib["expert parallel"] < gib["sharded"] < gib["replicated"]
@@ -185,7 +194,9 @@ def test_plan_of_what_nobody_has_here(folder):
     for n, says in (12, "a power of two, 12 are none"), (128, "a trainer has at most 64 ranks"):
         status, _, out = plan(shape, "--devices", n, "--optimizer-cpu-offload")
         assert status == 1 and says in out
-    for words, says in ((["--devices", "9", "--hosts", "2"], "--devices 9 are not as many"), ([], "--hf-checkpoint is missing")):
+    for words, says in ((["--devices", "9", "--hosts", "2"], "--devices 9 are not as many"), ([], "--hf-checkpoint is missing"),
+                        (["--devices", "4", "--context-parallel-size", "3"], "--context-parallel-size 3 is no power of two that"),
+                        (["--devices", "4", "--context-parallel-size", "8"], "divides --devices 4")):  # fmt: skip
         status, _, err = run("clime-train", "plan", *(["--hf-checkpoint", shape, *words] if words else []))
         assert status == 1 and says in err
 

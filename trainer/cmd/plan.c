@@ -14,7 +14,7 @@
 struct plan_options {
     const char *dir;
     int kind, recompute;
-    int64_t devices, hosts, tp, ep, prompts, samples, prompt_len, answer_len, rows;
+    int64_t devices, hosts, tp, cp, ep, prompts, samples, prompt_len, answer_len, rows;
     bool offload;
 };
 
@@ -29,12 +29,17 @@ static enum clime_err parse(int argc, char **argv, struct plan_options *o, struc
         {"n-samples-per-prompt", CLIME_OPT_INT, &o->samples, "8", "N", "answers to each", 1, 1 << 16},
         {"prompt-len", CLIME_OPT_INT, &o->prompt_len, "256", "TOKENS", "of a prompt, in the mean", 1, 1 << 24},
         {"response-len", CLIME_OPT_INT, &o->answer_len, "1024", "TOKENS", "of an answer, in the mean", 1, 1 << 24},
-        {"max-tokens-per-gpu", CLIME_OPT_INT, &o->rows, "8192", "TOKENS", "of a micro-batch", 1, 1 << 24},
+        {"max-tokens-per-gpu", CLIME_OPT_INT, &o->rows, "8192", "TOKENS",
+         "of a micro-batch; of a part of one with --context-parallel-size", 1, 1 << 24},
         {"recompute-granularity", CLIME_OPT_CHOICE, &o->recompute, "full", "none|selective|full",
          "what the backward pass computes again"},
         {"optimizer-cpu-offload", CLIME_OPT_BOOL, &o->offload, NULL, NULL, "master weights and moments in host memory"},
         {"rollout-num-gpus-per-engine", CLIME_OPT_INT, &o->tp, "0", "N", "devices of a server; 0 = those of a host", 0,
          8},
+        {"context-parallel-size", CLIME_OPT_INT, &o->cp, "1", "C",
+         "neighbouring ranks that share a micro-batch of C times --max-tokens-per-gpu; a power of two that divides "
+         "--devices",
+         1, CLIME_GROUP_MAX},
         {"expert-model-parallel-size", CLIME_OPT_INT, &o->ep, "0", "N",
          "neighbouring ranks that have all experts between them, where experts stay; 0 = the most that divide the "
          "ranks and the experts",
@@ -54,6 +59,13 @@ static enum clime_err parse(int argc, char **argv, struct plan_options *o, struc
         return clime_fail(e, CLIME_ERR_INPUT,
                           "--rollout-num-gpus-per-engine %" PRId64 " does not divide the %" PRId64 " devices of a host",
                           o->tp, each);
+    if (o->cp & (o->cp - 1) || o->devices % o->cp)
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "--context-parallel-size %" PRId64 " is no power of two that divides --devices %" PRId64,
+                          o->cp, o->devices);
+    if (o->rows * o->cp > 1 << 24)
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "--max-tokens-per-gpu %" PRId64 " of %" PRId64 " ranks is over 2^24 tokens", o->rows, o->cp);
     return CLIME_OK;
 }
 
@@ -66,8 +78,9 @@ static void print_model(const struct clime_model *m, const struct clime_run_plan
 }
 
 static void print_training(const struct clime_plan_wish *wish, const struct clime_run_plan *p) {
-    printf("training: %.0f micro-batches of %d tokens on each device, recompute %s; seconds of one, and of a rollout\n",
-           p->micro_batches, wish->rows, clime_recompute_name(wish->recompute));
+    printf("training: %.0f micro-batches of %d tokens on ", p->micro_batches, wish->rows * wish->cp);
+    printf(wish->cp > 1 ? "each %d neighbours that share them" : "each device", wish->cp);
+    printf(", recompute %s; seconds of one, and of a rollout\n", clime_recompute_name(wish->recompute));
     printf("  %-16s %12s %9s %9s %9s %9s\n", "", "GiB", "compute", "gathers", "gradients", "all");
     for (int way = 0; way < CLIME_PLAN_WAYS; way++) {
         const struct clime_plan_training *t = &p->training[way];
@@ -79,6 +92,7 @@ static void print_training(const struct clime_plan_wish *wish, const struct clim
         printf("  %-16s %12.1f %9.2f %9.2f %9.2f %9.1f%s", clime_plan_way_names[way], t->gib, t->compute_s, t->gather_s,
                t->exchange_s, t->step_s, t->fits ? "" : "  DOES NOT FIT");
         if (way == CLIME_PLAN_EXPERTS) printf("  --expert-model-parallel-size %d", p->experts_over);
+        if (wish->cp > 1) printf("  --context-parallel-size %d", wish->cp);
         printf("\n");
     }
     printf("  %.1f GiB are free on a device", wish->device->memory_gib);
@@ -106,7 +120,7 @@ static bool are_ranks(int devices) {
 static void print_limits(const struct clime_plan_wish *wish, const struct clime_run_plan *p) {
     const struct clime_plan_training *sharded = &p->training[CLIME_PLAN_SHARDED];
     const struct clime_plan_training *stay = &p->training[CLIME_PLAN_EXPERTS];
-    double links_s = sharded->gather_s + sharded->exchange_s;
+    double links_s = sharded->gather_s - sharded->rows_s + sharded->exchange_s;
     if (wish->devices > CLIME_GROUP_MAX)
         printf("limit: a trainer has at most %d ranks, --devices %d is beyond it\n", CLIME_GROUP_MAX, wish->devices);
     else if (!are_ranks(wish->devices))
@@ -145,6 +159,7 @@ int clime_plan_main(int argc, char **argv) {
                                          .devices = (int)o.devices,
                                          .hosts = (int)o.hosts,
                                          .tp = (int)o.tp,
+                                         .cp = (int)o.cp,
                                          .experts_over = (int)o.ep,
                                          .prompts = (double)o.prompts,
                                          .samples = (double)o.samples,

@@ -100,34 +100,56 @@ static double same_experts_s(const struct clime_plan_wish *wish, const struct cl
     return among(wish, ranks_of(wish) / out->experts_over, false, bytes * out->work.experts / out->experts_over);
 }
 
+static int context_of(const struct clime_plan_wish *wish) {
+    return wish->cp > 1 ? wish->cp : 1;
+}
+
+/* What the ranks that share a micro-batch give each other of their rows, for attention over heads (docs/devices.md). */
+static double context_s(const struct clime_plan_wish *wish, const struct clime_model_work *w) {
+    const int n = context_of(wish);
+    const double heads = w->H * (w->key + w->value), kv = w->HK * (w->key + w->value);
+    const double forward = heads + (w->HK ? kv : w->key), backward = 2 * heads + (w->HK ? 2 * kv : (n + 1) * w->key);
+    const double passes = wish->recompute == CLIME_RECOMPUTE_FULL ? 2 * forward + backward : forward + backward;
+    return among(wish, n, true, 2.0 * wish->rows * w->layers * passes);
+}
+
+/* As the rank has it that has most heads: key/value heads do not go apart, nor heads that read one row. */
+static struct clime_model_work most_heads(const struct clime_plan_wish *wish, const struct clime_model_work *w) {
+    const int n = context_of(wish), heads = w->HK ? w->HK : w->H;
+    struct clime_model_work out = *w;
+    out.pair_flops *= ceil((double)heads / n) * n / heads;
+    return out;
+}
+
 static void plan_training(const struct clime_plan_wish *wish, struct clime_run_plan *out) {
-    const struct clime_model_work *w = &out->work;
+    const struct clime_model_work *w = &out->work, most = most_heads(wish, w);
+    const int cp = context_of(wish);
     double length = wish->prompt_len + wish->answer_len;
     double tokens = wish->prompts * wish->samples * length;
-    out->micro_batches = ceil(ceil(tokens / wish->rows) / wish->devices);
+    out->micro_batches = ceil(ceil(tokens / wish->rows / cp) * cp / wish->devices);
     out->optimizer_s = optimizer_s(wish, w->weights);
     for (int way = 0; way < CLIME_PLAN_WAYS; way++) {
         struct clime_plan_training *t = &out->training[way];
         bool stay = way == CLIME_PLAN_EXPERTS, cut = way != CLIME_PLAN_REPLICATED;
         double dense = w->weights - (stay ? w->experts : 0); /* what is gathered or exchanged */
-        double rows_s = 0;
         const struct clime_memory_plan *memory = &out->memory[way];
         if (!t->possible) continue;
         t->gib = (double)memory->need / GIB;
         t->host_gib = host_gib(wish, memory, cut ? 2 * w->weights : 0);
         t->fits = t->gib <= wish->device->memory_gib && t->host_gib <= wish->device->host_gib;
         /* gate and up of experts that stay are made again at any level: as if all were */
-        t->compute_s = clime_plan_train_s(w, wish->device, fmin(wish->rows, tokens), length, wish->answer_len / length,
-                                          stay ? CLIME_RECOMPUTE_FULL : wish->recompute);
+        t->compute_s = clime_plan_train_s(&most, wish->device, fmin(wish->rows, tokens / cp), length,
+                                          wish->answer_len / length, stay ? CLIME_RECOMPUTE_FULL : wish->recompute);
         t->exchange_s = over_links(wish, 4 * dense);
         if (stay) t->exchange_s += same_experts_s(wish, out, 4);
         if (cut) t->gather_s = 2 * over_links(wish, 2 * dense); /* a full recomputing and its backward share one */
+        t->rows_s = context_s(wish, w);
         if (stay) /* a row to each chosen expert and one back; two there and one back in the backward pass */
-            rows_s = among(wish, out->experts_over, true, 5 * 2.0 * wish->rows * w->k * w->D * w->expert_layers);
-        t->gather_s += rows_s;
+            t->rows_s += among(wish, out->experts_over, true, 5 * 2.0 * wish->rows * w->k * w->D * w->expert_layers);
         double each = t->compute_s;
         if (wish->devices > 1) /* rows do not hide: who sends them waits for what comes of them */
-            each = fmax(t->compute_s / CLIME_RANKS_SHARE, t->gather_s - rows_s + t->exchange_s) + rows_s;
+            each = fmax(t->compute_s / CLIME_RANKS_SHARE, t->gather_s + t->exchange_s) + t->rows_s;
+        t->gather_s += t->rows_s;
         t->step_s = out->micro_batches * each + out->optimizer_s;
         if (stay) t->step_s += same_experts_s(wish, out, 2);
     }
@@ -138,10 +160,12 @@ static void plan_training(const struct clime_plan_wish *wish, struct clime_run_p
 static void plan_memory(struct clime_model *m, const struct clime_plan_wish *wish, int world, struct clime_part part,
                         struct clime_memory_plan *out) {
     double chunk = wish->device->head_gib * GIB / 4 / m->cfg.V;
-    const struct clime_train_options policy = {.max_rows = wish->rows,
-                                               .max_seqs = wish->rows,
+    const int cp = context_of(wish);
+    const struct clime_train_options policy = {.max_rows = wish->rows * cp,
+                                               .max_seqs = wish->rows * cp,
                                                .head_chunk = chunk < wish->rows ? (int)chunk : wish->rows,
-                                               .recompute = wish->recompute};
+                                               .recompute = wish->recompute,
+                                               .rows = {.cuts = cp, .ranks = cp}};
     const struct clime_memory_users users = {
         .policy = policy, .offload = wish->offload, .part = {0, world, part.experts}, .lanes = world};
     clime_model_ring(m, &m->layout, part);

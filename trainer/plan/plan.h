@@ -17,7 +17,8 @@ struct clime_plan_wish {
     int tp;                  /* devices of a server; 0 = those of a host */
     double prompts, samples; /* of a rollout; answers to each */
     double prompt_len, answer_len;
-    int rows;         /* of a micro-batch */
+    int rows;         /* of a micro-batch; with cp each rank's */
+    int cp;           /* neighbours that share one, a power of two that divides the ranks; 0 = 1 */
     int experts_over; /* neighbours that have all experts between them, where they stay; 0 = the most that there can be
                        */
     enum clime_recompute recompute;
@@ -38,7 +39,8 @@ struct clime_plan_training {
     double gib, host_gib; /* of a device, of a host */
     bool fits;
     double compute_s;  /* of a micro-batch */
-    double gather_s;   /* of its weights, or of rows: what goes over links for a micro-batch */
+    double gather_s;   /* of its weights, and of rows: what goes over links for a micro-batch */
+    double rows_s;     /* of that the rows, which hide behind nothing: to experts, and to other ranks' heads */
     double exchange_s; /* of its gradients */
     double step_s;     /* the rollout's training: as many micro-batches as there are, then the optimizer */
 };

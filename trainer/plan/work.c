@@ -29,6 +29,10 @@ void clime_model_work(const struct clime_config *c, const struct clime_layout *l
     }
     for (int i = 0; i < c->L; i++) out->expert_layers += clime_config_has_experts(c, i);
     int key = c->latent.R ? c->latent.R + c->latent.Dr : c->Dh, value = c->latent.R ? c->latent.R : c->Dh;
+    out->H = c->H;
+    out->HK = c->latent.R ? 0 : c->HK;
+    out->key = key;
+    out->value = value;
     out->pair_flops = 2.0 * c->L * c->H * (key + value);
     out->kv_bytes = 2.0 * c->L * (c->latent.R ? key : 2 * c->HK * c->Dh);
 }

@@ -13,6 +13,8 @@ struct clime_model_work {
     double active;     /* weights that a row is multiplied with, without the head */
     double pair_flops; /* of a query and a key, in all layers and heads */
     double kv_bytes;   /* of a position, in bf16 */
+    int H, HK;         /* query heads, key/value heads; of latent attention HK = 0: all read one row */
+    int key, value;    /* widths as attention sees them */
     int layers, expert_layers;
     int D, E, k;
 };
