@@ -12,6 +12,7 @@
 #include "trainer/algorithm/preference.h"
 #include "trainer/data/pair_data.h"
 #include "trainer/learn/follower.h"
+#include "trainer/learn/optimizer.h"
 #include "trainer/ledger/events.h"
 #include "trainer/options/alarms.h"
 #include "trainer/options/record.h"
@@ -212,9 +213,9 @@ static int run_rows(struct sft_options *o, struct clime_opt *t, int n) {
         {"lr-warmup-iters", CLIME_OPT_INT, &o->warmup, "0", "N", "steps of linear warm-up", 0, 1e9},
         {"lr-decay-iters", CLIME_OPT_INT, &o->decay, "0", "N", "steps until min-lr; 0 = the whole run", 0, 1e9},
         {"weight-decay", CLIME_OPT_DOUBLE, &l->weight_decay, "0.01", "X", "decoupled decay of matrices", 0, 10},
-        {"adam-beta1", CLIME_OPT_DOUBLE, &l->adam_beta1, "0.9", "X", "first moment", 0, 1},
-        {"adam-beta2", CLIME_OPT_DOUBLE, &l->adam_beta2, "0.98", "X", "second moment", 0, 1},
-        {"adam-eps", CLIME_OPT_DOUBLE, &l->adam_eps, "1e-8", "X", "epsilon", 0, 1},
+        {"adam-beta1", CLIME_OPT_DOUBLE, &l->adam_beta1, "0.9", "X", "first moment; below 1", 0, 1},
+        {"adam-beta2", CLIME_OPT_DOUBLE, &l->adam_beta2, "0.98", "X", "second moment; below 1", 0, 1},
+        {"adam-eps", CLIME_OPT_DOUBLE, &l->adam_eps, "1e-8", "X", "epsilon; above 0", 0, 1},
         {"clip-grad", CLIME_OPT_DOUBLE, &l->clip_grad, "1", "X", "global norm; 0 = off", 0, 1e9},
         {"only-train-params-name-list", CLIME_OPT_LIST, &l->only_train, NULL, "REGEX",
          "train only tensors in whose Hugging Face name one of these is found; the others keep their bits, without "
@@ -280,7 +281,7 @@ static enum clime_err parse(int argc, char **argv, struct sft_options *o, struct
     if ((err = clime_alarm_limits(&r->alarm.limits, false, limits, e))) return err;
     if (!r->run && (r->alarm.limits.n || r->alarm.command || r->alarm.url))
         return clime_fail(e, CLIME_ERR_INPUT, "alarms need --run, whose figures they look at");
-    if ((err = set_objective(o, e))) return err;
+    if ((err = set_objective(o, e)) || (err = clime_optimizer_check(l, e))) return err;
     l->schedule = (enum clime_schedule)o->schedule;
     l->lr_warmup_iters = o->warmup;
     if (o->run.max_tokens * l->context_parallel > 1 << 24)

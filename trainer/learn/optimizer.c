@@ -199,6 +199,19 @@ void clime_optimizer_close(struct clime_optimizer *o, struct clime_model *m) {
     o->ops->close(o->dev);
 }
 
+/* As the kernels see them, which compute in fp32. */
+enum clime_err clime_optimizer_check(const struct clime_learner_options *o, struct clime_error *e) {
+    if ((float)o->adam_beta1 >= 1 || (float)o->adam_beta2 >= 1)
+        return clime_fail(e, CLIME_ERR_INPUT, "--adam-beta%d must be below 1", (float)o->adam_beta1 >= 1 ? 1 : 2);
+    if (!((float)o->adam_eps > 0))
+        return clime_fail(e, CLIME_ERR_INPUT, "--adam-eps must be above 0, in fp32 too (1e-45 and less is 0 there)");
+    if (o->lr * o->weight_decay > 1)
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "--lr %g times --weight-decay %g is %g: a step takes so much of each weight away, 1 at most",
+                          o->lr, o->weight_decay, o->lr * o->weight_decay);
+    return CLIME_OK;
+}
+
 double clime_lr_at(const struct clime_learner_options *o, int64_t step) {
     if (step < o->lr_warmup_iters) return o->lr * (double)(step + 1) / (double)o->lr_warmup_iters;
     if (o->schedule == CLIME_LR_CONSTANT) return o->lr;

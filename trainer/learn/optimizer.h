@@ -52,6 +52,12 @@ enum clime_err clime_optimizer_open(struct clime_optimizer *o, struct clime_mode
                                     struct clime_links *links, struct clime_error *e);
 void clime_optimizer_close(struct clime_optimizer *o, struct clime_model *m);
 
+/* Refuses settings whose updates are no numbers or grow without end, by the option's name: a beta that is 1 (its
+ * correction divides by 0), an epsilon that is 0 (as does an element without gradient), and a decay that takes more
+ * than the whole weight. Such an update may be finite for some steps, so the weights themselves would say it too late.
+ */
+enum clime_err clime_optimizer_check(const struct clime_learner_options *o, struct clime_error *e);
+
 /* Learning rate of update number step (0-based). Warm-up: lr * (step + 1) / warmup, as Megatron counts; then constant,
  * or linear or cosine from lr to min_lr until lr_decay_iters, then min_lr. */
 double clime_lr_at(const struct clime_learner_options *o, int64_t step);

@@ -3,6 +3,7 @@
  * Called once by the parser, after the words were read; pure. Invariant: afterwards every count, limit and divisor that
  * the loop uses is set and consistent (rollout_batch_size * n_samples_per_prompt == global_batch_size *
  * num_steps_per_rollout), so the loop never checks them again. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "trainer/options/rl_options_int.h"
@@ -20,7 +21,6 @@ static enum clime_err check_required(struct clime_rl_options *o, struct clime_er
         return rc;
     if ((o->num_rollout > 0) == (o->num_epoch > 0))
         return clime_fail(e, CLIME_ERR_INPUT, "give one of --num-rollout and --num-epoch");
-    if (!(o->sampling.temperature > 0)) return clime_fail(e, CLIME_ERR_INPUT, "--rollout-temperature must be above 0");
     if (!(o->sampling.top_p > 0)) return clime_fail(e, CLIME_ERR_INPUT, "--rollout-top-p must be above 0");
     if ((rc = clime_rl_check_sampling(o, e))) return rc;
     if (o->replay && !strcmp(o->replay, o->run))
@@ -89,6 +89,16 @@ static enum clime_err derive_batch(struct clime_rl_options *o, struct clime_erro
                       (long long)o->global_batch_size, (long long)o->num_steps_per_rollout);
 }
 
+/* They are words of the command line or of a file of sets, which requests pass on as numbers. */
+static enum clime_err check_stop_ids(const struct clime_sampling_options *s, const char *where, struct clime_error *e) {
+    for (int i = 0; i < s->stop_token_ids.n; i++) {
+        const char *id = s->stop_token_ids.items[i];
+        if (!*id || id[strspn(id, "0123456789")] || strlen(id) > 10 || strtoll(id, NULL, 10) > INT32_MAX)
+            return clime_fail(e, CLIME_ERR_INPUT, "%s: '%s' is no token id, 0 to %d", where, id, INT32_MAX);
+    }
+    return CLIME_OK;
+}
+
 static enum clime_err derive_eval(struct clime_rl_options *o, const struct clime_rl_given *g, struct clime_error *e) {
     struct clime_sampling_options *v = &o->eval_sampling;
     const struct clime_sampling_options *r = &o->sampling;
@@ -133,6 +143,9 @@ static enum clime_err derive_eval_sets(struct clime_rl_options *o, struct clime_
     if (!rc && o->eval_versions && !strcmp(o->eval_versions, o->run))
         rc = clime_fail(e, CLIME_ERR_INPUT, "--eval-versions %s is the run folder itself: --run must name another",
                         o->eval_versions);
+    if (!rc) rc = check_stop_ids(&o->sampling, "--rollout-stop-token-ids", e);
+    for (int i = 0; i < o->eval_sets.n && !rc; i++)
+        rc = check_stop_ids(&o->eval_sets.sets[i].sampling, "stop_token_ids of an evaluation set", e);
     for (int i = 0; i < o->eval_sets.n && !rc && o->evaluate; i++)
         if (!o->eval_sets.sets[i].sampling.max_response_len)
             rc = clime_fail(e, CLIME_ERR_INPUT, "--eval-max-response-len is required, or max_response_len of set %s",
