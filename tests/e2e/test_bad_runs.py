@@ -166,6 +166,11 @@ LINES = [
     ("no prompt", b'{"label": "2"}', ["x.jsonl:2", 'no "prompt" (--input-key): the row has "label"']),
     ("no label", b'{"prompt": "1+1"}', ["x.jsonl:2", 'no "label" (--label-key): the row has "prompt"']),
     ("prompt a number", b'{"prompt": 5, "label": "2"}', ["x.jsonl:2"]),
+    ("prompt twice", b'{"prompt": "a", "prompt": "b", "label": "2"}', ["x.jsonl:2", '"prompt" twice']),
+    ("messages of text", b'{"prompt": ["a"], "label": "2"}', ["x.jsonl:2", "a message is an object"]),
+    ("tools that are no JSON", b'{"prompt": "a", "label": "2", "tools": "x"}', ["x.jsonl:2", '"tools" is text']),
+    ("type of reward a number", b'{"prompt": "a", "label": "2", "metadata": {"rm_type": 5}}',
+     ["x.jsonl:2", "metadata", "rm_type"]),
     ("empty messages", b'{"prompt": [], "label": "2"}', ["x.jsonl:2"]),
     ("not UTF-8", b'{"prompt": "\xff", "label": "2"}', ["x.jsonl:2"]),
     ("metadata a list", b'{"prompt": "a", "label": "2", "metadata": [1]}', ["x.jsonl:2", "metadata"]),
@@ -176,7 +181,7 @@ LINES = [
 @pytest.mark.parametrize("line, says", [c[1:] for c in LINES], ids=[c[0] for c in LINES])
 @pytest.mark.parametrize("command", ["rl", "sft"])
 def test_lines(d, tmp_path, command, line, says):
-    if command == "sft" and "metadata" in says:
+    if command == "sft" and b"metadata" in line:
         pytest.skip("sft has no metadata")
     path = tmp_path / "x.jsonl"
     path.write_bytes(b'{"prompt": "1+1", "label": "2"}\n' + line + b"\n")
@@ -186,6 +191,29 @@ def test_lines(d, tmp_path, command, line, says):
         fails(["sft", "--hf-checkpoint", d / "init", "--prompt-data", path, "--label-key", "label",
                "--apply-chat-template", "--save-hf", tmp_path / "out"], *says)  # fmt: skip
         assert not (tmp_path / "out").exists()
+
+
+def test_fields_of_one_name(d, tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text("prompt,label,prompt\na,1,b\n")
+    fails(rl(d, "columns", prompt_data=path), "x.csv:1", "two fields of the header have the same name")
+
+
+@pytest.mark.parametrize("head, form", [(b"\x1f\x8b\x08", "gzip"), (b"PK\x03\x04", "zip"), (b"PAR1", "Parquet"),
+                                        ('{"prompt": "a"}'.encode("utf-16"), "UTF-16")])  # fmt: skip
+def test_files_of_other_forms(d, tmp_path, head, form):
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(head + bytes(64))
+    fails(rl(d, "forms", prompt_data=path), "x.jsonl", form, "not read")
+
+
+@pytest.mark.parametrize("name, text", [("x.jsonl", '{"prompt": "a", "label": "2"}\n'),
+                                        ("x.json", '[{"prompt": "a", "label": "2"}]'),
+                                        ("x.csv", "prompt,label\na,2\n")])  # fmt: skip
+def test_a_byte_order_mark_is_none_of_the_data(d, tmp_path, name, text):
+    (tmp_path / name).write_text("\ufeff" + text)
+    status, out, err = run("clime-train", "data", tmp_path / name, "--input-key", "prompt", "--label-key", "label")
+    assert status == 0 and "1 row" in out, (out, err)
 
 
 def test_sft_response_that_is_no_text(d, tmp_path):

@@ -85,8 +85,11 @@ static enum clime_err read_header(struct reader *r, struct clime_buf *names, siz
     *n = r->n;
     for (int i = 0; i < r->n; i++) {
         struct clime_str name = field(r, i);
-        if (i == 0 && clime_str_starts(name, "\xef\xbb\xbf")) name.ptr += 3, name.len -= 3;
         if (!name.len || !is_utf8(name)) return bad(r, 1, "a field of the header has no name", e);
+        for (int k = 0; k < i; k++)
+            if (clime_str_eq(name,
+                             (struct clime_str){names->data + (k ? end[k - 1] : 0), end[k] - (k ? end[k - 1] : 0)}))
+                return bad(r, 1, "two fields of the header have the same name", e);
         clime_buf_add(names, name.ptr, name.len);
         end[i] = names->len;
     }

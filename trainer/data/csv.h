@@ -7,7 +7,8 @@
 
 #include "trainer/data/row.h"
 
-/* The records first <= i < last after the header, as JSON objects; separator: ',' or '\t'. path: for errors. */
+/* f stands where the header begins. The records first <= i < last after the header, as JSON objects; separator: ',' or
+ * '\t'. path: for errors. */
 enum clime_err clime_csv_rows(FILE *f, const char *path, char separator, int64_t first, int64_t last, clime_row_fn *fn,
                               void *arg, struct clime_error *e);
 

@@ -46,10 +46,18 @@ static enum clime_err read_fields(const struct loader *l, int64_t line, struct c
     for (clime_json_object(&j); clime_json_key(&j, &key);) {
         struct clime_str raw = {0};
         clime_json_skip(&j, &raw);
-        if (clime_str_is(key, o->input_key)) f->input = raw;
-        if (o->label_key && clime_str_is(key, o->label_key)) f->label = raw;
-        if (o->metadata_key && clime_str_is(key, o->metadata_key)) f->metadata = raw;
-        if (o->tool_key && clime_str_is(key, o->tool_key)) f->tools = raw;
+        struct {
+            const char *name;
+            struct clime_str *value;
+        } const wanted[] = {{o->input_key, &f->input},
+                            {o->label_key, &f->label},
+                            {o->metadata_key, &f->metadata},
+                            {o->tool_key, &f->tools}};
+        for (size_t i = 0; i < CLIME_COUNT(wanted); i++) {
+            if (!wanted[i].name || !clime_str_is(key, wanted[i].name)) continue;
+            if (wanted[i].value->ptr) clime_json_bad(&j, "the row has \"%s\" twice", wanted[i].name);
+            *wanted[i].value = raw;
+        }
     }
     if (!clime_json_end(&j)) return clime_fail(e, CLIME_ERR_INPUT, "%s:%lld: %s", l->path, (long long)line, je.msg);
     if (!f->input.ptr || (o->label_key && !f->label.ptr)) {
@@ -72,11 +80,33 @@ static bool string_value(struct clime_str raw, struct clime_arena *a, struct cli
     return clime_json_peek(&j) == CLIME_JSON_STRING && clime_json_string(&j, out) && clime_json_end(&j);
 }
 
-static bool is_empty_list(struct clime_str raw, struct clime_arena *a) {
+/* Messages for the template: text, which is one of the user, or a list of them. */
+static enum clime_err check_messages(const struct loader *l, struct clime_str raw, struct clime_arena *a,
+                                     struct clime_error *e) {
     struct clime_json j;
-    struct clime_error e = {0};
-    clime_json_init(&j, raw.ptr, raw.len, a, &e);
-    return clime_json_peek(&j) == CLIME_JSON_ARRAY && clime_json_array(&j) && !clime_json_item(&j);
+    struct clime_error je = {0};
+    clime_json_init(&j, raw.ptr, raw.len, a, &je);
+    enum clime_json_kind kind = clime_json_peek(&j);
+    if (kind == CLIME_JSON_STRING) return CLIME_OK;
+    if (kind != CLIME_JSON_ARRAY)
+        return clime_fail(e, CLIME_ERR_INPUT, "\"%s\" is neither text nor a list of messages", l->o->input_key);
+    clime_json_array(&j);
+    if (!clime_json_item(&j)) return clime_fail(e, CLIME_ERR_INPUT, "\"%s\" has no message", l->o->input_key);
+    do {
+        if (clime_json_peek(&j) != CLIME_JSON_OBJECT)
+            return clime_fail(e, CLIME_ERR_INPUT, "\"%s\": a message is an object with role and content",
+                              l->o->input_key);
+        clime_json_skip(&j, NULL);
+    } while (clime_json_item(&j));
+    return CLIME_OK;
+}
+
+/* The tools as a JSON value: some files have it written as a string. */
+static enum clime_err read_tools(const struct loader *l, struct clime_arena *a, struct clime_str *tools,
+                                 struct clime_error *e) {
+    struct clime_error je = {0};
+    if (!string_value(*tools, a, tools) || clime_json_check(tools->ptr, tools->len, &je)) return CLIME_OK;
+    return clime_fail(e, CLIME_ERR_INPUT, "\"%s\" is text that is no JSON: %s", l->o->tool_key, je.msg);
 }
 
 /* A string is one user message. */
@@ -98,7 +128,7 @@ static void write_messages(struct clime_str input, struct clime_arena *a, struct
 
 static enum clime_err render(const struct loader *l, const struct fields *f, struct clime_arena *a,
                              struct clime_buf *out, struct clime_error *e) {
-    struct clime_str text, tools = f->tools;
+    struct clime_str text;
     if (!l->o->apply_chat_template) {
         if (!string_value(f->input, a, &text))
             return clime_fail(e, CLIME_ERR_INPUT, "\"%s\" is no string: a list of messages needs --apply-chat-template",
@@ -106,12 +136,11 @@ static enum clime_err render(const struct loader *l, const struct fields *f, str
         clime_buf_add(out, text.ptr, text.len);
         return CLIME_OK;
     }
-    if (is_empty_list(f->input, a)) return clime_fail(e, CLIME_ERR_INPUT, "\"%s\" has no message", l->o->input_key);
+    if (check_messages(l, f->input, a, e)) return e->code;
     struct clime_buf messages;
     clime_buf_init(&messages, CLIME_ROW_MAX);
     write_messages(f->input, a, &messages);
-    if (tools.ptr) string_value(f->tools, a, &tools); /* a list written as a string */
-    enum clime_err rc = clime_renderer_run(&l->renderer, clime_buf_str(&messages), tools, true, out, NULL, e);
+    enum clime_err rc = clime_renderer_run(&l->renderer, clime_buf_str(&messages), f->tools, true, out, NULL, e);
     clime_buf_free(&messages);
     return rc;
 }
@@ -149,13 +178,12 @@ static char *make_metadata(const struct loader *l, const struct fields *f, struc
     if (!f->tools.ptr && !over) return f->metadata.ptr ? xstrndup(f->metadata.ptr, f->metadata.len) : NULL;
     struct clime_buf b;
     struct clime_jw w;
-    struct clime_str tools;
     clime_buf_init(&b, CLIME_ROW_MAX);
     clime_jw_init(&w, &b);
     clime_jw_object(&w);
     copy_members(&w, f->metadata, over, a);
     if (over) copy_members(&w, clime_str_of(over), NULL, a);
-    if (f->tools.ptr) clime_jw_put_raw(&w, "tools", string_value(f->tools, a, &tools) ? tools : f->tools);
+    if (f->tools.ptr) clime_jw_put_raw(&w, "tools", f->tools);
     clime_jw_close(&w);
     return clime_buf_take(&b);
 }
@@ -180,7 +208,7 @@ static enum clime_err add_prompt(void *arg, int64_t line, struct clime_str json,
     clime_buf_init(&text, MAX_PROMPT);
     enum clime_err rc = read_fields(l, line, json, &a, &f, e);
     if (rc) goto done;
-    if ((rc = render(l, &f, &a, &text, e)) ||
+    if ((f.tools.ptr && (rc = read_tools(l, &a, &f.tools, e))) || (rc = render(l, &f, &a, &text, e)) ||
         (rc = clime_tokenizer_encode(l->tok, l->scratch, clime_buf_str(&text), 0, MAX_PROMPT, &ids, e))) {
         clime_error_prefix(e, "%s:%lld", l->path, (long long)line);
         goto done;

@@ -116,7 +116,7 @@ static enum clime_err line_rows(FILE *f, const char *path, int64_t first, int64_
     return rc;
 }
 
-static enum clime_err array_rows(const char *path, int64_t first, int64_t last, clime_row_fn *fn, void *arg,
+static enum clime_err array_rows(const char *path, long begin, int64_t first, int64_t last, clime_row_fn *fn, void *arg,
                                  struct clime_error *e) {
     struct clime_buf text;
     struct clime_arena arena;
@@ -126,7 +126,7 @@ static enum clime_err array_rows(const char *path, int64_t first, int64_t last, 
     clime_arena_init(&arena, CLIME_ROW_MAX);
     enum clime_err rc = clime_buf_read_file(&text, path, e);
     if (rc) goto done;
-    clime_json_init(&j, text.data, text.len, &arena, &je);
+    clime_json_init(&j, text.data + begin, text.len - (size_t)begin, &arena, &je);
     int64_t i = 0;
     for (clime_json_array(&j); !rc && clime_json_item(&j); i++) {
         struct clime_str item;
@@ -145,24 +145,54 @@ static bool ends_with(const char *path, const char *end) {
     return n >= k && !strcasecmp(path + n - k, end);
 }
 
+/* What people have and nothing here reads, by its first bytes. */
+static const char *foreign_form(const char *head, size_t n) {
+    static const struct {
+        const char *head, *what;
+    } forms[] = {{"\x1f\x8b", "gzip"},  {"\x28\xb5\x2f\xfd", "zstd"}, {"BZh", "bzip2"},
+                 {"\xfd\x37zXZ", "xz"}, {"PK\3\4", "zip or xlsx"},    {"PAR1", "Parquet"},
+                 {"ARROW1", "Arrow"},   {"\xff\xfe", "UTF-16"},       {"\xfe\xff", "UTF-16"}};
+    for (size_t i = 0; i < CLIME_COUNT(forms); i++)
+        if (n >= strlen(forms[i].head) && !memcmp(head, forms[i].head, strlen(forms[i].head))) return forms[i].what;
+    return NULL;
+}
+
+/* Where the rows begin: behind the mark that some editors write before UTF-8. The file stands there afterwards. */
+static enum clime_err find_begin(FILE *f, const char *path, long *begin, struct clime_error *e) {
+    char head[8];
+    size_t n = fread(head, 1, sizeof head, f);
+    const char *what = foreign_form(head, n);
+    if (what)
+        return clime_fail(e, CLIME_ERR_INPUT, "%s is %s, which is not read: JSON lines, a JSON array, CSV and TSV are",
+                          path, what);
+    *begin = n >= 3 && !memcmp(head, "\xef\xbb\xbf", 3) ? 3 : 0;
+    if (fseek(f, *begin, SEEK_SET)) return clime_fail(e, CLIME_ERR_IO, "cannot read %s: it is no plain file", path);
+    return CLIME_OK;
+}
+
 /* Whether the first character that is no white space begins an array. */
-static bool begins_array(FILE *f) {
+static bool begins_array(FILE *f, long begin) {
     int c;
     do c = getc_unlocked(f);
     while (c != EOF && isspace(c));
-    rewind(f);
+    fseek(f, begin, SEEK_SET);
     return c == '[';
 }
 
 static enum clime_err read_rows(const char *path, int64_t first, int64_t last, clime_row_fn *fn, void *arg,
                                 struct clime_error *e) {
     FILE *f = fopen(path, "r");
-    enum clime_err rc;
+    long begin = 0;
     if (!f) return clime_fail(e, CLIME_ERR_NOT_FOUND, "cannot open the prompt data %s", path);
+    enum clime_err rc = find_begin(f, path, &begin, e);
+    if (rc) {
+        fclose(f);
+        return rc;
+    }
     if (ends_with(path, ".csv") || ends_with(path, ".tsv"))
         rc = clime_csv_rows(f, path, ends_with(path, ".tsv") ? '\t' : ',', first, last, fn, arg, e);
-    else if (begins_array(f))
-        rc = array_rows(path, first, last, fn, arg, e);
+    else if (begins_array(f, begin))
+        rc = array_rows(path, begin, first, last, fn, arg, e);
     else
         rc = line_rows(f, path, first, last, fn, arg, e);
     fclose(f);

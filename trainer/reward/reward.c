@@ -34,8 +34,11 @@ enum clime_err clime_reward_type_of(const struct clime_reward_request *q, char o
         if (clime_json_peek(&j) == CLIME_JSON_OBJECT) { /* as in slime, metadata of another kind names no type */
             for (clime_json_object(&j); clime_json_key(&j, &key);) {
                 struct clime_str named;
-                if (!clime_str_is(key, "rm_type") || clime_json_peek(&j) != CLIME_JSON_STRING)
+                enum clime_json_kind kind = clime_json_peek(&j);
+                if (!clime_str_is(key, "rm_type") || kind == CLIME_JSON_NULL)
                     clime_json_skip(&j, NULL);
+                else if (kind != CLIME_JSON_STRING)
+                    clime_json_bad(&j, "rm_type, the name of a reward type, is no text");
                 else if (clime_json_string(&j, &named) && named.len)
                     type = named;
             }
