@@ -163,6 +163,10 @@ void clime_db_deadline(struct clime_db *db, int64_t at_us) {
 /* ---- transactions ---- */
 
 enum clime_err clime_db_begin(struct clime_db *db, bool durable, struct clime_error *e) {
+    int moved = 0; /* SQLite would go on writing to a file that nobody finds again */
+    if (sqlite3_file_control(db->h, "main", SQLITE_FCNTL_HAS_MOVED, &moved) == SQLITE_OK && moved)
+        return clime_fail(e, CLIME_ERR_IO, "ledger: %s was moved or deleted while it was in use",
+                          sqlite3_db_filename(db->h, "main"));
     if (durable != db->full) { /* the pragma has no effect inside a transaction */
         enum clime_err rc = exec(db, durable ? "PRAGMA synchronous=FULL" : "PRAGMA synchronous=NORMAL", e);
         if (rc) return rc;

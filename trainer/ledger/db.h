@@ -37,7 +37,8 @@ void clime_db_close(struct clime_db *db); /* NULL is fine */
 void clime_db_deadline(struct clime_db *db, int64_t at_us);
 
 /* A transaction. durable: the commit is on the disk when clime_db_commit returns (synchronous=FULL), else only ordered
- * after earlier ones (a killed process loses nothing either way, a power cut may lose the last ones). */
+ * after earlier ones (a killed process loses nothing either way, a power cut may lose the last ones). CLIME_ERR_IO
+ * where the file is no longer at its path. */
 enum clime_err clime_db_begin(struct clime_db *db, bool durable, struct clime_error *e);
 enum clime_err clime_db_commit(struct clime_db *db, struct clime_error *e);
 void clime_db_rollback(struct clime_db *db);

@@ -455,6 +455,22 @@ static void go_on_without(struct fixture *f, const char *msg) {
 }
 
 /* Whatever changes a value that decides is found when the value is read, and says whose it is. */
+/* Somebody clears the run folder while the trainer works: nothing may be written to where nobody finds it. */
+static void test_a_file_that_moved_is_noticed(void **state) {
+    struct fixture *f = *state;
+    struct clime_error e = {0};
+    char moved[128];
+    snprintf(moved, sizeof moved, "%s.moved", f->path);
+    start(f);
+    assert_int_equal(clime_metrics_put(f->ledger, "train", 1, "{}", &e), CLIME_OK);
+    assert_int_equal(rename(f->path, moved), 0);
+    assert_int_equal(clime_metrics_put(f->ledger, "train", 2, "{}", &e), CLIME_ERR_IO);
+    assert_non_null(strstr(e.msg, "moved or deleted"));
+    assert_int_equal(rename(moved, f->path), 0);
+    assert_int_equal(clime_metrics_put(f->ledger, "train", 2, "{}", &e), CLIME_OK);
+    stop(f);
+}
+
 static void test_damaged_values_are_found(void **state) {
     struct fixture *f = *state;
     struct clime_error e = {0};
@@ -711,6 +727,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_buffer_order, setup, teardown),
         cmocka_unit_test_setup_teardown(test_groups_end, setup, teardown),
         cmocka_unit_test_setup_teardown(test_failed_write_undoes_itself, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_file_that_moved_is_noticed, setup, teardown),
         cmocka_unit_test_setup_teardown(test_damaged_values_are_found, setup, teardown),
         cmocka_unit_test_setup_teardown(test_missing_names_are_found, setup, teardown),
         cmocka_unit_test_setup_teardown(test_damaged_pages_are_found, setup, teardown),
