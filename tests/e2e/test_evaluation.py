@@ -122,6 +122,16 @@ def test_saved_versions_evaluated_again(d, trained):  # noqa: F811
     assert again == query(d / "versions" / "ledger.db", "SELECT name, step, score FROM evals ORDER BY step, name")
 
 
+def test_samples_that_fail_are_told_with_the_reason(d, tmp_path):  # noqa: F811
+    """A question that fills the model: said before the run, and with each score, which is that of the others."""
+    path = tmp_path / "long.jsonl"
+    path.write_text("".join(json.dumps({"prompt": p, "label": "2"}) + "\n" for p in ("1+1", "1" * 500, "2+1")))
+    status, out, err = run("clime-train", *rl(d, "failing", num_rollout=1, eval_prompt_data=path, eval_interval=1))
+    assert status == 0 and "1 of 3 prompts of the evaluation set long leave no room" in err, err
+    assert "--eval-max-prompt-len 255" in err and "1 OF 3 SAMPLES FAILED, the last one:" in out, (out, err)
+    assert "maximum context length is 256" in out, out
+
+
 @pytest.mark.parametrize("change, says", [
     ({"keep_best": "narrow", "eval_interval": 1}, "--keep-best narrow: no evaluation set"),
     ({"eval_versions": "x"}, "--eval-versions is for clime-train eval"),

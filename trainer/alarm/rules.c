@@ -51,13 +51,13 @@ const struct clime_alarm_rule clime_alarm_rules[CLIME_ALARMS] = {
                          "the number of log-probabilities of the servers that are not the trainer's",
                          "Servers and trainer compute with other weights, or other numbers from the same.",
                          "Are all servers this version of clime, on this kind of device, with the weights that were "
-                         "pushed? --gap-must-be-zero ends a run here."},
+                         "pushed, by this run alone? --gap-must-be-zero ends a run here."},
     [CLIME_ALARM_ROUTING] =
         {"routing", NULL, NULL, CLIME_ALARM_ABOVE, 0, 1, 8, SELF(CLIME_ALARM_ROUTING), false,
          "the number of tokens that other experts drew than the trainer chooses",
          "Servers and trainer compute with other routers, or other numbers before them.",
          "Are all servers this version of clime, on this kind of device, with the weights that were "
-         "pushed? --gap-must-be-zero ends a run here."},
+         "pushed, by this run alone? --gap-must-be-zero ends a run here."},
     [CLIME_ALARM_CLIPPED] = {"clipped", "train", "train/pg_clipfrac", CLIME_ALARM_ABOVE, 0.3, 5, 5,
                              SELF(CLIME_ALARM_CLIPPED), false, "the share of tokens that the loss clips",
                              "The policy moves further in a step than the loss lets it learn from.",

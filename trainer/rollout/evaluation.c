@@ -206,6 +206,17 @@ static void summarise(struct clime_metrics_line *m, const struct clime_evaluatio
     }
 }
 
+/* A set's score, over what, and where samples failed: how many, and why the last of them did. */
+static void show(struct clime_progress *progress, const struct clime_eval_record *r, double seconds) {
+    char failed[256] = "";
+    for (int i = 0; i < r->n; i++)
+        if (!r->samples[i]->has_reward)
+            snprintf(failed, sizeof failed, ", %d OF %d SAMPLES FAILED, the last one: %.160s", r->n_failed, r->n,
+                     r->samples[i]->error ? r->samples[i]->error : "it has no reward");
+    clime_progress_row(progress, "eval     %-12s step %-5" PRId64 " score %.4f over %d prompts%s  (%.1f s)", r->name,
+                       r->step, r->score, r->n_prompts, failed, seconds);
+}
+
 /* Records the finished samples of all sets and shows the scores. */
 static enum clime_err record(struct clime_evaluation *v, const struct clime_evaluation_context *c, const struct job *j,
                              int64_t step, int64_t rollout, double seconds, struct clime_error *e) {
@@ -224,11 +235,7 @@ static enum clime_err record(struct clime_evaluation *v, const struct clime_eval
         rc = c->before_record(c->arg, records[i].name, records[i].score, e);
     if (!rc) rc = clime_evals_put(c->ledger, records, v->n_sets, line, e);
     if (!rc) clime_metrics_log_append(c->log, line);
-    for (int i = 0; i < v->n_sets && !rc; i++) {
-        clime_progress_row(c->progress, "eval     %-12s step %-5" PRId64 " score %.4f over %d prompts%s  (%.1f s)",
-                           records[i].name, step, records[i].score, records[i].n_prompts,
-                           records[i].n_failed ? ", SOME SAMPLES FAILED" : "", seconds);
-    }
+    for (int i = 0; i < v->n_sets && !rc; i++) show(c->progress, &records[i], seconds);
     if (!rc) clime_alike_see_evaluation(c->alarms, c->o, records, v->n_sets);
     clime_metrics_line_free(&m);
     free(records);

@@ -58,17 +58,27 @@ static enum clime_err choose_initial(struct clime_rl *rl, struct clime_error *e)
     return clime_folder_check(option, rl->initial_dir, CLIME_FOLDER_WEIGHTS, e);
 }
 
-/* The servers refuse them one after another, in rollouts that may be hours away. */
+static void tell_if_without_room(const struct clime_dataset *d, const char *what, int max_pos, const char *option) {
+    int n = 0;
+    for (int i = 0; i < d->n; i++) n += d->prompts[i].n_ids >= max_pos;
+    if (n)
+        LOG_WARN("%d of %d prompts%s leave no room for an answer in the %d tokens that the model takes, so they will "
+                 "fail; --%s %d leaves them out",
+                 n, d->n, what, max_pos, option, max_pos - 1);
+}
+
+/* The servers refuse them one after another, in rollouts and evaluations that may be hours away. */
 static enum clime_err tell_prompts_without_room(const struct clime_rl *rl, struct clime_error *e) {
     struct clime_config c;
-    int n = 0;
     enum clime_err rc = clime_config_load(rl->o.hf_checkpoint, &c, e);
-    for (int i = 0; !rc && i < rl->data.n; i++) n += rl->data.prompts[i].n_ids >= c.max_pos;
-    if (n)
-        LOG_WARN("%d of %d prompts leave no room for an answer in the %d tokens that the model takes, so their groups "
-                 "will fail; --rollout-max-prompt-len %d leaves them out",
-                 n, rl->data.n, c.max_pos, c.max_pos - 1);
-    return rc;
+    if (rc) return rc;
+    tell_if_without_room(&rl->data, "", c.max_pos, "rollout-max-prompt-len");
+    for (int i = 0; i < rl->eval.n_sets; i++) {
+        char *what = xasprintf(" of the evaluation set %s", rl->eval.sets[i].o->name);
+        tell_if_without_room(&rl->eval.sets[i].data, what, c.max_pos, "eval-max-prompt-len");
+        free(what);
+    }
+    return CLIME_OK;
 }
 
 static enum clime_err load_prompts(struct clime_rl *rl, struct clime_error *e) {
@@ -87,11 +97,11 @@ static enum clime_err load_prompts(struct clime_rl *rl, struct clime_error *e) {
     enum clime_err rc = clime_tokenizer_load(o->hf_checkpoint, &rl->tokenizer, e);
     if (!rc && !o->evaluate) rc = clime_dataset_load(&d, rl->tokenizer, &rl->data, e);
     if (!rc) rc = clime_evaluation_load(o, rl->tokenizer, &rl->eval, e);
+    if (!rc) rc = tell_prompts_without_room(rl, e);
     if (rc || o->evaluate) return rc;
     if (rl->data.n_too_long)
         clime_progress_line(&rl->progress, "prompts  %d of %s; %d too long ones left out", rl->data.n,
                             o->prompt_data.n > 1 ? "all sources" : o->prompt_data.items[0], rl->data.n_too_long);
-    if ((rc = tell_prompts_without_room(rl, e))) return rc;
     rl->num_rollout = o->num_epoch ? o->num_epoch * rl->data.n / o->rollout_batch_size : o->num_rollout;
     return CLIME_OK;
 }
