@@ -245,6 +245,10 @@ def test_limits_and_bad_requests(d):
         assert "maximum context length is 96 tokens" in run.generate(task, status=400, input_ids=[65] * 96)
         for result in ({}, {"reward": 1, "error": "x"}, {"reward": "1"}, {"renew": False}):
             run.end(task, status=400, **result)
+        for result, says in [({"reward": 1, "trunc": True}, '"trunc" is no member of a result'),
+                             ({"samples": [{"turn": 0, "score": 1}]}, '"score" is no member of a sample'),
+                             ({"reward": True}, "reward: must be a number")]:  # fmt: skip
+            assert says in run.end(task, status=400, **result).json()["message"]
         run.end(task, renew=True)
         unknown = {"session": "/sessions/0123", "task": "0123"}
         assert "no such lease" in run.generate(unknown, status=404)

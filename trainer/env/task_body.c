@@ -72,6 +72,12 @@ enum clime_err clime_env_lease_read(struct clime_str body, double *wait_s, struc
     return e->code;
 }
 
+/* What is passed over would be trained on as if it had not been said. */
+static void refuse_member(struct clime_json *j, struct clime_str key, const char *of, const char *members) {
+    clime_json_bad(j, "\"%.*s\" is no member of %s, which may have %s", (int)(key.len < 64 ? key.len : 64), key.ptr, of,
+                   members);
+}
+
 /* A reward: a number, an object for --reward-key, or null: the run's own reward judges. */
 static void read_reward(struct clime_json *j, struct clime_env_part *p) {
     struct clime_str s;
@@ -82,6 +88,8 @@ static void read_reward(struct clime_json *j, struct clime_env_part *p) {
         if (!clime_json_skip(j, &s) || p->reward.object) return;
         p->reward = (struct clime_reward){.value = NAN, .object = xstrndup(s.ptr, s.len)};
         p->has_reward = true;
+    } else if (kind != CLIME_JSON_NUMBER) {
+        clime_json_bad(j, "reward: must be a number, an object or null");
     } else if (clime_json_double(j, &p->reward.value)) {
         p->has_reward = true;
     }
@@ -116,7 +124,7 @@ static void read_samples(struct clime_json *j, struct clime_env_result *r) {
             if (clime_str_is(key, "turn")) {
                 if (clime_json_int(j, 0, INT32_MAX, &turn)) p->turn = (int)turn;
             } else if (!read_part(j, key, p)) {
-                clime_json_skip(j, NULL);
+                refuse_member(j, key, "a sample", "turn, reward, metadata, truncated");
             }
         }
         if (p->turn < 0) clime_json_bad(j, "samples: each needs its turn");
@@ -161,7 +169,7 @@ enum clime_err clime_env_result_read(struct clime_str body, struct clime_env_res
             else
                 has_more = true;
         } else {
-            clime_json_skip(&j, NULL);
+            refuse_member(&j, key, "a result", "reward, samples, error, renew, metadata, truncated, paths");
         }
     }
     if (clime_json_end(&j) && has_reward + has_samples + (r->error != NULL) + *renew != 1)
