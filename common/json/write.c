@@ -157,9 +157,14 @@ void clime_jw_null(struct clime_jw *w) {
     clime_jw_raw(w, clime_str_of("null"));
 }
 
+/* A line break can stand only between a value's words (in a string it is escaped), where a blank says the same; as it
+ * is it would end an event of a stream, or a line that a program reads. */
 void clime_jw_raw(struct clime_jw *w, struct clime_str json) {
     before_value(w);
+    size_t from = w->out->len;
     clime_buf_add(w->out, json.ptr, json.len);
+    for (size_t i = from; i < w->out->len; i++)
+        if (w->out->data[i] == '\n' || w->out->data[i] == '\r') w->out->data[i] = ' ';
 }
 
 /* ---- members of an object ---- */

@@ -40,7 +40,7 @@ void clime_jw_double(struct clime_jw *w, double v);
 void clime_jw_float(struct clime_jw *w, float v);
 void clime_jw_bool(struct clime_jw *w, bool v);
 void clime_jw_null(struct clime_jw *w);
-void clime_jw_raw(struct clime_jw *w, struct clime_str json); /* a finished value */
+void clime_jw_raw(struct clime_jw *w, struct clime_str json); /* a finished value; its line breaks become blanks */
 
 /* A member of the open object: its key and its value. */
 void clime_jw_put_str(struct clime_jw *w, const char *key, struct clime_str v);

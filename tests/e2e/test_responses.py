@@ -49,6 +49,16 @@ def test_a_whole_reply(client, model):
     assert kinds(got) == [("message", SECOND)]
 
 
+def test_what_comes_back_of_a_request_in_many_lines(s, model):
+    """Tools come back in events, of which each is a line, however the client laid them out."""
+    body = raw(forced(model, SECOND, stream=True)) | {"tools": FLAT_TOOLS}
+    data = json.dumps(body, indent=1).replace("\n", "\r\n").replace("\r\n  ", "\r").encode()
+    events = s.client.post("/v1/responses", content=data).content
+    lines = [x for x in re.split(rb"\r\n|\n|\r", events) if x]
+    assert {x.split(b":")[0] for x in lines} == {b"event", b"data"} and b"response.incomplete" in lines[-1]
+    assert json.loads(lines[-1][6:])["response"]["tools"] == FLAT_TOOLS
+
+
 @pytest.mark.parametrize("texts", [[THOUGHT, *CALL], [*CALL, SECOND], [SECOND], []])
 def test_a_stream_is_the_whole_reply(client, model, texts):
     body = forced(model, *texts, HALT, tools=FLAT_TOOLS)

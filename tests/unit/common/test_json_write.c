@@ -35,14 +35,14 @@ static void test_structure(void **state) {
     clime_jw_key(&w, "b\"");
     clime_jw_object(&w);
     clime_jw_put_bool(&w, "t", true);
-    clime_jw_put_raw(&w, "r", clime_str_of("[1, 2]"));
+    clime_jw_put_raw(&w, "r", clime_str_of("[1,\r\n2]")); /* stays in its line */
     clime_jw_close(&w);
     clime_jw_put_float(&w, "f", -0.5f);
     clime_jw_put_double(&w, "n", NAN);
     clime_jw_put_float(&w, "i", -INFINITY);
     clime_jw_close(&w);
     assert_string_equal(b.data, "{\"a\":[-9223372036854775808,18446744073709551615,[],{},null],"
-                                "\"b\\\"\":{\"t\":true,\"r\":[1, 2]},\"f\":-0.5,\"n\":null,\"i\":null}");
+                                "\"b\\\"\":{\"t\":true,\"r\":[1,  2]},\"f\":-0.5,\"n\":null,\"i\":null}");
     assert_int_equal(w.depth, 0);
     clime_buf_free(&b);
 }
