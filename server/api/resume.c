@@ -7,8 +7,11 @@
  */
 #include "server/api/resume.h"
 
+#include <float.h>
+#include <stddef.h>
 #include <stdlib.h>
 
+#include "common/json/members.h"
 #include "server/api/id_list.h"
 
 struct reply {
@@ -18,46 +21,50 @@ struct reply {
     bool has_seed;
 };
 
-static bool read_meta(struct clime_json *j, struct reply *r) {
+static bool read_seed(struct clime_json *j, void *object) {
+    struct reply *r = object;
+    if (clime_json_peek(j) == CLIME_JSON_NULL) return clime_json_null(j);
+    r->has_seed = clime_json_uint(j, &r->seed);
+    return r->has_seed;
+}
+
+static bool read_ids(struct clime_json *j, void *object) {
+    return clime_id_list_read(j, &((struct reply *)object)->ids);
+}
+
+#define AT(field) offsetof(struct reply, field)
+
+static const struct clime_member meta_rows[] = {
+    {"id", CLIME_MEMBER_STRING, AT(id)},
+    {"seed", CLIME_MEMBER_CALL, .read = read_seed},
+    {"output_token_logprobs", CLIME_MEMBER_RAW, AT(logp)},
+    {"output_top_logprobs", CLIME_MEMBER_RAW, AT(top)},
+    {"output_token_ids_logprobs", CLIME_MEMBER_RAW, AT(chosen)},
+    {"output_token_sampling_mask", CLIME_MEMBER_RAW, AT(masks)},
+    {"output_token_sampling_logprobs", CLIME_MEMBER_RAW, AT(mask_logp)},
+    {"token_versions", CLIME_MEMBER_RAW, AT(versions)},
+    {"kept_kv", CLIME_MEMBER_RAW, AT(kept)},
+    {"routing_hashes", CLIME_MEMBER_RAW, AT(routing)},
+};
+static const struct clime_members meta_members = {meta_rows, CLIME_COUNT(meta_rows)};
+
+/* Replies have more members than a beginning needs. */
+static bool read_members(struct clime_json *j, const struct clime_members *m, struct reply *r) {
     struct clime_str key;
-    for (clime_json_object(j); clime_json_key(j, &key);) {
-        if (clime_str_is(key, "id"))
-            clime_json_string(j, &r->id);
-        else if (clime_str_is(key, "seed"))
-            r->has_seed = clime_json_uint(j, &r->seed);
-        else if (clime_str_is(key, "output_token_logprobs"))
-            clime_json_skip(j, &r->logp);
-        else if (clime_str_is(key, "output_top_logprobs"))
-            clime_json_skip(j, &r->top);
-        else if (clime_str_is(key, "output_token_ids_logprobs"))
-            clime_json_skip(j, &r->chosen);
-        else if (clime_str_is(key, "output_token_sampling_mask"))
-            clime_json_skip(j, &r->masks);
-        else if (clime_str_is(key, "output_token_sampling_logprobs"))
-            clime_json_skip(j, &r->mask_logp);
-        else if (clime_str_is(key, "token_versions"))
-            clime_json_skip(j, &r->versions);
-        else if (clime_str_is(key, "kept_kv"))
-            clime_json_skip(j, &r->kept);
-        else if (clime_str_is(key, "routing_hashes"))
-            clime_json_skip(j, &r->routing);
-        else
-            clime_json_skip(j, NULL);
-    }
+    for (clime_json_object(j); clime_json_key(j, &key);)
+        if (!clime_members_read(m, j, key, r)) clime_json_skip(j, NULL);
     return !j->failed;
 }
 
+static bool read_meta(struct clime_json *j, void *object) {
+    return read_members(j, &meta_members, object);
+}
+
 static bool read_reply(struct clime_json *j, struct reply *r) {
-    struct clime_str key;
-    for (clime_json_object(j); clime_json_key(j, &key);) {
-        if (clime_str_is(key, "output_ids"))
-            clime_id_list_read(j, &r->ids);
-        else if (clime_str_is(key, "meta_info"))
-            read_meta(j, r);
-        else
-            clime_json_skip(j, NULL);
-    }
-    return !j->failed;
+    static const struct clime_member rows[] = {{"output_ids", CLIME_MEMBER_CALL, .read = read_ids},
+                                               {"meta_info", CLIME_MEMBER_CALL, .read = read_meta}};
+    static const struct clime_members members = {rows, CLIME_COUNT(rows)};
+    return read_members(j, &members, r);
 }
 
 /* ---- lists beside the ids ---------------------------------------------------------------------------------- */
@@ -91,50 +98,57 @@ static bool next_label(struct lists *l, struct clime_arena *a) {
               clime_json_string_z(&l->versions, &name) && clime_json_item(&l->versions) &&
               clime_json_int(&l->versions, 1, INT32_MAX, &l->n_of_label) && !clime_json_item(&l->versions);
     if (!ok || l->versions.failed) return false;
+    if (strlen(name) > CLIME_MAX_LABEL)
+        return clime_json_bad(&l->versions, "a weight version has at most %d bytes", CLIME_MAX_LABEL);
     l->label = clime_arena_zalloc(a, sizeof *l->label);
     if (l->label) l->label->name = name;
     return l->label != NULL;
 }
 
-static bool next_logp(struct clime_json *j, int32_t id, float *out) {
+/* One that the reply can show again: 1e39 is no float. */
+static bool read_logp(struct clime_json *j, float *out) {
     double number = 0;
+    if (!clime_json_double(j, &number)) return false;
+    if (!(number >= -FLT_MAX && number <= FLT_MAX)) return clime_json_bad(j, "%g is no log-probability", number);
+    *out = (float)number;
+    return true;
+}
+
+static bool next_logp(struct clime_json *j, int32_t id, float *out) {
     int64_t of = -1;
     if (!clime_json_item(j)) return clime_json_bad(j, "output_token_logprobs has fewer items than output_ids");
-    if (!clime_json_array(j) || !clime_json_item(j) || !clime_json_double(j, &number) || !clime_json_item(j) ||
+    if (!clime_json_array(j) || !clime_json_item(j) || !read_logp(j, out) || !clime_json_item(j) ||
         !clime_json_int(j, 0, INT32_MAX, &of))
         return false;
     if (of != id) return clime_json_bad(j, "output_token_logprobs and output_ids are of different tokens");
     while (clime_json_item(j)) clime_json_skip(j, NULL); /* the token's text */
-    *out = (float)number;
     return !j->failed;
 }
 
 /* A position's tuples, at most room of them, appended to x. */
-static bool next_extra(struct clime_json *j, int room, struct clime_lp_extra *x, int *n) {
+static bool next_extra(struct clime_json *j, int room, int V, struct clime_lp_extra *x, int *n) {
     int at = x->n_top + x->n_ids;
     if (!clime_json_item(j)) return clime_json_bad(j, "a list of log-probabilities has fewer items than output_ids");
     for (clime_json_array(j); clime_json_item(j); ++*n) {
-        double number = 0;
         int64_t id = 0;
         if (*n == room) return clime_json_bad(j, "more log-probabilities of a token than the request asks for");
-        if (!clime_json_array(j) || !clime_json_item(j) || !clime_json_double(j, &number) || !clime_json_item(j) ||
-            !clime_json_int(j, 0, INT32_MAX, &id))
+        if (!clime_json_array(j) || !clime_json_item(j) || !read_logp(j, &x->at[at + *n].logp) || !clime_json_item(j) ||
+            !clime_json_int(j, 0, V - 1, &id))
             return false;
         while (clime_json_item(j)) clime_json_skip(j, NULL);
-        x->at[at + *n].logp = (float)number;
         x->at[at + *n].id = (int32_t)id;
     }
     return !j->failed;
 }
 
 /* Outputs with such lists have one for every token, if only an empty one. */
-static bool take_extra(struct lists *l, const struct clime_logp_options *lp, struct clime_event *ev) {
+static bool take_extra(struct lists *l, const struct clime_logp_options *lp, int V, struct clime_event *ev) {
     if (lp->top + lp->n_ids == 0) return true;
     struct clime_lp_extra *x = xcalloc(1, sizeof *x + (size_t)(lp->top + lp->n_ids) * sizeof x->at[0]);
     ev->extra = x;
     if (!lp->wanted) return true; /* the reply does not show them */
-    return (lp->top == 0 || next_extra(&l->top, lp->top, x, &x->n_top)) &&
-           (lp->n_ids == 0 || next_extra(&l->chosen, lp->n_ids, x, &x->n_ids));
+    return (lp->top == 0 || next_extra(&l->top, lp->top, V, x, &x->n_top)) &&
+           (lp->n_ids == 0 || next_extra(&l->chosen, lp->n_ids, V, x, &x->n_ids));
 }
 
 /* A token's sampling mask, which has the token. */
@@ -142,14 +156,14 @@ static bool take_mask(struct lists *l, const struct clime_output *o, int32_t id,
                       struct clime_sampling_mask **out) {
     int room = clime_output_mask_room(o);
     struct clime_json *j = &l->masks;
-    double logp;
+    float logp = 0;
     bool has_it = false;
     if (room == 0) return true;
     struct clime_ids ids = {0};
     if (!clime_json_item(j)) return clime_json_bad(j, "output_token_sampling_mask has fewer items than output_ids");
     if (!clime_json_item(&l->mask_logp))
         return clime_json_bad(&l->mask_logp, "output_token_sampling_logprobs has fewer items than output_ids");
-    if (!clime_id_list_read(j, &ids) || !clime_json_double(&l->mask_logp, &logp)) return false;
+    if (!clime_id_list_read(j, &ids) || !read_logp(&l->mask_logp, &logp)) return false;
     if (ids.len > (size_t)room) return clime_json_bad(j, "a sampling mask has more ids than the request can leave");
     for (size_t i = 0; i < ids.len; i++) {
         if (ids.data[i] < 0 || ids.data[i] >= V) return clime_json_bad(j, "a sampling mask leaves the vocabulary");
@@ -157,7 +171,7 @@ static bool take_mask(struct lists *l, const struct clime_output *o, int32_t id,
     }
     if (!has_it) return clime_json_bad(j, "a sampling mask lacks the token that was drawn");
     struct clime_sampling_mask *m = *out = xmalloc(sizeof *m + ids.len * sizeof m->ids[0]);
-    *m = (struct clime_sampling_mask){.logp = (float)logp, .n = (int)ids.len};
+    *m = (struct clime_sampling_mask){.logp = logp, .n = (int)ids.len};
     memcpy(m->ids, ids.data, ids.len * sizeof m->ids[0]);
     return true;
 }
@@ -195,13 +209,35 @@ static bool take_token(const struct clime_server *s, struct clime_output *o, str
     ev->finish = clime_engine_finish(s->engine, o, at + 1, ev->id);
     if (!take_kept(l, at, &ev->kept_kv) || !take_routing(l, ev)) return false;
     if (o->logp->wanted && !next_logp(&l->logp, ev->id, &ev->logp)) return false;
-    return take_mask(l, o, ev->id, s->model->cfg.V, &ev->mask) && take_extra(l, o->logp, ev);
+    return take_mask(l, o, ev->id, s->model->cfg.V, &ev->mask) && take_extra(l, o->logp, s->model->cfg.V, ev);
+}
+
+/* Which of the lists an error is about. */
+static void name_list(const struct lists *l) {
+    const struct {
+        const struct clime_json *list;
+        const char *name;
+    } all[] = {{&l->logp, "output_token_logprobs"},
+               {&l->top, "output_top_logprobs"},
+               {&l->chosen, "output_token_ids_logprobs"},
+               {&l->masks, "output_token_sampling_mask"},
+               {&l->mask_logp, "output_token_sampling_logprobs"},
+               {&l->versions, "token_versions"},
+               {&l->kept, "kept_kv"},
+               {&l->routing, "routing_hashes"}};
+    for (size_t i = 0; i < CLIME_COUNT(all); i++) {
+        if (!all[i].list->failed) continue;
+        clime_error_prefix(l->e, "%s", all[i].name);
+        return;
+    }
 }
 
 static enum clime_err fill(const struct clime_server *s, struct clime_output *o, const struct reply *r,
                            struct clime_error *e) {
     struct clime_arena *a = &o->job->arena;
     struct lists l = {.e = e};
+    if (r->id.len > CLIME_MAX_RID)
+        return clime_fail(e, CLIME_ERR_INPUT, "meta_info: id: a rid has at most %d bytes", CLIME_MAX_RID);
     if (r->ids.len > (size_t)o->max_new)
         return clime_fail(e, CLIME_ERR_INPUT, "%zu tokens, more than the %d of max_new_tokens", r->ids.len, o->max_new);
     open_list(&l.logp, r->logp, a, e);
@@ -224,6 +260,7 @@ static enum clime_err fill(const struct clime_server *s, struct clime_output *o,
             clime_output_token(o, &ev);
         }
     }
+    if (e->code) name_list(&l);
     if (e->code) return e->code;
     if (r->id.len) o->rid = r->id;
     if (r->has_seed) o->seed = r->seed;

@@ -131,6 +131,11 @@ def test_what_is_no_reply_of_the_request_is_refused(s):
         (broken(part, output_ids=[2] + part["output_ids"][1:],
                 output_token_sampling_mask=[[2], *part["meta_info"][MASKS[0]][1:]],
                 output_token_logprobs=[[-1.0, 2, None]] + part["meta_info"]["output_token_logprobs"][1:]), "ended"),
+        (broken(part, output_top_logprobs=[[[-1.0, VOCAB, None]]] * 8), "output_top_logprobs"),  # a reply could not say its text
+        (broken(part, output_token_logprobs=[[1e39, part["output_ids"][0], None]] * 8), "output_token_logprobs"),  # would be null
+        (broken(part, output_token_sampling_logprobs=[-1e39] * 8), "output_token_sampling_logprobs"),
+        (broken(part, token_versions=[["v" * 257, 8]]), "token_versions"), (broken(part, id="r" * 257), "id"),
+        (broken(part, output_ids=5), "output_ids"), (broken(part, seed=-1), "seed"), (broken(part, kept_kv=[[0, 0]]), "kept_kv"),
         ("text", "object"), ([part, part], "items"), (7, "object"),
     ]:  # fmt: skip
         reply = s.post("/generate", BODY | {"resume": bad})
