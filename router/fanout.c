@@ -42,7 +42,7 @@ static void *call_one(void *arg) {
     char *url = xasprintf("%s%s", out->url, o->target);
     char *method = xstrndup(clime_http_method(o->rq).ptr, clime_http_method(o->rq).len);
     struct clime_headers headers;
-    clime_forward_headers(o->key, o->rq, &headers);
+    clime_forward_headers(o->r, o->key, o->rq, &headers);
     struct clime_http_call call = {
         .method = method,
         .url = url,
@@ -77,6 +77,10 @@ static void *call_one(void *arg) {
 bool clime_fanout_run(struct clime_fanout *f, struct clime_router *r, struct clime_http_request *rq) {
     struct clime_error e;
     char *target;
+    if (clime_forward_returns(r, rq)) {
+        clime_http_reply_error(rq, 503, clime_forward_returned);
+        return false;
+    }
     if (clime_forward_target(clime_http_path(rq), clime_http_query_string(rq), &target, &e)) {
         clime_http_reply_err(rq, &e);
         return false;

@@ -63,12 +63,22 @@ const char *clime_forward_key(const struct clime_router *r, const char *own, con
     return r->api_key ? r->api_key : "";
 }
 
-void clime_forward_headers(const char *worker_key, struct clime_http_request *rq, struct clime_headers *out) {
+const char clime_forward_returned[] = "the request has been here before: a worker's URL leads back to this router";
+
+bool clime_forward_returns(const struct clime_router *r, const struct clime_http_request *rq) {
+    const char *via = clime_http_header(rq, "Via");
+    return via && strstr(via, r->instance);
+}
+
+void clime_forward_headers(const struct clime_router *r, const char *worker_key, struct clime_http_request *rq,
+                           struct clime_headers *out) {
     static const struct {
         const char *name;
         bool is_key;
     } passed[] = {{"X-Session-ID", false}, {"X-SMG-Routing-Key", false}, {"Authorization", true}, {"X-Api-Key", true}};
+    const char *via = clime_http_header(rq, "Via");
     int n = 0;
+    out->lines[n++] = xasprintf("Via: %s%s1.1 %s", via ? via : "", via ? ", " : "", r->instance);
     for (size_t i = 0; i < CLIME_COUNT(passed); i++) {
         const char *value = clime_http_header(rq, passed[i].name);
         if (value && !(passed[i].is_key && worker_key)) out->lines[n++] = xasprintf("%s: %s", passed[i].name, value);

@@ -187,10 +187,12 @@ void clime_router_proxy(struct clime_http_request *rq, void *context) {
     int64_t t0 = clime_now_us();
     int n = atomic_fetch_add(&r->in_flight, 1) + 1;
     clime_metric_set(r->m_in_flight, n);
-    if (atomic_load(&r->phase) == CLIME_ROUTER_SERVING)
-        proxy(r, rq);
-    else
+    if (atomic_load(&r->phase) != CLIME_ROUTER_SERVING)
         clime_http_reply_error(rq, 503, "the router is stopping; ask again");
+    else if (clime_forward_returns(r, rq))
+        clime_http_reply_error(rq, 503, clime_forward_returned);
+    else
+        proxy(r, rq);
     clime_metric_set(r->m_in_flight, atomic_fetch_sub(&r->in_flight, 1) - 1);
     clime_metric_add(r->m_requests, 1);
     clime_metric_observe(r->m_seconds, (double)(clime_now_us() - t0) / 1e6);

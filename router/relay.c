@@ -237,7 +237,7 @@ void clime_relay_attempt(struct clime_relay *y, struct clime_lease *lease) {
     *y = fresh;
     struct clime_headers headers;
     const char *key = clime_forward_key(r, lease->key, y->rq);
-    clime_forward_headers(key, y->rq, &headers);
+    clime_forward_headers(r, key, y->rq, &headers);
     char *url = xasprintf("%s%s", lease->url, y->target);
     char *method = xstrndup(clime_http_method(y->rq).ptr, clime_http_method(y->rq).len);
     struct clime_http_call call = {

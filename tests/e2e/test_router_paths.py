@@ -74,3 +74,17 @@ def test_a_clients_key_stays_here_when_workers_have_their_own():
         raw(router, "POST", "/generate", {"X-Api-Key": "outer", "Authorization": "Bearer outer"}, b"{}")
         (_, _, headers, _), = w.calls()  # fmt: skip
         assert headers["Authorization"] == "Bearer inner" and "X-Api-Key" not in headers
+
+
+def test_workers_that_lead_back():
+    """A router that has itself for a worker, or one whose worker it is: each round asked everybody again, until no thread was left."""
+    with workers(1) as (w,), program("clime-router", "--worker-urls", w.url) as a, program("clime-router", "--worker-urls", a.url) as b:
+        for url in (a.url, b.url):
+            a.json("/workers", {"url": url}, 202)
+        for _ in range(6):
+            assert a.json("/generate", {"input_ids": [1], "sampling_params": {"max_new_tokens": 1}})
+        said = {r["url"]: r for r in a.json("/abort_request", {"abort_all": True}, 207)["workers"]}
+        assert [said[u]["status"] for u in (w.url, a.url, b.url)] == [200, 503, 502]
+        assert "leads back" in said[a.url]["body"]["message"] and "leads back" in str(said[b.url]["body"])
+        assert b.json("/abort_request", {"abort_all": True})["workers"][0]["status"] == 207  # a's, of whose workers only one did it
+        assert len(w.calls("/abort_request")) == 2
