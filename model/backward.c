@@ -16,7 +16,7 @@
 #include <stdlib.h>
 
 #include "model/backward_int.h"
-#include "model/convert.h"
+#include "model/weights/convert.h"
 
 /* ---- stages ----------------------------------------------------------------------------------------------------- */
 

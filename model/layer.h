@@ -1,9 +1,9 @@
 /* One decoder layer, written once for server and trainer. Internal to model/.
  *
- * A layer is a mixer (attention, latent attention) and an MLP, each of a kind (model/layout.h), with a norm before it
- * and a sum after it. Its weights are rows of the layout, its activations rows of a table (model/act.h). A caller gives
- * the layer its buffers: the server lets many of them share memory, the trainer keeps them for the backward pass; the
- * operations and their order are the same, and so are the bits.
+ * A layer is a mixer (attention, latent attention) and an MLP, each of a kind (model/weights/layout.h), with a norm
+ * before it and a sum after it. Its weights are rows of the layout, its activations rows of a table (model/act.h). A
+ * caller gives the layer its buffers: the server lets many of them share memory, the trainer keeps them for the
+ * backward pass; the operations and their order are the same, and so are the bits.
  */
 #ifndef CLIME_MODEL_LAYER_H
 #define CLIME_MODEL_LAYER_H

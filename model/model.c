@@ -19,7 +19,7 @@
 #include "common/log.h"
 #include "common/os/host.h"
 #include "model/rope.h"
-#include "model/weights_map.h"
+#include "model/weights/weights_map.h"
 
 #define PACK_ALIGN 256 /* bytes; what ops->alloc promises */
 #define PIECE_BYTES ((int64_t)32 << 20)

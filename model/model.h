@@ -18,7 +18,7 @@
 #include "model/config/config.h"
 #include "model/context/context.h"
 #include "model/context/travel.h"
-#include "model/weights.h"
+#include "model/weights/weights.h"
 
 /* A model over the ranks of a group (model/ranks.c): each has its share of the weights and computes its columns of
  * every product; columns are gathered, nothing is added. Every rank runs the same calls with the same rows. */

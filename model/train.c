@@ -14,8 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/convert.h"
-#include "model/layout_int.h"
+#include "model/weights/convert.h"
+#include "model/weights/layout_int.h"
 
 /* ---- memory -------------------------------------------------------------------------------------------------- */
 

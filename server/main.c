@@ -12,7 +12,7 @@
 #include "common/log.h"
 #include "common/os/malloc_limits.h"
 #include "common/os/process.h"
-#include "model/folder.h"
+#include "model/weights/folder.h"
 #include "server/engine/followers.h"
 #include "server/engine/memory_plan.h"
 #include "server/engine/step_graphs.h"

@@ -1,5 +1,5 @@
 /* What a model is, read from a Hugging Face config.json. A family is a row in config.c's table plus a map of tensor
- * names (model/layout.c). Immutable after loading; any thread. */
+ * names (model/weights/layout.c). Immutable after loading; any thread. */
 #ifndef CLIME_MODEL_CONFIG_CONFIG_H
 #define CLIME_MODEL_CONFIG_CONFIG_H
 

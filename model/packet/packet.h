@@ -1,5 +1,5 @@
-/* A packet: what leads from one version of the flat buffer of weights (model/layout.h) to the next, or, with no base,
- * from nothing to a whole version. It is made once by whoever publishes a version (make.c), handed on by anybody
+/* A packet: what leads from one version of the flat buffer of weights (model/weights/layout.h) to the next, or, with no
+ * base, from nothing to a whole version. It is made once by whoever publishes a version (make.c), handed on by anybody
  * (shelf.h), and applied by whoever wants the version (apply.c).
  *
  * Bytes, all little-endian. The manifest: a head of 64 bytes, then 64 bytes a block; then the payload: the blocks'

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "common/hash.h"
-#include "model/convert.h"
+#include "model/weights/convert.h"
 #include "server/job/fields.h"
 #include "server/update/weight_update.h"
 

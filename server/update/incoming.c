@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "common/log.h"
-#include "model/weights_gather.h"
+#include "model/weights/weights_gather.h"
 #include "server/update/weight_update.h"
 
 #define MAX_UNUSED 64 /* tensors of one request that are none of the layout's rows: a tied head, tables */

@@ -6,7 +6,7 @@
 #define CLIME_SERVER_UPDATE_TORCH_TENSOR_H
 
 #include "kernels/kernels.h"
-#include "model/safetensors.h"
+#include "model/weights/safetensors.h"
 #include "server/update/pickle.h"
 
 struct clime_torch_tensor {

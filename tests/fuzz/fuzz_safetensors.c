@@ -12,8 +12,8 @@
 #include <string.h>
 
 #include "common/buf.h"
-#include "model/safetensors.h"
-#include "model/weights.h"
+#include "model/weights/safetensors.h"
+#include "model/weights/weights.h"
 
 static const struct clime_config cfg = {.family = CLIME_QWEN3,
                                         .D = 8,

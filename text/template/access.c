@@ -7,7 +7,7 @@
  */
 #include "text/template/builtin.h"
 #include "text/template/eval.h"
-#include "text/template/iter.h"
+#include "text/template/value/iter.h"
 #include "text/unicode.h"
 
 static const struct clime_tv MISSING = {.kind = CLIME_T_MISSING};
@@ -37,8 +37,7 @@ static struct clime_tv attribute(struct clime_tr *tr, struct clime_tv obj, struc
         if (obj.flag && clime_str_is(n, "list")) return obj.list->items[1];
         break;
     case CLIME_T_MACRO:
-        if (clime_str_is(n, "name"))
-            return obj.macro->node->name ? clime_tv_strz(obj.macro->node->name) : clime_tv_none();
+        if (clime_str_is(n, "name")) return obj.macro->name ? clime_tv_strz(obj.macro->name) : clime_tv_none();
         break;
     case CLIME_T_CYCLER:
         if (clime_str_is(n, "current")) return obj.cycler->items->items[obj.cycler->pos];

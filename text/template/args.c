@@ -3,7 +3,7 @@
  */
 #include "text/template/builtin.h"
 #include "text/template/eval.h"
-#include "text/template/iter.h"
+#include "text/template/value/iter.h"
 
 const struct clime_tbuiltin *clime_tbuiltin_in(const struct clime_tbuiltin *table, struct clime_str name) {
     for (; table->name; table++)

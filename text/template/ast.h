@@ -6,7 +6,7 @@
 #ifndef CLIME_TEXT_TEMPLATE_AST_H
 #define CLIME_TEXT_TEMPLATE_AST_H
 
-#include "text/template/value.h"
+#include "text/template/value/value.h"
 
 /* ---- tokens ---- */
 
@@ -128,12 +128,6 @@ struct clime_tnode {
     struct clime_tbody body, other;
     const struct clime_tcall *call;  /* NULL = no arguments */
     const struct clime_tbuiltin *fn; /* FILTER, TEST; NULL = unknown name, an error if it is ever run */
-};
-
-/* A macro, or the caller() of a call block: a node and the scope it was defined in. */
-struct clime_tmacro {
-    const struct clime_tnode *node;
-    struct clime_tscope *scope;
 };
 
 struct clime_template {

@@ -5,7 +5,7 @@
 #ifndef CLIME_TEXT_TEMPLATE_BUILTIN_H
 #define CLIME_TEXT_TEMPLATE_BUILTIN_H
 
-#include "text/template/value.h"
+#include "text/template/value/value.h"
 
 /* NULL when there is none of that name. */
 const struct clime_tbuiltin *clime_tfilter_find(struct clime_str name);

@@ -7,7 +7,7 @@
 #include "text/template/eval.h"
 
 #include "text/template/builtin.h"
-#include "text/template/iter.h"
+#include "text/template/value/iter.h"
 
 #define OUT_OF_LINE __attribute__((noinline))
 

@@ -10,7 +10,7 @@
 
 #include "text/template/builtin.h"
 #include "text/template/eval.h"
-#include "text/template/iter.h"
+#include "text/template/value/iter.h"
 
 /* ---- scopes ---- */
 
@@ -280,7 +280,7 @@ struct clime_tv clime_tmacro_call(struct clime_tr *tr, const struct clime_tmacro
 
 static struct clime_tv make_macro(struct clime_tr *tr, const struct clime_tnode *n, struct clime_tscope *scope) {
     struct clime_tmacro *m = clime_tr_alloc(tr, sizeof *m);
-    *m = (struct clime_tmacro){n, scope};
+    *m = (struct clime_tmacro){n->name, n, scope};
     return (struct clime_tv){.kind = CLIME_T_MACRO, .macro = m};
 }
 

@@ -8,7 +8,7 @@
 
 #include "text/template/builtin.h"
 #include "text/template/eval.h"
-#include "text/template/iter.h"
+#include "text/template/value/iter.h"
 
 /* A number's text for strtod and strtoll: white space stripped, single underscores between digits dropped, as Python's
  * int() and float() read it. False when it is too long or has an underscore elsewhere. */

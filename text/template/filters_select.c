@@ -5,7 +5,7 @@
  * walks raises nothing. Even its arguments are looked at only when the first item is asked for.
  */
 #include "text/template/builtin.h"
-#include "text/template/iter.h"
+#include "text/template/value/iter.h"
 
 struct mapped {
     struct clime_titer base;

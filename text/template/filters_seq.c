@@ -5,7 +5,7 @@
  * true, has no length, and can be walked once).
  */
 #include "text/template/builtin.h"
-#include "text/template/iter.h"
+#include "text/template/value/iter.h"
 
 static struct clime_tv f_join(struct clime_tr *tr, struct clime_tv self, const struct clime_targs *args) {
     struct clime_tv a[2], item;

@@ -2,7 +2,7 @@
  * str(), as Jinja's do; Markup stays Markup.
  */
 #include "text/template/builtin.h"
-#include "text/template/iter.h"
+#include "text/template/value/iter.h"
 #include "text/unicode.h"
 
 static struct clime_tv cased(struct clime_tr *tr, struct clime_tv self, const struct clime_targs *args,

@@ -9,7 +9,7 @@
 
 #include "text/template/builtin.h"
 #include "text/template/eval.h"
-#include "text/template/iter.h"
+#include "text/template/value/iter.h"
 
 #define METHOD(name)                                                                                                   \
     static struct clime_tv name(struct clime_tr *tr, struct clime_tv self, const struct clime_targs *args)

@@ -2,7 +2,7 @@
  * Markup are Markup. Positions count code points.
  */
 #include "text/template/builtin.h"
-#include "text/template/iter.h"
+#include "text/template/value/iter.h"
 #include "text/unicode.h"
 
 #define METHOD(name)                                                                                                   \

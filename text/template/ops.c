@@ -8,7 +8,7 @@
 
 #include "text/template/builtin.h"
 #include "text/template/eval.h"
-#include "text/template/iter.h"
+#include "text/template/value/iter.h"
 
 static const char *op_name(int op) {
     switch (op) {

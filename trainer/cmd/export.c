@@ -8,7 +8,7 @@
 
 #include "common/log.h"
 #include "common/options.h"
-#include "model/folder.h"
+#include "model/weights/folder.h"
 #include "trainer/learn/learner.h"
 
 static enum clime_err check_checkpoint(const char *dir, struct clime_error *e) {

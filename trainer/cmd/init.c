@@ -12,7 +12,7 @@
 #include "common/log.h"
 #include "common/options.h"
 #include "common/os/dirs.h"
-#include "model/folder.h"
+#include "model/weights/folder.h"
 #include "text/tokenizer.h"
 
 static const char *const byte_specials[] = {"<|endoftext|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"};

@@ -8,7 +8,7 @@
 
 #include "common/log.h"
 #include "common/options.h"
-#include "model/folder.h"
+#include "model/weights/folder.h"
 #include "trainer/algorithm/preference.h"
 #include "trainer/data/pair_data.h"
 #include "trainer/learn/follower.h"

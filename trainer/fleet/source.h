@@ -6,7 +6,7 @@
 #define CLIME_TRAINER_FLEET_SOURCE_H
 
 #include "common/buf.h"
-#include "model/layout.h"
+#include "model/weights/layout.h"
 
 struct clime_source_options {
     const char *host;   /* the listener's, as the servers reach it */

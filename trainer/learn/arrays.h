@@ -4,7 +4,7 @@
 #define CLIME_TRAINER_LEARN_ARRAYS_H
 
 #include "kernels/kernels.h"
-#include "model/layout.h"
+#include "model/weights/layout.h"
 
 struct clime_array {
     const struct clime_ops *ops;

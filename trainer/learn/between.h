@@ -12,7 +12,7 @@
 
 #include "kernels/links.h"
 #include "model/backward.h"
-#include "model/layout.h"
+#include "model/weights/layout.h"
 
 #define CLIME_BETWEEN_PLACES 4 /* pieces that are under way */
 

@@ -19,7 +19,7 @@
 #include "common/json/write.h"
 #include "common/os/atomic_file.h"
 #include "common/os/dirs.h"
-#include "model/convert.h"
+#include "model/weights/convert.h"
 #include "trainer/learn/arrays.h"
 #include "trainer/learn/learner_int.h"
 #include "trainer/learn/manifest.h"

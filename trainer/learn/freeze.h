@@ -4,7 +4,7 @@
 
 #include "common/buf.h"
 #include "common/options.h"
-#include "model/layout.h"
+#include "model/weights/layout.h"
 
 /* Freezes the tensors in whose Hugging Face name no pattern of `only` is found, or one of `freeze` is; one list at most
  * is given. CLIME_ERR_INPUT for a pattern that no name holds, so that a misspelt one never trains everything, and when

@@ -11,7 +11,7 @@
  *
  * One lane is a chain: each product adds onto the sum itself, which takes no memory and costs nothing. More lanes take
  * a buffer of all gradients for the round and log2(G / ranks) for its tree. Over several ranks a rank keeps the sum of
- * its own part only (model/layout.h).
+ * its own part only (model/weights/layout.h).
  *
  * Nothing waits for a pack's end: what a stage of its backward pass has finished is added while the next one runs, and
  * over several ranks the last pack's goes out piece by piece (between.h).
@@ -27,7 +27,7 @@
 
 #include "kernels/links.h"
 #include "model/backward.h"
-#include "model/layout.h"
+#include "model/weights/layout.h"
 #include "trainer/learn/between.h"
 
 #define CLIME_LANES_MAX 64

@@ -11,7 +11,7 @@
 
 #include "common/log.h"
 #include "common/threadpool.h"
-#include "model/folder.h"
+#include "model/weights/folder.h"
 #include "trainer/algorithm/estimator.h"
 #include "trainer/algorithm/loss.h"
 #include "trainer/learn/freeze.h"

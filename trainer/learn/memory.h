@@ -14,7 +14,7 @@
 #define CLIME_TRAINER_LEARN_MEMORY_H
 
 #include "common/buf.h"
-#include "model/layout.h"
+#include "model/weights/layout.h"
 #include "trainer/learn/learning.h"
 
 enum clime_memory_part {

@@ -1,5 +1,5 @@
 /* AdamW, schedule and clipping. Called by the learner once a step; main thread; owns master weights and moments.
- * Works by the parameter table (model/layout.h): span by span of what is trained.
+ * Works by the parameter table (model/weights/layout.h): span by span of what is trained.
  *
  * The global norm is one ordered fp64 sum over the flat gradient (padding is zero and adds nothing), so that it is the
  * same bits in every run and on any number of ranks: recovery compares it with the ledger's record. */
@@ -8,7 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "model/convert.h"
+#include "model/weights/convert.h"
 
 /* Elements of an offloaded piece: 32 MiB of gradients reach the full rate of the bus; small models are cut in eight, so
  * that copies and computing overlap there too. */

@@ -6,15 +6,15 @@
  * Weight decay runs only over slices marked so (matrices), epsilon 1e-8 by default. Frozen tensors have
  * no states and are never written.
  *
- * Over several ranks each has the states of its part of the gradients alone (model/layout.h) and updates its part of
- * the weights; the new weights are then gathered. On all ranks together these are the bits of one.
+ * Over several ranks each has the states of its part of the gradients alone (model/weights/layout.h) and updates its
+ * part of the weights; the new weights are then gathered. On all ranks together these are the bits of one.
  */
 #ifndef CLIME_TRAINER_LEARN_OPTIMIZER_H
 #define CLIME_TRAINER_LEARN_OPTIMIZER_H
 
 #include "kernels/links.h"
-#include "model/layout.h"
 #include "model/model.h"
+#include "model/weights/layout.h"
 #include "trainer/learn/arrays.h"
 #include "trainer/learn/learning.h"
 

@@ -2,7 +2,7 @@
 #ifndef CLIME_TRAINER_PLAN_WORK_H
 #define CLIME_TRAINER_PLAN_WORK_H
 
-#include "model/layout.h"
+#include "model/weights/layout.h"
 #include "trainer/plan/rates.h"
 
 struct clime_model_work {

@@ -13,7 +13,7 @@
 
 #include "common/clock.h"
 #include "common/os/dirs.h"
-#include "model/folder.h"
+#include "model/weights/folder.h"
 #include "trainer/learn/manifest.h"
 #include "trainer/ledger/evals.h"
 #include "trainer/ledger/events.h"

@@ -16,7 +16,7 @@
 #include "common/log.h"
 #include "common/os/dirs.h"
 #include "common/os/files.h"
-#include "model/folder.h"
+#include "model/weights/folder.h"
 #include "trainer/env/environments.h"
 #include "trainer/ledger/copy.h"
 #include "trainer/ledger/events.h"

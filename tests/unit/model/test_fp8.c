@@ -14,7 +14,7 @@
 #include "common/log.h"
 #include "common/os/atomic_file.h"
 #include "common/os/dirs.h"
-#include "model/weights.h"
+#include "model/weights/weights.h"
 
 static char dir[] = "/tmp/clime-fp8-XXXXXX";
 

@@ -15,8 +15,8 @@
 
 #include "common/log.h"
 #include "model/backward.h"
-#include "model/convert.h"
-#include "model/safetensors.h"
+#include "model/weights/convert.h"
+#include "model/weights/safetensors.h"
 #include "tests/unit/model/paged.h"
 
 static const char *const cases[] = {"qwen3",        "qwen3_head64",    "qwen3_bias", "qwen2",

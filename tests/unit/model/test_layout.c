@@ -14,7 +14,7 @@
 #include "common/log.h"
 #include "common/rng.h"
 #include "model/backward.h"
-#include "model/layout.h"
+#include "model/weights/layout.h"
 
 /* Shapes that several devices can share, one a family. */
 static const struct clime_config configs[] = {

@@ -13,7 +13,7 @@
 
 #include "common/os/atomic_file.h"
 #include "common/rng.h"
-#include "model/safetensors.h"
+#include "model/weights/safetensors.h"
 
 #define T(name, dtype, shape, at) "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" at "}"
 

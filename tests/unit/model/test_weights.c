@@ -16,9 +16,9 @@
 #include "common/log.h"
 #include "common/os/atomic_file.h"
 #include "common/rng.h"
-#include "model/convert.h"
-#include "model/weights.h"
-#include "model/weights_map.h"
+#include "model/weights/convert.h"
+#include "model/weights/weights.h"
+#include "model/weights/weights_map.h"
 
 #define PIECE 37 /* elements: less than a tensor */
 

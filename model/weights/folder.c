@@ -1,0 +1,168 @@
+/* Hugging Face folders, looked at from outside by server and trainer at their start, written whole or not at all by
+ * checkpoint, export and init. Main thread; no state. */
+#include "model/weights/folder.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/buf.h"
+#include "common/os/atomic_file.h"
+#include "common/os/dirs.h"
+
+#define MAX_SIDE_FILE ((size_t)256 << 20)
+
+/* What travels with a model besides weights and config.json (which is written anew). */
+static const char *const side_files[] = {
+    "tokenizer.json",    "tokenizer_config.json", "vocab.json",
+    "merges.txt",        "tokenizer.model",       "special_tokens_map.json",
+    "added_tokens.json", "chat_template.jinja",   "generation_config.json",
+};
+
+static enum clime_err copy_file(const char *from_dir, const char *to_dir, const char *name, struct clime_error *e) {
+    char *from = xasprintf("%s/%s", from_dir, name), *to = xasprintf("%s/%s", to_dir, name);
+    struct clime_buf b;
+    clime_buf_init(&b, MAX_SIDE_FILE);
+    enum clime_err err = CLIME_OK;
+    if (access(from, F_OK)) goto done;
+    err = clime_buf_read_file(&b, from, e);
+    if (err) goto done;
+    err = clime_atomic_save(to, b.data ? b.data : "", b.len, e);
+done:
+    clime_buf_free(&b);
+    free(from);
+    free(to);
+    return err;
+}
+
+/* ---- where one goes ---- */
+
+static bool is_part(const char *name) {
+    const char *dot = strrchr(name, '.');
+    if (!strcmp(name, "config.json") || !strcmp(name, "model.safetensors.index.json")) return true;
+    for (size_t i = 0; i < CLIME_COUNT(side_files); i++)
+        if (!strcmp(name, side_files[i])) return true;
+    return dot && !strcmp(dot, ".safetensors");
+}
+
+/* What takes the folder's place removes all of it, so nothing else may be there. */
+static enum clime_err check_contents(const char *dir, struct clime_error *e) {
+    DIR *d = opendir(dir);
+    enum clime_err err = CLIME_OK;
+    if (!d && errno == ENOENT) return CLIME_OK;
+    if (!d) return clime_fail(e, CLIME_ERR_IO, "%s: %s", dir, strerror(errno));
+    for (struct dirent *f; !err && (f = readdir(d));)
+        if (strcmp(f->d_name, ".") && strcmp(f->d_name, "..") && !is_part(f->d_name))
+            err = clime_fail(e, CLIME_ERR_INPUT,
+                             "%s holds %.100s, which is no part of a model: what is there would be removed, so name a "
+                             "new folder, an empty or a model's own",
+                             dir, f->d_name);
+    closedir(d);
+    return err;
+}
+
+char *clime_folder_place(const char *dir) {
+    size_t n = strlen(dir);
+    while (n > 1 && dir[n - 1] == '/') n--;
+    char *place = xstrndup(dir, n);
+    struct stat st;
+    char *behind = !lstat(place, &st) && S_ISLNK(st.st_mode) ? realpath(place, NULL) : NULL;
+    if (!behind) return place;
+    free(place);
+    return behind;
+}
+
+/* Of a bind mount too, whose folder is of the same file system as the one above it. */
+static bool is_mount_point(const char *path) {
+    struct statx s;
+    return !statx(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, 0, &s) && (s.stx_attributes & STATX_ATTR_MOUNT_ROOT);
+}
+
+enum clime_err clime_folder_check_place(const char *dir, struct clime_error *e) {
+    char *place = clime_folder_place(dir), *tmp = xasprintf("%s.tmp", place), *slash = strrchr(place, '/');
+    const char *name = slash ? slash + 1 : place;
+    struct stat st;
+    enum clime_err err = CLIME_OK;
+    if (!*name || !strcmp(name, ".") || !strcmp(name, ".."))
+        err = clime_fail(e, CLIME_ERR_INPUT, "%s: the folder is made anew, so give it by its name", dir);
+    else if (!lstat(place, &st) && S_ISLNK(st.st_mode))
+        err = clime_fail(e, CLIME_ERR_INPUT, "%s is a link to nothing: make the folder that it names", dir);
+    else if (is_mount_point(place))
+        err = clime_fail(e, CLIME_ERR_INPUT,
+                         "%s is a mount point: the folder is made anew, which a mount point cannot be, so name a "
+                         "folder in it",
+                         dir);
+    if (!err) err = check_contents(place, e);
+    if (!err) err = clime_make_dirs(tmp, e); /* not permissions alone: whether it can be done */
+    if (!err) rmdir(tmp);                    /* what a crash left there is removed by the write */
+    free(tmp);
+    free(place);
+    return err;
+}
+
+enum clime_err clime_folder_write(const char *dir, const char *source_dir, const struct clime_config *c,
+                                  const struct clime_layout *l, const struct clime_weights_source *from,
+                                  struct clime_error *e) {
+    char *place = clime_folder_place(dir), *tmp = xasprintf("%s.tmp", place);
+    struct clime_carried carried = {0};
+    enum clime_err err = clime_folder_check_place(place, e);
+    if (!err) err = clime_dir_remove(tmp, e);
+    if (!err) err = clime_make_dirs(tmp, e);
+    if (!err) err = clime_carried_open(source_dir, c, &carried, e);
+    if (!err) err = clime_weights_export(tmp, c, l, from, &carried, 0, e);
+    for (size_t i = 0; !err && i < CLIME_COUNT(side_files); i++) err = copy_file(source_dir, tmp, side_files[i], e);
+    clime_carried_close(&carried);
+    if (!err) err = clime_dir_publish(tmp, place, e);
+    free(tmp);
+    free(place);
+    return err;
+}
+
+/* ---- what a user gave ---- */
+
+static bool has(const char *dir, const char *name) {
+    char *path = xasprintf("%s/%s", dir, name);
+    bool there = access(path, R_OK) == 0;
+    free(path);
+    return there;
+}
+
+bool clime_folder_has_weights(const char *dir) {
+    return has(dir, "model.safetensors") || has(dir, "model.safetensors.index.json");
+}
+
+/* "org/name", which is how hubs call a model, and no path. */
+static const char *name_on_hub(const char *dir) {
+    const char *slash = strchr(dir, '/');
+    if (!slash || !isalnum((unsigned char)dir[0]) || !slash[1] || strchr(slash + 1, '/')) return NULL;
+    return slash + 1;
+}
+
+static enum clime_err missing(const char *option, const char *dir, const char *what, struct clime_error *e) {
+    return clime_fail(e, CLIME_ERR_NOT_FOUND, "--%s %s: %s", option, dir, what);
+}
+
+enum clime_err clime_folder_check(const char *option, const char *dir, int parts, struct clime_error *e) {
+    struct stat st;
+    if (stat(dir, &st)) {
+        const char *name = name_on_hub(dir);
+        if (!name) return missing(option, dir, "no such folder", e);
+        return clime_fail(e, CLIME_ERR_NOT_FOUND,
+                          "--%s %s: no such folder; a model of that name on huggingface.co is fetched by: "
+                          "hf download %s --local-dir %s",
+                          option, dir, dir, name);
+    }
+    if (!S_ISDIR(st.st_mode)) return missing(option, dir, "is no folder; a Hugging Face folder is needed", e);
+    if (!has(dir, "config.json")) return missing(option, dir, "no config.json there: it is no Hugging Face folder", e);
+    if ((parts & CLIME_FOLDER_TOKENIZER) && !has(dir, "tokenizer.json") &&
+        !(has(dir, "vocab.json") && has(dir, "merges.txt")))
+        return missing(option, dir, "no tokenizer.json there, and no vocab.json with merges.txt", e);
+    if ((parts & CLIME_FOLDER_WEIGHTS) && !clime_folder_has_weights(dir))
+        return missing(option, dir, "no model.safetensors there, and no model.safetensors.index.json", e);
+    return CLIME_OK;
+}

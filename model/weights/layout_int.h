@@ -1,0 +1,17 @@
+/* What the files of the parameter table share (layout.c, freeze.c, shard.c). Internal to model/. */
+#ifndef CLIME_MODEL_WEIGHTS_LAYOUT_INT_H
+#define CLIME_MODEL_WEIGHTS_LAYOUT_INT_H
+
+#include "model/weights/layout.h"
+
+#define CLIME_LAYOUT_ALIGN 64 /* elements: 128 bytes in bf16, a cache line pair */
+
+static inline int64_t clime_layout_align(int64_t n) {
+    return (n + CLIME_LAYOUT_ALIGN - 1) / CLIME_LAYOUT_ALIGN * CLIME_LAYOUT_ALIGN;
+}
+
+/* Lays out gradients and states of what is trained, by each row's `update`: grad, state, n_grads, n_states,
+ * first_trained, state_hash. */
+void clime_layout_lay_states(struct clime_layout *l);
+
+#endif

@@ -1,0 +1,65 @@
+/* The safetensors container (github.com/huggingface/safetensors, "Format"): 8 bytes of header length, little-endian;
+ * a JSON object {name: {dtype, shape, data_offsets}, "__metadata__"?: {text: text}}; the tensors' bytes.
+ *
+ * Nouns: a `header` is the checked directory; a `file` is a header with its data mapped read-only.
+ * Both are owned by the caller, immutable, any thread.
+ *
+ * What is refused, with a message that names the tensor: a header over CLIME_ST_MAX_HEADER, broken JSON, a name given
+ * twice, an unknown type, more than 8 dimensions, a size that is not shape times type, ranges that overlap, leave a
+ * hole, or do not end exactly at the end of the file.
+ */
+#ifndef CLIME_MODEL_WEIGHTS_SAFETENSORS_H
+#define CLIME_MODEL_WEIGHTS_SAFETENSORS_H
+
+#include <stdint.h>
+
+#include "common/arena.h"
+#include "common/err.h"
+
+#define CLIME_ST_MAX_HEADER (32 << 20) /* bytes; 10^5 tensors' worth. The reference reader allows 100 MB */
+#define CLIME_ST_MAX_DIMS 8
+
+enum clime_st_dtype {
+    CLIME_ST_F32,
+    CLIME_ST_F16,
+    CLIME_ST_BF16,
+    CLIME_ST_FP8,  /* e4m3 without infinities; readable with its scales only (fp8.h) */
+    CLIME_ST_OTHER /* known size, not readable here */
+};
+
+struct clime_st_tensor {
+    const char *name;  /* NUL-terminated, in the header's arena */
+    const char *dtype; /* as the file spells it, "BF16" */
+    enum clime_st_dtype type;
+    int n_dim;
+    int64_t dim[CLIME_ST_MAX_DIMS];
+    uint64_t begin, end; /* byte range, from the start of the data */
+};
+
+struct clime_st_header {
+    struct clime_st_tensor *tensors; /* by ascending begin */
+    int n;
+    uint64_t data_bytes; /* end of the last tensor */
+    struct clime_arena arena;
+};
+
+/* Parses the JSON of a header. On error nothing is left to free. */
+enum clime_err clime_st_header_parse(const char *json, size_t len, struct clime_st_header *out, struct clime_error *e);
+void clime_st_header_free(struct clime_st_header *h);
+
+/* The length field: checked against the limit. */
+enum clime_err clime_st_header_length(const uint8_t first8[8], uint64_t *len, struct clime_error *e);
+
+struct clime_st_file {
+    struct clime_st_header header;
+    const uint8_t *data; /* header.data_bytes of it, mapped */
+    void *map;
+    size_t map_bytes;
+};
+
+/* Errors carry the path. A file that another process truncates while it is mapped raises SIGBUS, as with every mmap
+ * reader: checkpoints are replaced by rename, never rewritten in place. */
+enum clime_err clime_st_open(const char *path, struct clime_st_file *out, struct clime_error *e);
+void clime_st_close(struct clime_st_file *f);
+
+#endif

@@ -1,0 +1,381 @@
+/* Fills the flat weight buffer from a Hugging Face folder, and the checks that uploads share with it.
+ *
+ * Called at start (straight to the device) and by weight updates from disk (to host memory), on any thread that owns
+ * the buffer; owns the mapped files and, for the duration, threads that read and convert ahead of it
+ * (common/os/blocks.h). The invariant: when import succeeds, every element of the buffer was written exactly once
+ * (slices from the checkpoint, padding with zeros); when it fails, the buffer's content is undefined and the caller
+ * drops it, which is why updates import into a staging buffer.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "common/json/tree.h"
+#include "common/log.h"
+#include "common/os/blocks.h"
+#include "kernels/finite.h"
+#include "model/weights/convert.h"
+#include "model/weights/fp8.h"
+#include "model/weights/weights.h"
+#include "model/weights/weights_map.h"
+
+#define MAX_INDEX_BYTES (64 << 20)
+#define MAX_SHARDS 1024
+#define IMPORT_BLOCK (256 << 10) /* elements converted at a time: the block stays in a core's cache */
+
+/* ---- placing tensors ----------------------------------------------------------------------------------------- */
+
+/* [E, rows, cols] of a layer, whose bytes are those of the slices from `first` on. */
+static void add_fused(struct clime_weights_seen *s, int layer, const char *name, int first, int rows, int cols) {
+    struct clime_slice *f = &s->fused[s->n_fused++];
+    *f = s->l->slices[first];
+    snprintf(f->name, sizeof f->name, "model.layers.%d.mlp.experts.%s", layer, name);
+    f->dim[0] = rows;
+    f->dim[1] = cols;
+    f->n = s->c->router.E * (int64_t)rows * cols;
+}
+
+void clime_weights_seen_init(struct clime_weights_seen *s, const struct clime_config *c, const struct clime_layout *l) {
+    *s = (struct clime_weights_seen){.l = l, .c = c};
+    s->have = xcalloc((size_t)l->n_slices, sizeof *s->have);
+    s->fused = xcalloc(2 * (size_t)c->L, sizeof *s->fused);
+    for (int i = 0; i < c->L; i++) {
+        const int *w = l->layer[i].w;
+        if (!clime_config_has_experts(c, i)) continue;
+        add_fused(s, i, "gate_up_proj", w[CLIME_W_EXPERTS_GU], 2 * c->F_expert, c->D);
+        add_fused(s, i, "down_proj", w[CLIME_W_EXPERTS_DOWN], c->D, c->F_expert);
+    }
+}
+
+void clime_weights_seen_free(struct clime_weights_seen *s) {
+    free(s->have);
+    free(s->fused);
+    s->have = NULL;
+    s->fused = NULL;
+}
+
+static bool ends_with(const char *s, const char *end) {
+    size_t n = strlen(s), m = strlen(end);
+    return n >= m && strcmp(s + n - m, end) == 0;
+}
+
+/* "[2, 3]"; the first two dimensions tell enough. */
+static void shape_text(int n, const int64_t *dim, char *out, size_t size) {
+    if (n == 0)
+        snprintf(out, size, "[]");
+    else if (n == 1)
+        snprintf(out, size, "[%" PRId64 "]", dim[0]);
+    else
+        snprintf(out, size, "[%" PRId64 ", %" PRId64 "%s]", dim[0], dim[1], n > 2 ? ", ..." : "");
+}
+
+bool clime_weights_beyond(const struct clime_config *c, const char *name) {
+    static const char stem[] = "model.layers.";
+    char *end;
+    if (strncmp(name, stem, sizeof stem - 1) != 0) return false;
+    long layer = strtol(name + sizeof stem - 1, &end, 10);
+    return *end == '.' && layer >= c->L && layer < c->L + c->n_next;
+}
+
+static const struct clime_slice *find_fused(const struct clime_weights_seen *s, const char *name) {
+    for (int i = 0; i < s->n_fused; i++)
+        if (strcmp(s->fused[i].name, name) == 0) return &s->fused[i];
+    return NULL;
+}
+
+/* Notes that the slice is there, or with a fused one all that begin in it. */
+static enum clime_err take(struct clime_weights_seen *s, const struct clime_slice *at, bool fused,
+                           struct clime_error *e) {
+    int first = fused ? 0 : (int)(at - s->l->slices);
+    while (s->l->slices[first].offset < at->offset) first++;
+    for (int i = first; i < s->l->n_slices && s->l->slices[i].offset < at->offset + at->n; i++) {
+        if (s->have[i]) return clime_fail(e, CLIME_ERR_INPUT, "tensor '%s' is in two files", s->l->slices[i].name);
+        s->have[i] = true;
+    }
+    return CLIME_OK;
+}
+
+enum clime_err clime_weights_place(struct clime_weights_seen *s, const struct clime_st_tensor *t, enum clime_dtype dt,
+                                   const struct clime_slice **out, struct clime_error *e) {
+    const struct clime_slice *at = clime_layout_find(s->l, t->name);
+    *out = NULL;
+    const struct clime_slice *fused = at ? NULL : find_fused(s, t->name);
+    if (fused) at = fused;
+    if (!at) {
+        if (clime_weights_beyond(s->c, t->name)) return CLIME_OK;
+        if (s->scales && clime_fp8_is_scale(t->name)) return CLIME_OK;
+        if ((s->c->tied && strcmp(t->name, "lm_head.weight") == 0) || ends_with(t->name, "rotary_emb.inv_freq"))
+            return CLIME_OK;
+        return clime_fail(e, CLIME_ERR_INPUT, "tensor '%.200s' is not part of this model", t->name);
+    }
+    const int64_t all[] = {s->c->router.E, at->dim[0], at->dim[1]}, *dim = at->exact ? &at->dim[1]
+                                                                           : fused   ? all
+                                                                                     : at->dim;
+    int n_dim = at->exact ? 1 : fused ? 3 : at->n_dim;
+    bool same = t->n_dim == n_dim;
+    for (int i = 0; same && i < n_dim; i++) same = t->dim[i] == dim[i];
+    if (!same) {
+        char theirs[64], ours[64];
+        shape_text(t->n_dim, t->dim, theirs, sizeof theirs);
+        shape_text(n_dim, dim, ours, sizeof ours);
+        return clime_fail(e, CLIME_ERR_INPUT, "tensor '%s' has shape %s, the model needs %s", t->name, theirs, ours);
+    }
+    bool fp8 = t->type == CLIME_ST_FP8 && s->scales && !fused && !at->exact;
+    if (fp8 && !s->scales->of[at - s->l->slices])
+        return clime_fail(e, CLIME_ERR_INPUT, "tensor '%s' is FP8 and %s_scale_inv is missing", t->name, t->name);
+    if (!fp8 && t->type >= CLIME_ST_FP8)
+        return clime_fail(e, CLIME_ERR_INPUT, "tensor '%s' has type %s; BF16, F16 and F32 are supported", t->name,
+                          t->dtype);
+    enum clime_err rc = take(s, at, fused != NULL, e);
+    if (rc) return rc;
+    s->n_half += t->type == CLIME_ST_F16;
+    s->n_fp8 += fp8;
+    s->n_narrowed += t->type == CLIME_ST_F32 && dt == CLIME_BF16 && !at->exact;
+    *out = at;
+    return CLIME_OK;
+}
+
+enum clime_err clime_weights_complete(const struct clime_weights_seen *s, struct clime_error *e) {
+    for (int i = 0; i < s->l->n_slices; i++)
+        if (!s->have[i]) return clime_fail(e, CLIME_ERR_INPUT, "tensor '%s' is missing", s->l->slices[i].name);
+    return CLIME_OK;
+}
+
+enum clime_err clime_weights_not_finite(const char *name, struct clime_error *e) {
+    return clime_fail(e, CLIME_ERR_INPUT, "tensor '%s' holds numbers that are not finite", name);
+}
+
+void clime_weights_tell(const struct clime_weights_seen *s, enum clime_dtype dt) {
+    if (s->n_half)
+        LOG_INFO("weights: %d fp16 tensors are held as %s", s->n_half, dt == CLIME_F32 ? "fp32 (exact)" : "bf16");
+    if (s->n_fp8)
+        LOG_INFO("weights: %d FP8 tensors with their scales became %s", s->n_fp8, dt == CLIME_F32 ? "fp32" : "bf16");
+    if (s->n_narrowed) LOG_INFO("weights: %d fp32 tensors were rounded to bf16", s->n_narrowed);
+}
+
+void clime_weights_zero_padding(const struct clime_layout *l, enum clime_dtype dt, void *flat) {
+    int64_t end = 0;
+    for (int i = 0; i <= l->n_slices; i++) {
+        int64_t next = i < l->n_slices ? l->slices[i].offset : l->n;
+        memset(clime_weights_at(flat, dt, end), 0, (size_t)(next - end) * clime_dtype_bytes(dt));
+        if (i < l->n_slices) end = next + l->slices[i].n;
+    }
+}
+
+/* ---- folders ------------------------------------------------------------------------------------------------- */
+
+struct import {
+    struct clime_weights_seen seen;
+    enum clime_dtype dt;
+    void (*put)(void *arg, int64_t offset, const void *data, int64_t n);
+    void *arg;
+    struct clime_blocks *blocks; /* of IMPORT_BLOCK elements */
+    uint64_t bytes;              /* of the tensors that were read */
+};
+
+struct tensor { /* of a file, at its place; blocks [first, first + n) of the file */
+    const struct clime_st_tensor *t;
+    const struct clime_slice *at;
+    int64_t first, n;
+};
+
+struct file_import {
+    struct import *im;
+    struct clime_st_file f;
+    struct tensor *tensors; /* ascending blocks */
+    int n;
+};
+
+/* Elements of a block's tensor, from *first on. */
+static int64_t part_of(const struct tensor *x, int64_t block, int64_t *first) {
+    *first = (block - x->first) * IMPORT_BLOCK;
+    return x->at->n - *first < IMPORT_BLOCK ? x->at->n - *first : IMPORT_BLOCK;
+}
+
+static const struct tensor *tensor_of(const struct file_import *fi, int64_t block) {
+    int lo = 0, hi = fi->n - 1;
+    while (lo < hi) {
+        int middle = (lo + hi + 1) / 2;
+        if (fi->tensors[middle].first <= block)
+            lo = middle;
+        else
+            hi = middle - 1;
+    }
+    return &fi->tensors[lo];
+}
+
+/* On a thread of the blocks: reading the file is what this does first. */
+static bool make_block(void *arg, int64_t block, void *to) {
+    const struct file_import *fi = arg;
+    const struct import *im = fi->im;
+    const struct tensor *x = tensor_of(fi, block);
+    const uint8_t *data = fi->f.data + x->t->begin;
+    int64_t i, n = part_of(x, block, &i);
+    if (x->at->exact)
+        clime_convert_exact(x->t->type, im->dt, (size_t)x->at->dim[1], data, to, (size_t)x->at->dim[1]);
+    else if (x->t->type == CLIME_ST_FP8)
+        clime_fp8_convert(data, im->seen.scales->of[x->at - im->seen.l->slices], x->at->dim[1], i, n, im->dt, to);
+    else
+        clime_convert(x->t->type, im->dt, (size_t)n, data + (size_t)i * clime_st_width(x->t->type), to);
+    return clime_all_finite(im->dt, (size_t)n, to);
+}
+
+static enum clime_err take_block(void *arg, int64_t block, bool finite, const void *data, struct clime_error *e) {
+    const struct file_import *fi = arg;
+    const struct tensor *x = tensor_of(fi, block);
+    int64_t i, n = part_of(x, block, &i);
+    if (!finite) return clime_weights_not_finite(x->t->name, e);
+    fi->im->put(fi->im->arg, x->at->offset + i, data, n);
+    return CLIME_OK;
+}
+
+static enum clime_err place_tensors(struct file_import *fi, int64_t *n_blocks, struct clime_error *e) {
+    enum clime_err rc = CLIME_OK;
+    *n_blocks = 0;
+    fi->tensors = xcalloc((size_t)fi->f.header.n + 1, sizeof *fi->tensors);
+    for (int i = 0; i < fi->f.header.n && !rc; i++) {
+        struct tensor x = {.t = &fi->f.header.tensors[i], .first = *n_blocks};
+        rc = clime_weights_place(&fi->im->seen, x.t, fi->im->dt, &x.at, e);
+        if (rc || !x.at || x.at->n == 0) continue;
+        x.n = (x.at->n + IMPORT_BLOCK - 1) / IMPORT_BLOCK;
+        CHECK(!x.at->exact || x.n == 1); /* as many as there are experts */
+        *n_blocks += x.n;
+        fi->im->bytes += x.t->end - x.t->begin;
+        fi->tensors[fi->n++] = x;
+    }
+    return rc;
+}
+
+static enum clime_err import_file(void *arg, const char *path, struct clime_error *e) {
+    struct file_import fi = {.im = arg};
+    int64_t n_blocks;
+    enum clime_err rc = clime_st_open(path, &fi.f, e);
+    if (rc) return rc;
+    rc = place_tensors(&fi, &n_blocks, e);
+    if (!rc) rc = clime_blocks_run(fi.im->blocks, n_blocks, make_block, take_block, &fi, e);
+    if (rc) clime_error_prefix(e, "%s", path);
+    free(fi.tensors);
+    clime_st_close(&fi.f);
+    return rc;
+}
+
+/* The distinct file names of an index, in order of first mention. files[i] are borrowed from the tree. */
+static enum clime_err list_shards(const struct cJSON *index, const char **files, int *n, struct clime_error *e) {
+    const struct cJSON *map = clime_tree_get(index, "weight_map");
+    if (clime_tree_kind(map) != CLIME_JSON_OBJECT) return clime_fail(e, CLIME_ERR_INPUT, "weight_map is missing");
+    for (const struct cJSON *c = clime_tree_first(map); c; c = clime_tree_next(c)) {
+        const char *file = clime_tree_str(c, NULL);
+        if (!file || !ends_with(file, ".safetensors") || strchr(file, '/'))
+            return clime_fail(e, CLIME_ERR_INPUT, "weight_map: '%.80s' does not name a file of the folder",
+                              clime_tree_key(c));
+        int k = *n - 1; /* neighbours are mostly in one file */
+        while (k >= 0 && strcmp(files[k], file) != 0) k--;
+        if (k >= 0) continue;
+        if (*n == MAX_SHARDS) return clime_fail(e, CLIME_ERR_LIMIT, "more than %d files", MAX_SHARDS);
+        files[(*n)++] = file;
+    }
+    return CLIME_OK;
+}
+
+static enum clime_err index_files(const char *dir, const char *index_path,
+                                  enum clime_err (*each)(void *arg, const char *path, struct clime_error *e), void *arg,
+                                  struct clime_error *e) {
+    struct cJSON *index = NULL;
+    const char **files = xcalloc(MAX_SHARDS, sizeof *files);
+    int n = 0;
+    struct stat st;
+    enum clime_err rc = CLIME_OK;
+    if (stat(index_path, &st) == 0 && !S_ISREG(st.st_mode)) /* a FIFO would hold us until somebody writes to it */
+        rc = clime_fail(e, CLIME_ERR_INPUT, "%s is not a regular file", index_path);
+    if (!rc) rc = clime_tree_read_file(index_path, MAX_INDEX_BYTES, &index, e);
+    if (rc) goto done;
+    if ((rc = list_shards(index, files, &n, e))) {
+        clime_error_prefix(e, "%s", index_path);
+        goto done;
+    }
+    for (int i = 0; i < n && rc == CLIME_OK; i++) {
+        char *path = xasprintf("%s/%s", dir, files[i]);
+        rc = each(arg, path, e);
+        free(path);
+    }
+done:
+    clime_tree_free(index);
+    free(files);
+    return rc;
+}
+
+enum clime_err clime_weights_files(const char *dir,
+                                   enum clime_err (*each)(void *arg, const char *path, struct clime_error *e),
+                                   void *arg, struct clime_error *e) {
+    char *one = xasprintf("%s/model.safetensors", dir), *index = xasprintf("%s/model.safetensors.index.json", dir);
+    enum clime_err rc;
+    if (access(one, F_OK) == 0)
+        rc = each(arg, one, e);
+    else if (access(index, F_OK) == 0)
+        rc = index_files(dir, index, each, arg, e);
+    else
+        rc = clime_fail(e, CLIME_ERR_NOT_FOUND, "%s holds neither model.safetensors nor its index", dir);
+    free(one);
+    free(index);
+    return rc;
+}
+
+/* Zeros between the slices. */
+static void put_padding(struct import *im, const struct clime_layout *l) {
+    int64_t end = 0;
+    void *zeros = xcalloc(IMPORT_BLOCK, clime_dtype_bytes(im->dt));
+    for (int i = 0; i <= l->n_slices; i++) {
+        int64_t next = i < l->n_slices ? l->slices[i].offset : l->n;
+        CHECK(next - end < IMPORT_BLOCK);
+        if (next > end) im->put(im->arg, end, zeros, next - end);
+        if (i < l->n_slices) end = next + l->slices[i].n;
+    }
+    free(zeros);
+}
+
+enum clime_err clime_weights_import_blocks(const char *dir, const struct clime_config *c, const struct clime_layout *l,
+                                           enum clime_dtype dt,
+                                           void (*put)(void *arg, int64_t offset, const void *data, int64_t n),
+                                           void *arg, struct clime_error *e) {
+    struct clime_error own;
+    if (!e) e = &own;
+    struct import im = {.dt = dt, .put = put, .arg = arg};
+    struct clime_fp8_scales scales = {0};
+    int64_t began_us = clime_now_us();
+    im.blocks = clime_blocks_new(0, IMPORT_BLOCK * clime_dtype_bytes(dt));
+    clime_weights_seen_init(&im.seen, c, l);
+    enum clime_err rc = c->fp8 ? clime_fp8_scales_read(dir, c, l, &scales, e) : CLIME_OK;
+    if (c->fp8) im.seen.scales = &scales;
+    if (!rc) rc = clime_weights_files(dir, import_file, &im, e);
+    if (rc == CLIME_OK && (rc = clime_weights_complete(&im.seen, e))) clime_error_prefix(e, "%s", dir);
+    if (rc == CLIME_OK) {
+        put_padding(&im, l);
+        clime_weights_tell(&im.seen, dt);
+        double gb = (double)im.bytes / 1e9, s = (double)(clime_now_us() - began_us + 1) / 1e6;
+        LOG_INFO("weights: loaded %.3g GB in %.2f s, %.2g GB/s", gb, s, gb / s);
+    }
+    clime_weights_seen_free(&im.seen);
+    clime_fp8_scales_free(&scales);
+    clime_blocks_free(im.blocks);
+    return rc;
+}
+
+struct host_target {
+    void *flat;
+    enum clime_dtype dt;
+};
+
+static void put_host(void *arg, int64_t offset, const void *data, int64_t n) {
+    const struct host_target *t = arg;
+    memcpy(clime_weights_at(t->flat, t->dt, offset), data, (size_t)n * clime_dtype_bytes(t->dt));
+}
+
+enum clime_err clime_weights_import(const char *dir, const struct clime_config *c, const struct clime_layout *l,
+                                    enum clime_dtype dt, void *flat, struct clime_error *e) {
+    struct host_target t = {flat, dt};
+    return clime_weights_import_blocks(dir, c, l, dt, put_host, &t, e);
+}

@@ -1,0 +1,173 @@
+/* Weights from a byte stream (PUT /weights): a safetensors body parsed as it arrives, straight into a flat buffer.
+ *
+ * Called by one HTTP worker per upload; owns the header text until it is parsed, then the parsed header. The invariant:
+ * memory is bounded by the header's limit whatever the client sends, and nothing outside the slices of the layout is
+ * ever written; the buffer is a staging one, which the caller drops when feed or done fails.
+ *
+ * Completeness is checked as soon as the header is there, so an upload for another model is refused after kilobytes,
+ * not after the whole body. Conversion works on whole elements: a chunk may end inside one, whose bytes wait in `part`.
+ */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/finite.h"
+#include "model/weights/convert.h"
+#include "model/weights/weights.h"
+#include "model/weights/weights_map.h"
+
+struct clime_weights_reader {
+    struct clime_weights_seen seen;
+    enum clime_dtype dt;
+    void *flat; /* borrowed */
+    enum { LENGTH, HEADER, DATA, FAILED } state;
+    enum clime_err failure;
+    uint8_t first8[8];
+    char *text;             /* the header while it arrives */
+    uint64_t text_len, got; /* bytes of the current part (length, header or tensor) that are here */
+    struct clime_st_header header;
+    const struct clime_slice **place; /* [header.n]; NULL = ignored */
+    int tensor;                       /* the one that is arriving; == header.n at the end */
+    uint8_t part[4];                  /* bytes of an unfinished element */
+    unsigned n_part;
+};
+
+struct clime_weights_reader *clime_weights_reader_new(const struct clime_config *c, const struct clime_layout *l,
+                                                      enum clime_dtype dt, void *flat) {
+    struct clime_weights_reader *r = xcalloc(1, sizeof *r);
+    clime_weights_seen_init(&r->seen, c, l);
+    r->dt = dt;
+    r->flat = flat;
+    return r;
+}
+
+void clime_weights_reader_free(struct clime_weights_reader *r) {
+    if (!r) return;
+    clime_weights_seen_free(&r->seen);
+    clime_st_header_free(&r->header);
+    free(r->place);
+    free(r->text);
+    free(r);
+}
+
+/* Takes up to want - r->got bytes of the input to dst + r->got; true when the part is complete. */
+static bool collect(struct clime_weights_reader *r, void *dst, uint64_t want, const uint8_t **at, size_t *left) {
+    size_t n = want - r->got < *left ? (size_t)(want - r->got) : *left;
+    memcpy((uint8_t *)dst + r->got, *at, n);
+    r->got += n;
+    *at += n;
+    *left -= n;
+    return r->got == want;
+}
+
+static enum clime_err header_arrived(struct clime_weights_reader *r, struct clime_error *e) {
+    enum clime_err rc = clime_st_header_parse(r->text, r->text_len, &r->header, e);
+    free(r->text);
+    r->text = NULL;
+    if (rc) return rc;
+    r->place = xcalloc((size_t)r->header.n + 1, sizeof *r->place);
+    for (int i = 0; i < r->header.n && rc == CLIME_OK; i++)
+        rc = clime_weights_place(&r->seen, &r->header.tensors[i], r->dt, &r->place[i], e);
+    return rc ? rc : clime_weights_complete(&r->seen, e);
+}
+
+/* n elements of the tensor, which come to element `first` of s. */
+static enum clime_err put(struct clime_weights_reader *r, const struct clime_st_tensor *t, const struct clime_slice *s,
+                          int64_t first, size_t n, const void *from, struct clime_error *e) {
+    void *dst = clime_weights_at(r->flat, r->dt, s->offset + first);
+    bool finite = true;
+    if (s->exact) {
+        clime_convert_exact(t->type, r->dt, n, from, dst, (size_t)s->dim[1]);
+        for (int64_t p = 0; p < CLIME_EXACT_PARTS; p++)
+            finite &= clime_all_finite(r->dt, n, clime_weights_at(dst, r->dt, p * s->dim[1]));
+    } else {
+        clime_convert(t->type, r->dt, n, from, dst);
+        finite = clime_all_finite(r->dt, n, dst);
+    }
+    return finite ? CLIME_OK : clime_weights_not_finite(t->name, e);
+}
+
+/* Bytes of the current tensor: whole elements are converted to their place. */
+static enum clime_err store(struct clime_weights_reader *r, const uint8_t *at, size_t n, struct clime_error *e) {
+    const struct clime_st_tensor *t = &r->header.tensors[r->tensor];
+    const struct clime_slice *s = r->place[r->tensor];
+    if (!s) return CLIME_OK;
+    size_t width = clime_st_width(t->type);
+    int64_t done = (int64_t)(r->got / width); /* elements stored; r->got counts what came before these n */
+    if (r->n_part) {
+        while (r->n_part < width && n > 0) r->part[r->n_part++] = *at++, n--;
+        if (r->n_part < width) return CLIME_OK;
+        enum clime_err rc = put(r, t, s, done, 1, r->part, e);
+        if (rc) return rc;
+        r->n_part = 0;
+        done++;
+    }
+    size_t whole = n / width;
+    enum clime_err rc = put(r, t, s, done, whole, at, e);
+    if (rc) return rc;
+    r->n_part = (unsigned)(n - whole * width);
+    memcpy(r->part, at + whole * width, r->n_part);
+    return CLIME_OK;
+}
+
+static void next_tensor(struct clime_weights_reader *r) { /* skips empty tensors */
+    r->got = 0;
+    while (r->tensor < r->header.n && r->header.tensors[r->tensor].begin == r->header.tensors[r->tensor].end)
+        r->tensor++;
+}
+
+static enum clime_err feed(struct clime_weights_reader *r, const uint8_t *at, size_t left, struct clime_error *e) {
+    enum clime_err rc;
+    if (r->state == LENGTH) {
+        if (!collect(r, r->first8, 8, &at, &left)) return CLIME_OK;
+        if ((rc = clime_st_header_length(r->first8, &r->text_len, e))) return rc;
+        r->text = xmalloc((size_t)r->text_len);
+        r->got = 0;
+        r->state = HEADER;
+    }
+    if (r->state == HEADER) {
+        if (!collect(r, r->text, r->text_len, &at, &left)) return CLIME_OK;
+        if ((rc = header_arrived(r, e))) return rc;
+        next_tensor(r);
+        r->state = DATA;
+    }
+    while (left > 0) {
+        if (r->tensor == r->header.n) return clime_fail(e, CLIME_ERR_INPUT, "bytes after the last tensor");
+        const struct clime_st_tensor *t = &r->header.tensors[r->tensor];
+        uint64_t want = t->end - t->begin - r->got;
+        size_t n = want < left ? (size_t)want : left;
+        if ((rc = store(r, at, n, e))) return rc;
+        r->got += n;
+        at += n;
+        left -= n;
+        if (n == want) {
+            r->tensor++;
+            next_tensor(r);
+        }
+    }
+    return CLIME_OK;
+}
+
+enum clime_err clime_weights_reader_feed(struct clime_weights_reader *r, const void *data, size_t len,
+                                         struct clime_error *e) {
+    if (r->state == FAILED) return clime_fail(e, r->failure, "the weight stream failed before");
+    enum clime_err rc = feed(r, data, len, e);
+    if (rc) {
+        r->state = FAILED;
+        r->failure = rc;
+    }
+    return rc;
+}
+
+enum clime_err clime_weights_reader_done(struct clime_weights_reader *r, struct clime_error *e) {
+    if (r->state == FAILED) return clime_fail(e, r->failure, "the weight stream failed before");
+    if (r->state != DATA)
+        return clime_fail(e, CLIME_ERR_INPUT, "truncated: the stream ended inside the safetensors header");
+    if (r->tensor < r->header.n)
+        return clime_fail(e, CLIME_ERR_INPUT, "truncated: the stream ended in tensor '%s', %" PRIu64 " bytes too early",
+                          r->header.tensors[r->tensor].name,
+                          r->header.data_bytes - r->header.tensors[r->tensor].begin - r->got);
+    clime_weights_zero_padding(r->seen.l, r->dt, r->flat);
+    clime_weights_tell(&r->seen, r->dt);
+    return CLIME_OK;
+}
