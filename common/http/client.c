@@ -105,7 +105,6 @@ void clime_http_client_bearer(struct clime_http_client *c, const char *key) {
 static size_t on_body(char *data, size_t size, size_t n, void *arg) {
     struct transfer *t = arg;
     n *= size;
-    if (n) t->out->sent_to_us = true;
     if (t->call->on_data) {
         if (t->call->on_data(t->call->arg, data, n)) return n;
         t->stopped = CLIME_ERR_ABORTED;

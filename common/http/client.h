@@ -52,7 +52,6 @@ struct clime_http_call {
 struct clime_http_result {
     int status;             /* 0 when no response line came */
     struct clime_buf reply; /* the caller frees it */
-    bool sent_to_us;        /* at least one body byte arrived */
     bool connected;         /* the peer may have seen the request */
     int64_t retry_after_us; /* what the answer asks for; 0 = nothing */
 };

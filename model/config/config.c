@@ -22,10 +22,12 @@ enum { MAX_HEAD_DIM = 256, MAX_D = 1 << 15, MAX_V = 1 << 20 };
 
 #define MAX_CONFIG_BYTES (4 << 20)
 
+#define NAMES(id, model_type, architecture) {model_type, architecture},
+const struct clime_family_names clime_families[] = {CLIME_FAMILIES(NAMES)};
+#define ARCHITECTURE(id, model_type, architecture) ", " architecture
+
 /* What a family fixes, and what transformers' configuration class assumes when a key is absent. */
 struct family {
-    enum clime_family family;
-    const char *architecture, *model_type;
     int head_dim; /* 0 = hidden_size / num_attention_heads */
     int max_pos;
     float eps;
@@ -40,111 +42,68 @@ struct family {
     bool latent;                 /* latent attention */
 };
 
-static const struct family families[] = {
-    {.family = CLIME_QWEN3,
-     .architecture = "Qwen3ForCausalLM",
-     .model_type = "qwen3",
-     .head_dim = 128,
-     .max_pos = 32768,
-     .eps = 1e-6f,
-     .rotary_factor = 1,
-     .qk_norm = true,
-     .bias_key = "attention_bias",
-     .o_bias = true},
-    {.family = CLIME_QWEN2,
-     .architecture = "Qwen2ForCausalLM",
-     .model_type = "qwen2",
-     .max_pos = 32768,
-     .eps = 1e-6f,
-     .rotary_factor = 1,
-     .qkv_bias = true},
-    {.family = CLIME_LLAMA,
-     .architecture = "LlamaForCausalLM",
-     .model_type = "llama",
-     .max_pos = 2048,
-     .eps = 1e-6f,
-     .rotary_factor = 1,
-     .bias_key = "attention_bias",
-     .o_bias = true},
-    {.family = CLIME_GLM4,
-     .architecture = "Glm4ForCausalLM",
-     .model_type = "glm4",
-     .head_dim = 128,
-     .max_pos = 131072,
-     .eps = 1.5625e-7f,
-     .rotary_factor = 0.5,
-     .partial = true,
-     .post_norms = true,
-     .fused_gate_up = true,
-     .interleaved = true,
-     .qkv_bias = true,
-     .bias_key = "attention_bias"},
-    {.family = CLIME_QWEN3_MOE,
-     .architecture = "Qwen3MoeForCausalLM",
-     .model_type = "qwen3_moe",
-     .max_pos = 32768,
-     .eps = 1e-6f,
-     .rotary_factor = 1,
-     .qk_norm = true,
-     .bias_key = "attention_bias",
-     .o_bias = true,
-     .experts = clime_config_qwen_experts},
-    {.family = CLIME_GLM4_MOE,
-     .architecture = "Glm4MoeForCausalLM",
-     .model_type = "glm4_moe",
-     .max_pos = 131072,
-     .eps = 1e-5f,
-     .rotary_factor = 0.5,
-     .partial = true,
-     .bias_key = "attention_bias",
-     .experts = clime_config_glm_experts},
-    {.family = CLIME_DEEPSEEK_V3, /* Moonlight and Kimi K2 too */
-     .architecture = "DeepseekV3ForCausalLM",
-     .model_type = "deepseek_v3",
-     .max_pos = 4096,
-     .eps = 1e-6f,
-     .rotary_factor = 1,
-     .experts = clime_config_deepseek_experts,
-     .latent = true},
-    {.family = CLIME_GLM4_MOE_LITE,
-     .architecture = "Glm4MoeLiteForCausalLM",
-     .model_type = "glm4_moe_lite",
-     .max_pos = 202752,
-     .eps = 1e-5f,
-     .rotary_factor = 1,
-     .experts = clime_config_deepseek_experts,
-     .latent = true},
-    {.family = CLIME_QWEN2_MOE,
-     .architecture = "Qwen2MoeForCausalLM",
-     .model_type = "qwen2_moe",
-     .max_pos = 32768,
-     .eps = 1e-6f,
-     .rotary_factor = 1,
-     .qkv_bias = true,
-     .bias_key = "qkv_bias",
-     .experts = clime_config_qwen_experts},
+static const struct family fixed[] = {
+    [CLIME_QWEN3] = {.head_dim = 128,
+                     .max_pos = 32768,
+                     .eps = 1e-6f,
+                     .rotary_factor = 1,
+                     .qk_norm = true,
+                     .bias_key = "attention_bias",
+                     .o_bias = true},
+    [CLIME_QWEN2] = {.max_pos = 32768, .eps = 1e-6f, .rotary_factor = 1, .qkv_bias = true},
+    [CLIME_LLAMA] = {.max_pos = 2048, .eps = 1e-6f, .rotary_factor = 1, .bias_key = "attention_bias", .o_bias = true},
+    [CLIME_GLM4] = {.head_dim = 128,
+                    .max_pos = 131072,
+                    .eps = 1.5625e-7f,
+                    .rotary_factor = 0.5,
+                    .partial = true,
+                    .post_norms = true,
+                    .fused_gate_up = true,
+                    .interleaved = true,
+                    .qkv_bias = true,
+                    .bias_key = "attention_bias"},
+    [CLIME_QWEN3_MOE] = {.max_pos = 32768,
+                         .eps = 1e-6f,
+                         .rotary_factor = 1,
+                         .qk_norm = true,
+                         .bias_key = "attention_bias",
+                         .o_bias = true,
+                         .experts = clime_config_qwen_experts},
+    [CLIME_GLM4_MOE] = {.max_pos = 131072,
+                        .eps = 1e-5f,
+                        .rotary_factor = 0.5,
+                        .partial = true,
+                        .bias_key = "attention_bias",
+                        .experts = clime_config_glm_experts},
+    [CLIME_DEEPSEEK_V3] = /* Moonlight and Kimi K2 too */
+    {.max_pos = 4096, .eps = 1e-6f, .rotary_factor = 1, .experts = clime_config_deepseek_experts, .latent = true},
+    [CLIME_GLM4_MOE_LITE] =
+        {.max_pos = 202752, .eps = 1e-5f, .rotary_factor = 1, .experts = clime_config_deepseek_experts, .latent = true},
+    [CLIME_QWEN2_MOE] = {.max_pos = 32768,
+                         .eps = 1e-6f,
+                         .rotary_factor = 1,
+                         .qkv_bias = true,
+                         .bias_key = "qkv_bias",
+                         .experts = clime_config_qwen_experts},
 };
 
-static const struct family *find_family(const struct cJSON *root, struct clime_error *e) {
+static enum clime_err find_family(const struct cJSON *root, enum clime_family *out, struct clime_error *e) {
     const struct cJSON *list = clime_tree_get(root, "architectures");
     const char *arch = clime_tree_str(clime_tree_first(list), NULL), *type;
-    if (!clime_key_absent(list) && (clime_tree_kind(list) != CLIME_JSON_ARRAY || (clime_tree_first(list) && !arch))) {
-        clime_fail(e, CLIME_ERR_INPUT, "architectures must be a list of names");
-        return NULL;
+    if (!clime_key_absent(list) && (clime_tree_kind(list) != CLIME_JSON_ARRAY || (clime_tree_first(list) && !arch)))
+        return clime_fail(e, CLIME_ERR_INPUT, "architectures must be a list of names");
+    enum clime_err rc = clime_key_str(root, "model_type", NULL, &type, e);
+    if (rc) return rc;
+    for (size_t i = 0; i < CLIME_COUNT(fixed); i++) {
+        const struct clime_family_names *f = &clime_families[i];
+        *out = (enum clime_family)i;
+        if (arch ? !strcmp(arch, f->architecture) : type && !strcmp(type, f->model_type)) return CLIME_OK;
     }
-    if (clime_key_str(root, "model_type", NULL, &type, e)) return NULL;
-    for (size_t i = 0; i < CLIME_COUNT(families); i++) {
-        if (arch ? strcmp(arch, families[i].architecture) == 0 : type && strcmp(type, families[i].model_type) == 0)
-            return &families[i];
-    }
-    clime_fail(e, CLIME_ERR_INPUT,
-               "architecture '%.60s' is not supported; supported: Qwen3ForCausalLM, Qwen2ForCausalLM, "
-               "LlamaForCausalLM, Glm4ForCausalLM, Qwen3MoeForCausalLM, Qwen2MoeForCausalLM, "
-               "Glm4MoeForCausalLM, DeepseekV3ForCausalLM, Glm4MoeLiteForCausalLM",
-               arch   ? arch
-               : type ? type
-                      : "(none given)");
-    return NULL;
+    return clime_fail(e, CLIME_ERR_INPUT, "architecture '%.60s' is not supported; supported: %s",
+                      arch   ? arch
+                      : type ? type
+                             : "(none given)",
+                      CLIME_FAMILIES(ARCHITECTURE) + 2);
 }
 
 /* Refuses what would change the mathematics. */
@@ -232,13 +191,14 @@ static enum clime_err read_heads(const struct cJSON *root, const struct family *
 }
 
 static enum clime_err parse(const struct cJSON *root, struct clime_config *c, struct clime_error *e) {
-    const struct family *f = find_family(root, e);
-    if (!f) return e ? e->code : CLIME_ERR_INPUT;
-    *c = (struct clime_config){.family = f->family, .qk_norm = f->qk_norm, .post_norms = f->post_norms};
+    enum clime_family id;
+    enum clime_err rc = find_family(root, &id, e);
+    if (rc) return rc;
+    const struct family *f = &fixed[id];
+    *c = (struct clime_config){.family = id, .qk_norm = f->qk_norm, .post_norms = f->post_norms};
     c->fused_gate_up = f->fused_gate_up;
-    snprintf(c->architecture, sizeof c->architecture, "%s", f->architecture);
-    snprintf(c->model_type, sizeof c->model_type, "%s", f->model_type);
-    enum clime_err rc;
+    snprintf(c->architecture, sizeof c->architecture, "%s", clime_families[id].architecture);
+    snprintf(c->model_type, sizeof c->model_type, "%s", clime_families[id].model_type);
     if ((rc = refuse_unsupported(root, e)) || (rc = read_quantization(root, c, e))) return rc;
     const struct {
         const char *key;

@@ -1,4 +1,4 @@
-/* What a model is, read from a Hugging Face config.json. A family is a row in config.c's table plus a map of tensor
+/* What a model is, read from a Hugging Face config.json. A family is a line here, a row in config.c and a map of tensor
  * names (model/weights/layout.c). Immutable after loading; any thread. */
 #ifndef CLIME_MODEL_CONFIG_CONFIG_H
 #define CLIME_MODEL_CONFIG_CONFIG_H
@@ -8,17 +8,27 @@
 #include "common/err.h"
 #include "kernels/kernels.h"
 
-enum clime_family {
-    CLIME_QWEN3,
-    CLIME_QWEN2,
-    CLIME_LLAMA,
-    CLIME_GLM4,
-    CLIME_QWEN3_MOE,
-    CLIME_QWEN2_MOE,
-    CLIME_GLM4_MOE,
-    CLIME_DEEPSEEK_V3,
-    CLIME_GLM4_MOE_LITE
+/* Every family: its constant, and config.json's model_type and architecture. config.c says what it fixes. */
+#define CLIME_FAMILIES(row)                                                                                            \
+    row(CLIME_QWEN3, "qwen3", "Qwen3ForCausalLM") row(CLIME_QWEN2, "qwen2", "Qwen2ForCausalLM")                        \
+        row(CLIME_LLAMA, "llama", "LlamaForCausalLM") row(CLIME_GLM4, "glm4", "Glm4ForCausalLM")                       \
+            row(CLIME_QWEN3_MOE, "qwen3_moe", "Qwen3MoeForCausalLM")                                                   \
+                row(CLIME_QWEN2_MOE, "qwen2_moe", "Qwen2MoeForCausalLM")                                               \
+                    row(CLIME_GLM4_MOE, "glm4_moe", "Glm4MoeForCausalLM")                                              \
+                        row(CLIME_DEEPSEEK_V3, "deepseek_v3", "DeepseekV3ForCausalLM")                                 \
+                            row(CLIME_GLM4_MOE_LITE, "glm4_moe_lite", "Glm4MoeLiteForCausalLM")
+
+#define CLIME_FAMILY_ID(id, model_type, architecture) id,
+enum clime_family { CLIME_FAMILIES(CLIME_FAMILY_ID) };
+
+struct clime_family_names {
+    const char *model_type, *architecture;
 };
+extern const struct clime_family_names clime_families[]; /* by enum clime_family */
+
+/* "qwen3|qwen2|...", in the same order. */
+#define CLIME_FAMILY_WORD(id, model_type, architecture) "|" model_type
+#define CLIME_FAMILY_WORDS (CLIME_FAMILIES(CLIME_FAMILY_WORD) + 1)
 
 #define CLIME_MAX_EOS 8
 #define CLIME_MAX_LAYERS 1024

@@ -53,7 +53,6 @@ struct clime_engine {
     int64_t next_id;
     struct clime_job *incoming; /* out of the inbox; outputs of the first from incoming_at on are to be taken */
     int incoming_at;
-    const char *dead_message;
     struct clime_trace *trace;        /* of the steps, while somebody wants one; else NULL */
     uint64_t door;                    /* how often it was opened; while it is shut, */
     int n_at_door;                    /* calls that keep it so */

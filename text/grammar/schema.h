@@ -65,7 +65,6 @@ int clime_schema_any(struct clime_schema *s);                      /* any value 
 int clime_schema_any_string(struct clime_schema *s);               /* with its quotes */
 int clime_schema_any_number(struct clime_schema *s, bool integer); /* schema_numbers.c */
 int clime_schema_literal(struct clime_schema *s, const struct cJSON *value);
-bool clime_schema_same(struct clime_schema *s, const struct cJSON *a, const struct cJSON *b);
 /* Whether a schema's const and enum, where it has them, hold this value. */
 bool clime_schema_lists(struct clime_schema *s, const struct cJSON *schema, const struct cJSON *value);
 int clime_schema_wrap(struct clime_schema *s, const char *open, int inside, const char *close);

@@ -156,7 +156,7 @@ int clime_schema_literal(struct clime_schema *s, const struct cJSON *value) {
     return node;
 }
 
-bool clime_schema_same(struct clime_schema *s, const struct cJSON *a, const struct cJSON *b) {
+static bool same(struct clime_schema *s, const struct cJSON *a, const struct cJSON *b) {
     enum clime_json_kind kind = clime_tree_kind(a);
     if (!clime_schema_spend(s, 1) || kind != clime_tree_kind(b)) return false;
     if (kind == CLIME_JSON_NUMBER) return clime_tree_num(a, 0) == clime_tree_num(b, 0);
@@ -169,8 +169,8 @@ bool clime_schema_same(struct clime_schema *s, const struct cJSON *a, const stru
     for (; x && y; x = clime_tree_next(x), y = clime_tree_next(y)) {
         if (kind == CLIME_JSON_OBJECT) {
             const struct cJSON *other = clime_schema_spend(s, size) ? clime_tree_get(b, clime_tree_key(x)) : NULL;
-            if (!other || !clime_schema_same(s, x, other)) return false;
-        } else if (!clime_schema_same(s, x, y)) {
+            if (!other || !same(s, x, other)) return false;
+        } else if (!same(s, x, y)) {
             return false;
         }
     }
@@ -181,8 +181,8 @@ bool clime_schema_lists(struct clime_schema *s, const struct cJSON *schema, cons
     const struct cJSON *one = clime_tree_get(schema, "const"), *many = clime_tree_get(schema, "enum");
     bool in = !many;
     for (const struct cJSON *c = clime_tree_first(many); c && !in && !s->err; c = clime_tree_next(c))
-        in = clime_schema_same(s, c, value);
-    return in && (!one || clime_schema_same(s, one, value));
+        in = same(s, c, value);
+    return in && (!one || same(s, one, value));
 }
 
 /* ---- any value ---- */

@@ -9,26 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/buf.h"
-
-static const struct clime_estimator *const table[] = {
-    &clime_estimator_grpo,
-    &clime_estimator_gspo,
-    &clime_estimator_cispo,
-    &clime_estimator_ppo,
-    &clime_estimator_reinforce_plus_plus,
-    &clime_estimator_reinforce_plus_plus_baseline,
-    &clime_estimator_rloo,
-};
+#define ROW(name) &clime_estimator_##name,
+static const struct clime_estimator *const table[] = {CLIME_ESTIMATORS(ROW)};
 
 const struct clime_estimator *clime_estimator_find(const char *name, struct clime_error *e) {
     for (size_t i = 0; i < CLIME_COUNT(table); i++)
         if (!strcmp(table[i]->name, name)) return table[i];
-    struct clime_buf b;
-    clime_buf_init(&b, 4096);
-    for (size_t i = 0; i < CLIME_COUNT(table); i++) clime_buf_printf(&b, "%s%s", i ? ", " : "", table[i]->name);
-    clime_fail(e, CLIME_ERR_INPUT, "--advantage-estimator %s is unknown: there are %s", name, b.data);
-    clime_buf_free(&b);
+    clime_fail(e, CLIME_ERR_INPUT, "--advantage-estimator %s is unknown: there are %s", name, CLIME_ESTIMATOR_NAMES);
     return NULL;
 }
 

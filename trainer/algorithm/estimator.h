@@ -52,9 +52,15 @@ struct clime_estimator {
     bool takes_raw;    /* subtracts a mean, unless --disable-rewards-normalization */
 };
 
-extern const struct clime_estimator clime_estimator_grpo, clime_estimator_gspo, clime_estimator_cispo,
-    clime_estimator_ppo, clime_estimator_reinforce_plus_plus, clime_estimator_reinforce_plus_plus_baseline,
-    clime_estimator_rloo;
+/* Every estimator: clime_estimator_NAME in NAME.c. */
+#define CLIME_ESTIMATORS(row)                                                                                          \
+    row(grpo) row(gspo) row(cispo) row(ppo) row(reinforce_plus_plus) row(reinforce_plus_plus_baseline) row(rloo)
+
+#define CLIME_ESTIMATOR_EXTERN(name) extern const struct clime_estimator clime_estimator_##name;
+CLIME_ESTIMATORS(CLIME_ESTIMATOR_EXTERN)
+
+#define CLIME_ESTIMATOR_WORD(name) "|" #name
+#define CLIME_ESTIMATOR_NAMES (CLIME_ESTIMATORS(CLIME_ESTIMATOR_WORD) + 1) /* "grpo|gspo|..." */
 
 /* By name; NULL with *e set (CLIME_ERR_INPUT), which names those there are. */
 const struct clime_estimator *clime_estimator_find(const char *name, struct clime_error *e);

@@ -134,9 +134,7 @@ static enum clime_err add_policy(const struct clime_objective *o, const struct c
 static void add_cross_entropy(const struct clime_stream *s, int64_t at, int n, const float *logp, float *g_logp,
                               struct clime_loss_sums *sums) {
     for (int k = 0; k < n; k++) {
-        double ce = -(double)s->w_ce[at + k] * (double)logp[k];
-        sums->ce += ce;
-        sums->loss += ce;
+        sums->loss -= (double)s->w_ce[at + k] * (double)logp[k];
         g_logp[k] = -s->w_ce[at + k];
     }
 }

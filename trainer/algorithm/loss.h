@@ -8,7 +8,7 @@
 
 /* Sums over tokens, to be added over the micro-batches of a step in order. */
 struct clime_loss_sums {
-    double loss, pg, kl, ce; /* weighted as in the loss */
+    double loss, pg, kl; /* weighted as in the loss */
     double n, entropy, kl_token, clipped, ppo_kl, ois, opsm;
     double gap_max;
     int64_t gap_tokens, gap_wrong;               /* compared, and not equal */

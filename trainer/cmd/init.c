@@ -31,21 +31,6 @@ struct init_options {
     const char *tokenizer;
 };
 
-static const struct {
-    const char *name, *architecture, *model_type;
-    enum clime_family family;
-} families[] = {
-    {"qwen3", "Qwen3ForCausalLM", "qwen3", CLIME_QWEN3},
-    {"qwen2", "Qwen2ForCausalLM", "qwen2", CLIME_QWEN2},
-    {"llama", "LlamaForCausalLM", "llama", CLIME_LLAMA},
-    {"glm4", "Glm4ForCausalLM", "glm4", CLIME_GLM4},
-    {"qwen3_moe", "Qwen3MoeForCausalLM", "qwen3_moe", CLIME_QWEN3_MOE},
-    {"qwen2_moe", "Qwen2MoeForCausalLM", "qwen2_moe", CLIME_QWEN2_MOE},
-    {"glm4_moe", "Glm4MoeForCausalLM", "glm4_moe", CLIME_GLM4_MOE},
-    {"deepseek_v3", "DeepseekV3ForCausalLM", "deepseek_v3", CLIME_DEEPSEEK_V3},
-    {"glm4_moe_lite", "Glm4MoeLiteForCausalLM", "glm4_moe_lite", CLIME_GLM4_MOE_LITE},
-};
-
 static bool is_latent(enum clime_family f) {
     return f == CLIME_DEEPSEEK_V3 || f == CLIME_GLM4_MOE_LITE;
 }
@@ -55,8 +40,9 @@ static bool has_experts(enum clime_family f) {
 }
 
 static enum clime_err check_latent(const struct init_options *o, struct clime_error *e) {
-    if (!is_latent(families[o->family].family) && (o->q_rank || o->kv_rank || o->nope || o->rope || o->value))
-        return clime_fail(e, CLIME_ERR_INPUT, "--family %s has no latent attention", families[o->family].name);
+    if (!is_latent(o->family) && (o->q_rank || o->kv_rank || o->nope || o->rope || o->value))
+        return clime_fail(e, CLIME_ERR_INPUT, "--family %s has no latent attention",
+                          clime_families[o->family].model_type);
     if (o->kv_rank % 2 || o->rope % 2)
         return clime_fail(e, CLIME_ERR_INPUT, "--kv-lora-rank and --qk-rope-head-dim must be even");
     return CLIME_OK;
@@ -64,12 +50,12 @@ static enum clime_err check_latent(const struct init_options *o, struct clime_er
 
 /* Sizes of experts where there are some, and none where not. */
 static enum clime_err check_experts(struct init_options *o, struct clime_error *e) {
-    enum clime_family f = families[o->family].family;
+    enum clime_family f = o->family;
     if (!has_experts(f) && (o->E || o->k || o->F_expert || o->F_shared || o->n_dense))
-        return clime_fail(e, CLIME_ERR_INPUT, "--family %s has no experts", families[o->family].name);
+        return clime_fail(e, CLIME_ERR_INPUT, "--family %s has no experts", clime_families[o->family].model_type);
     if (f != CLIME_QWEN2_MOE && o->F_shared)
         return clime_fail(e, CLIME_ERR_INPUT, "--family %s has no shared expert of a width of its own",
-                          families[o->family].name);
+                          clime_families[o->family].model_type);
     if (!has_experts(f)) return CLIME_OK;
     if (!o->E) o->E = 8;
     if (!o->k) o->k = o->E < 2 ? o->E : 2;
@@ -83,8 +69,7 @@ static enum clime_err check_experts(struct init_options *o, struct clime_error *
 static enum clime_err parse(int argc, char **argv, struct init_options *o, const char **dir, struct clime_error *e) {
     const struct clime_opt table[] = {
         {"model", CLIME_OPT_SECTION, .help = "shape"},
-        {"family", CLIME_OPT_CHOICE, &o->family, "qwen3",
-         "qwen3|qwen2|llama|glm4|qwen3_moe|qwen2_moe|glm4_moe|deepseek_v3|glm4_moe_lite", "architecture"},
+        {"family", CLIME_OPT_CHOICE, &o->family, "qwen3", CLIME_FAMILY_WORDS, "architecture"},
         {"hidden-size", CLIME_OPT_INT, &o->D, "256", "N", "width D", 8, 65536},
         {"intermediate-size", CLIME_OPT_INT, &o->F, "768", "N", "MLP width F", 8, 1 << 20},
         {"num-hidden-layers", CLIME_OPT_INT, &o->L, "4", "N", "layers L", 1, 1024},
@@ -156,7 +141,7 @@ static enum clime_err read_vocabulary(const char *dir, struct init_options *o, s
 
 static enum clime_err make(const char *dir, struct init_options *o, struct clime_error *e) {
     struct clime_config c = {
-        .family = families[o->family].family,
+        .family = o->family,
         .D = (int)o->D,
         .L = (int)o->L,
         .H = (int)o->H,
@@ -172,8 +157,8 @@ static enum clime_err make(const char *dir, struct init_options *o, struct clime
         .bos_id = -1,
         .pad_id = -1,
     };
-    snprintf(c.architecture, sizeof c.architecture, "%s", families[o->family].architecture);
-    snprintf(c.model_type, sizeof c.model_type, "%s", families[o->family].model_type);
+    snprintf(c.architecture, sizeof c.architecture, "%s", clime_families[o->family].architecture);
+    snprintf(c.model_type, sizeof c.model_type, "%s", clime_families[o->family].model_type);
     c.qkv_bias = c.family == CLIME_QWEN2 || c.family == CLIME_QWEN2_MOE;
     c.qk_norm = c.family == CLIME_QWEN3 || c.family == CLIME_QWEN3_MOE;
     if (has_experts(c.family)) {

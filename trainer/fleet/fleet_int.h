@@ -95,7 +95,6 @@ struct clime_fleet_server {
     enum clime_fleet_doing doing;
     bool void_call; /* what it brings is of no use any more */
     int64_t call_version;
-    int64_t call_us; /* when it began */
     enum clime_way call_way;
     struct clime_fleet_server *relay; /* PULL: that it pulls from; NULL = from the trainer */
     bool relays;                      /* PULL: others can have what it has pulled, by its own word */
@@ -140,7 +139,6 @@ struct clime_fleet {
     int n_pins;               /* the owner uses servers: none is freed */
     struct clime_error fatal; /* the fleet cannot be kept up */
     char device[64];          /* kind of the trainer's own; without one that of the first server */
-    int64_t next_poll_us;     /* of the children */
     /* external: the list of workers and the word which version the fleet is on */
     bool listing, list_now, list_counts, list_fresh; /* fresh: one was asked for since the version is published */
     int64_t list_us, next_list_us, external_seen_us; /* begun; due; last answered */
@@ -174,9 +172,8 @@ void clime_fleet_admit_body(const struct clime_fleet_server *s, struct clime_buf
 /* server.c: moves a server on, as far as it goes without waiting. The loop's thread. */
 void clime_fleet_step(struct clime_fleet *f, struct clime_fleet_server *s, int64_t now);
 
-/* It does not serve (any more): out of the router, to be pushed to and admitted again. Any thread. */
-void clime_fleet_lost(struct clime_fleet_server *s);
-/* The same, and a child's process is ended, so that a fresh one takes its place. */
+/* It does not serve any more: out of the router, to be pushed to and admitted again; and a child's process is ended, so
+ * that a fresh one takes its place. Any thread. */
 void clime_fleet_replace(struct clime_fleet_server *s);
 
 /* What it was asked to do failed (why: s->last): a child is started anew, an external one is left alone for a while. */

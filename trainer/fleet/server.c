@@ -51,7 +51,8 @@ void clime_fleet_enter(struct clime_fleet_server *s, enum clime_fleet_state stat
 
 /* ---- what went wrong ---- */
 
-void clime_fleet_lost(struct clime_fleet_server *s) {
+/* It does not serve (any more). */
+static void lose(struct clime_fleet_server *s) {
     s->lost = true;
     s->void_call = s->doing != CLIME_DOING_NOTHING && s->doing != CLIME_DOING_DRAIN;
     s->pushed = -1;
@@ -62,7 +63,7 @@ void clime_fleet_lost(struct clime_fleet_server *s) {
 }
 
 void clime_fleet_replace(struct clime_fleet_server *s) {
-    clime_fleet_lost(s);
+    lose(s);
     if (!s->child) return;
     s->killed = s->child->child.state != CLIME_CHILD_DOWN;
     clime_child_kill(&s->child->child);
@@ -91,7 +92,7 @@ bool clime_fleet_leave_out(struct clime_fleet *f, struct clime_fleet_server *s) 
 }
 
 void clime_fleet_ended(struct clime_fleet *f, struct clime_fleet_server *s) {
-    clime_fleet_lost(s);
+    lose(s);
     s->died = true;
     s->killed = s->lent = false;
     if (++s->n_ends < MOST_ENDS) return;
@@ -251,7 +252,6 @@ static void start(struct clime_fleet *f, struct clime_fleet_server *s, enum clim
                   const struct clime_http_call *call) {
     s->doing = doing;
     s->void_call = false;
-    s->call_us = clime_now_us();
     s->call_method = call->method;
     s->call_version = f->push.version;
     clime_http_loop_start(f->http, call, &s->result, &s->call_error, ended, s);

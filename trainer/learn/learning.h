@@ -56,9 +56,9 @@ struct clime_rank_times { /* of a rank's part in a step; what is left of whole_u
 };
 
 struct clime_step_stats {
-    int64_t step;                                    /* optimizer steps done, this one included */
-    double loss, pg_loss, kl_loss, entropy, ce_loss; /* weighted as in the loss; entropy and kl are token means */
-    double clipfrac, ppo_kl;                         /* token means; ppo_kl = mean(behave - logp) */
+    int64_t step;                           /* optimizer steps done, this one included */
+    double loss, pg_loss, kl_loss, entropy; /* weighted as in the loss; entropy and kl are token means */
+    double clipfrac, ppo_kl;                /* token means; ppo_kl = mean(behave - logp) */
     double grad_norm, lr;
     double ois;                                         /* token mean of exp(logp - old) */
     double tis, tis_abs, tis_clipfrac;                  /* token means of rho, |rho - 1|, share that was changed */

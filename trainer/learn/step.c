@@ -90,7 +90,6 @@ static void fill_stats(const struct clime_loss_sums *sums, const struct clime_co
     out->loss = sums->loss;
     out->pg_loss = sums->pg;
     out->kl_loss = sums->kl_token / n;
-    out->ce_loss = sums->ce;
     out->entropy = sums->entropy / n;
     out->clipfrac = sums->clipped / n;
     out->ppo_kl = sums->ppo_kl / n;

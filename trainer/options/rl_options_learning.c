@@ -3,6 +3,7 @@
  * of the help. */
 #include <string.h>
 
+#include "trainer/algorithm/estimator.h"
 #include "trainer/options/rl_options_int.h"
 
 int clime_rl_learning_rows(struct clime_rl_options *o, struct clime_opt *t, struct clime_rl_given *g) {
@@ -13,9 +14,8 @@ int clime_rl_learning_rows(struct clime_rl_options *o, struct clime_opt *t, stru
      * a first run, shown by --help */
     const struct clime_opt rows[] = {
         {"Advantages", H, NULL, NULL, NULL, NULL},
-        {"advantage-estimator", S, &o->advantage_estimator, "grpo", "NAME",
-         "grpo, gspo, cispo, ppo, reinforce_plus_plus, reinforce_plus_plus_baseline or rloo (docs/algorithms.md)",
-         .first = true},
+        {"advantage-estimator", S, &o->advantage_estimator, "grpo", CLIME_ESTIMATOR_NAMES,
+         "from rewards to advantages, and the policy term with it (docs/algorithms.md)", .first = true},
         {"disable-rewards-normalization", B, &l->objective.disable_rewards_normalization, NULL, NULL,
          "the reward itself is the advantage"},
         {"disable-grpo-std-normalization", B, &l->objective.disable_grpo_std_normalization, NULL, NULL,

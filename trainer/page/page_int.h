@@ -9,8 +9,7 @@
 #include "trainer/page/page.h"
 
 #define CLIME_PAGE_MAX_REPLY ((size_t)256 << 20) /* a group of members of a million tokens, as text */
-#define CLIME_PAGE_MAX_RUNS 64
-#define CLIME_PAGE_KEPT 4 /* connections of a run that are kept for the next request */
+#define CLIME_PAGE_KEPT 4                        /* connections of a run that are kept for the next request */
 
 struct clime_page_run {
     char *dir, *ledger;   /* folder, and ledger.db in it */

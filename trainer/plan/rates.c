@@ -13,7 +13,6 @@ const struct clime_device_rates clime_device_rates[] = {
      .host_gib = 2048,  /* eight of them a host; of the servers that are sold, not measured */
      .host_adam_per_s = 5.3e9},
 };
-const int clime_n_device_rates = sizeof clime_device_rates / sizeof clime_device_rates[0];
 
 const struct clime_work_shares clime_work_shares[CLIME_WORK_KINDS] = {
     [CLIME_WORK_DENSE] = {.decode_bytes = 0.75, .decode_gemm = 0.62, .layer_us = 0, .prefill = 0.78, .train = 0.70},

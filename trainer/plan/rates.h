@@ -16,7 +16,6 @@ struct clime_device_rates {
     double host_gib, host_adam_per_s; /* memory of a host; parameters that its cores update in a second */
 };
 extern const struct clime_device_rates clime_device_rates[];
-extern const int clime_n_device_rates;
 #define CLIME_DEVICE_KINDS "h200" /* their names, as choices of an option */
 
 /* Shares of copy_gbs and of gemm_tflops. */

@@ -35,7 +35,7 @@ struct asked {
     clime_asker_done_fn *done;
     void *arg;
     struct clime_retry again;
-    int64_t t0, next_us; /* clime_now_us scale; next: of the try after a pause */
+    int64_t next_us; /* clime_now_us scale: of the try after a pause */
     struct clime_buf body;
     struct clime_http_result result;
     struct clime_generate_stream *stream; /* of a try whose answer is told as it comes; NULL: it is wanted whole */
@@ -105,7 +105,6 @@ static void end(struct asked *q) {
     struct clime_request *r = q->r;
     if (r->sample->status == CLIME_SAMPLE_ABORTED) clime_asker_cut(q->a->o.tokenizer, r);
     r->sample->t_done_us = clime_wall_us();
-    r->generate_us = clime_now_us() - q->t0;
     q->a->n_asked--;
     clime_wait_end(&q->wait);
     q->done(q->arg, r);
@@ -236,9 +235,8 @@ static void begin(struct asked *q) {
     int64_t room = clime_sampling_room(r->sampling, s->n_prompt);
     q->again = (struct clime_retry){
         .what = r->rid, .deadline_us = r->deadline_us, .first_pause_us = FIRST_PAUSE_US, .most_pause_us = MAX_PAUSE_US};
-    q->t0 = clime_now_us();
     q->a->n_asked++;
-    clime_wait_begin(&q->wait, "an answer of /generate", r->deadline_us - q->t0, "%s", r->rid);
+    clime_wait_begin(&q->wait, "an answer of /generate", r->deadline_us - clime_now_us(), "%s", r->rid);
     s->status = CLIME_SAMPLE_PENDING;
     s->t_submit_us = clime_wall_us();
     if (room == 0) {

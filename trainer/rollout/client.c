@@ -127,15 +127,13 @@ static bool give_reward(void *arg, struct clime_request *r, struct clime_sample 
 
 static void let_environment(struct clime_client *c, struct clime_request *r) {
     const struct clime_task_owner owner = {make_turn, stopping, give_reward, c};
-    int64_t t0 = clime_now_us();
     r->sample->status = CLIME_SAMPLE_PENDING;
     r->sample->t_submit_us = clime_wall_us();
     struct clime_wait wait = {0};
-    clime_wait_begin(&wait, "an environment's session to end", r->deadline_us - t0, "%s", r->rid);
+    clime_wait_begin(&wait, "an environment's session to end", r->deadline_us - clime_now_us(), "%s", r->rid);
     clime_environments_run(c->o.environments, r, &owner);
     clime_wait_end(&wait);
     for (struct clime_sample *s = r->sample; s; s = s->next) s->t_done_us = clime_wall_us();
-    r->generate_us = clime_now_us() - t0;
 }
 
 /* ---- threads ---- */

@@ -64,9 +64,8 @@ struct clime_request {
     /* out */
     int n_tries, n_stale;           /* requests sent; answers refused for their version */
     struct clime_turn_counts turns; /* of its session, where it had one */
-    int64_t generate_us;
-    int64_t reward_us; /* from the end of the sample to its reward, with all waits */
-    bool rewarded;     /* that was come to; a sample that failed then failed at its reward */
+    int64_t reward_us;              /* from the end of the sample to its reward, with all waits */
+    bool rewarded;                  /* that was come to; a sample that failed then failed at its reward */
 };
 
 /* The most requests that are in the hands of who makes them at a time. */

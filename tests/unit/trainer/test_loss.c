@@ -191,7 +191,7 @@ static void test_unknown_estimators(void **state) {
     (void)state;
     struct clime_error e = {0};
     assert_null(clime_estimator_find("grop", &e));
-    assert_non_null(strstr(e.msg, "reinforce_plus_plus_baseline, rloo"));
+    assert_non_null(strstr(e.msg, "reinforce_plus_plus_baseline|rloo"));
 }
 
 /* ---- loss ---- */
