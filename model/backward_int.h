@@ -1,4 +1,4 @@
-/* What train.c (forward, memory) and backward.c share: the trainer's buffers. Internal to model/.
+/* What train_memory.c, train.c (forward) and backward.c share: the trainer's buffers. Internal to model/.
  * Everything here belongs to the trainer's main thread. */
 #ifndef CLIME_MODEL_BACKWARD_INT_H
 #define CLIME_MODEL_BACKWARD_INT_H
@@ -108,6 +108,12 @@ struct clime_cut_walk {
     bool add;
 };
 bool clime_cut_next(struct clime_cut_walk *c);
+
+/* Rows of a batch of T with those that make its cuts alike. */
+static inline int clime_train_filled(const struct clime_train *t, int T) {
+    const int unit = t->o.rows.cuts > 1 ? t->o.rows.cuts * CLIME_CONTEXT_UNIT : 1;
+    return (T + unit - 1) / unit * unit;
+}
 
 /* The first loss row of this rank's cut i, of its R; of cut n_cuts: R. */
 static inline int clime_train_loss_from(const struct clime_train *t, int i) {
