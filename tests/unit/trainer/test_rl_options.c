@@ -158,7 +158,7 @@ static void test_inert_and_refused(void **state) {
         {"--custom-generate-function-path x.so --rollout-max-context-len 9 --replay y --replay-generate",
          "--replay-generate cannot be honoured with --custom-generate-function-path"},
         {"--optimizer sgd", "--optimizer sgd"},
-        {"--rollout-temperature 0", "--rollout-temperature must be above 0"},
+        {"--rollout-temperature 0", "--rollout-temperature: 0 is not between 1e-06 and"},
         {"--use-dynamic-batch-size", "--max-tokens-per-gpu"},
         {"--eval-interval 3", "--eval-prompt-data"},
         {"--num-epoch 3", "one of --num-rollout and --num-epoch"},
