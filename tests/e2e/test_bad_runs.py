@@ -225,6 +225,14 @@ def test_sft_response_that_is_no_text(d, tmp_path):
           "/nowhere.jsonl")  # fmt: skip
 
 
+def test_sft_id_outside_the_vocabulary(d, tmp_path):
+    """In the last row: said before the first step, with its line."""
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"ids": [1, 2], "mask": [0, 1]}\n' * 3 + '{"ids": [1, 272], "mask": [0, 1]}\n')
+    fails(["sft", "--hf-checkpoint", d / "init", "--prompt-data", path, "--ids-key", "ids", "--global-batch-size", 1,
+           "--no-shuffle", "--save-hf", tmp_path / "out"], f"{path}, line 4", "from 0 to 271")  # fmt: skip
+
+
 def test_sft_keys_with_escapes(d, tmp_path):
     path = tmp_path / "x.jsonl"
     line = r'{"meta\"x": {"a\n": 1}, "mess\u0061ges": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}'

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "common/json/scan.h"
+#include "model/config/config.h"
 #include "trainer/data/conversation.h"
 
 #define MAX_RESPONSE_BYTES ((size_t)1 << 24)
@@ -97,6 +98,7 @@ struct row_loader {
     struct clime_tok_scratch *scratch;
     struct clime_sft_set *set;
     int source, max_len, size;
+    int vocabulary; /* of the model: a row's ids are below it */
 };
 
 static void read_numbers(struct clime_json *j, int64_t most, struct clime_ids *out) {
@@ -120,7 +122,7 @@ static enum clime_err read_ids(const struct row_loader *l, struct clime_str json
     clime_json_init(&j, json.ptr, json.len, &arena, &je);
     for (clime_json_object(&j); clime_json_key(&j, &key);) {
         if (clime_str_is(key, l->o->ids_key) && !ids.len)
-            read_numbers(&j, INT32_MAX, &ids);
+            read_numbers(&j, l->vocabulary - 1, &ids);
         else if (clime_str_is(key, "mask") && !mask.len)
             read_numbers(&j, 1, &mask);
         else
@@ -193,10 +195,14 @@ static enum clime_err read_row(void *arg, int64_t number, struct clime_str json,
     return rc;
 }
 
-static enum clime_err load_rows(const struct clime_sft_data_options *o, const struct clime_tokenizer *tok, int max_len,
-                                struct clime_sft_set *set, struct clime_error *e) {
+static enum clime_err load_rows(const struct clime_sft_data_options *o, const char *dir,
+                                const struct clime_tokenizer *tok, int max_len, struct clime_sft_set *set,
+                                struct clime_error *e) {
     struct row_loader l = {.o = o, .set = set, .max_len = max_len};
-    enum clime_err err = CLIME_OK;
+    struct clime_config model;
+    enum clime_err err = clime_config_load(dir, &model, e);
+    if (err) return err;
+    l.vocabulary = model.V;
     if (!o->ids_key) err = clime_renderer_open(tok, o->data.apply_chat_template_kwargs, &l.renderer, e);
     l.scratch = clime_tok_scratch_new(tok);
     for (; l.source < o->data.n_sources && !err; l.source++)
@@ -231,7 +237,7 @@ enum clime_err clime_sft_set_load(const struct clime_sft_data_options *o, const 
     enum clime_err err = clime_sft_set_open(set, &o->data, e);
     if (!err) err = clime_tokenizer_load(dir, &tok, e);
     if (!err && (o->messages_key || o->ids_key))
-        err = load_rows(o, tok, max_len, set, e);
+        err = load_rows(o, dir, tok, max_len, set, e);
     else if (!err)
         err = load_pairs(o, tok, max_len, set, e);
     if (!err) err = clime_sft_set_check(set, o->data.sources[0], e);
