@@ -94,6 +94,12 @@ def test_command(tmp_path):
     assert time.monotonic() - start < 30
 
 
+def test_a_command_that_prints_a_log():
+    done, out = grade([{"response": "x"}], "--rm-command", "while read -r line; do echo loading the model...; done")
+    assert done.returncode == 0 and out[0]["state"] == "INTERNAL"
+    assert out[0]["error"].endswith("it wrote: loading the model..."), out
+
+
 def test_url_that_nobody_serves():
     done, out = grade([{"response": "x"}], "--rm-url", "http://127.0.0.1:9/reward", "--rm-timeout", "1")
     assert done.returncode == 0

@@ -212,6 +212,13 @@ static enum clime_err read_batch(struct clime_str json, const char *reward_key, 
     return e.code;
 }
 
+/* The beginning of what may be any bytes, for a message: a line of a log, mostly, that belongs on standard error. */
+static void excerpt(struct clime_str s, char *out, size_t size) {
+    size_t n = s.len < size - 1 ? s.len : size - 1;
+    for (size_t i = 0; i < n; i++) out[i] = s.ptr[i] >= ' ' && s.ptr[i] <= '~' ? s.ptr[i] : '?';
+    out[n] = 0;
+}
+
 /* {"id", "reward"} ("rewards" of a group of n, "answers" of a batch) or {"id", "error"}. *broken: the protocol was, and
  * the child must go. */
 static enum clime_err read_answer(struct clime_command *c, int n, enum shape shape, const char *reward_key,
@@ -236,7 +243,10 @@ static enum clime_err read_answer(struct clime_command *c, int n, enum shape sha
     }
     *broken = true;
     if (!clime_json_end(&j)) {
-        clime_fail(&out->error, CLIME_ERR_INTERNAL, "reward command: its answer is not an object of JSON: %s", bad.msg);
+        char wrote[61];
+        excerpt(clime_buf_str(&c->in), wrote, sizeof wrote);
+        clime_fail(&out->error, CLIME_ERR_INTERNAL,
+                   "reward command: its answer is not an object of JSON: %s; it wrote: %s", bad.msg, wrote);
     } else if (id != c->id) {
         clime_fail(&out->error, CLIME_ERR_INTERNAL, "reward command: answered id %lld, asked was %lld", (long long)id,
                    (long long)c->id);
