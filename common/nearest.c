@@ -1,7 +1,7 @@
 /* Levenshtein's distance, one row at a time. Called where a name is unknown; owns nothing. */
 #include "common/nearest.h"
 
-#include <limits.h>
+#include <string.h>
 
 #define MAX_BYTES 64
 
@@ -22,8 +22,9 @@ static int distance(struct clime_str a, const char *b) {
 }
 
 void clime_nearest_try(struct clime_nearest *n, const char *candidate) {
-    int d = distance(n->word, candidate);
-    if (n->best && d >= n->distance) return;
+    int d = distance(n->word, candidate), longer = (int)(n->word.len < MAX_BYTES ? n->word.len : MAX_BYTES);
+    if (longer < (int)strlen(candidate)) longer = (int)strlen(candidate);
+    if (2 * d > longer || (n->best && d >= n->distance)) return;
     n->best = candidate;
     n->distance = d;
 }

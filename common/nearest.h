@@ -6,7 +6,7 @@
 
 struct clime_nearest {
     struct clime_str word; /* longer ones are compared by their beginning */
-    const char *best;      /* NULL until a candidate was seen */
+    const char *best;      /* NULL until one was tried of which half at least is the word */
     int distance;
 };
 

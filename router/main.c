@@ -214,9 +214,9 @@ static enum clime_err open_router(const struct options *o, struct clime_router *
 static enum clime_err open_http(const struct options *o, struct clime_router *r, int n_threads,
                                 struct clime_http_server **http, struct clime_error *e) {
     const char *admin_host = o->admin_host ? o->admin_host : o->host;
-    if (clime_http_port_check("port", o->host, (int)o->port, e) ||
-        clime_http_port_check("health-port", o->host, (int)o->health_port, e) ||
-        clime_http_port_check("admin-port", admin_host, (int)o->admin_port, e) ||
+    if (clime_http_port_check("port", "host", o->host, (int)o->port, e) ||
+        clime_http_port_check("health-port", "host", o->host, (int)o->health_port, e) ||
+        clime_http_port_check("admin-port", o->admin_host ? "admin-host" : "host", admin_host, (int)o->admin_port, e) ||
         clime_http_client_trust(o->ca_certificate, e))
         return e->code;
     const struct clime_http_options ho = {

@@ -211,8 +211,8 @@ static enum clime_err check_options(const struct clime_server_options *o, struct
     int weights = o->load_format == 0 ? CLIME_FOLDER_WEIGHTS : 0;
     enum clime_err err = clime_folder_check("model-path", o->model_path, CLIME_FOLDER_TOKENIZER | weights, e);
     if (!err) err = clime_http_client_trust(o->ca_certificate, e);
-    if (!err) err = clime_http_port_check("port", o->host, (int)o->port, e);
-    return err ? err : clime_http_port_check("health-port", o->host, (int)o->health_port, e);
+    if (!err) err = clime_http_port_check("port", "host", o->host, (int)o->port, e);
+    return err ? err : clime_http_port_check("health-port", "host", o->host, (int)o->health_port, e);
 }
 
 static struct clime_registration *start_registration(const struct clime_server_options *o,

@@ -19,7 +19,8 @@ static int try_bind(const struct addrinfo *a) {
     return why;
 }
 
-enum clime_err clime_http_port_check(const char *option, const char *host, int port, struct clime_error *e) {
+enum clime_err clime_http_port_check(const char *option, const char *host_option, const char *host, int port,
+                                     struct clime_error *e) {
     const struct addrinfo hints = {.ai_family = strchr(host, ':') ? AF_INET6 : AF_INET, /* as CivetWeb takes them */
                                    .ai_flags = AI_NUMERICSERV,
                                    .ai_socktype = SOCK_STREAM};
@@ -29,11 +30,13 @@ enum clime_err clime_http_port_check(const char *option, const char *host, int p
     snprintf(number, sizeof number, "%d", port);
     int unknown = getaddrinfo(host, number, &hints, &a);
     if (unknown)
-        return clime_fail(e, CLIME_ERR_INPUT, "--%s: %s is no address to listen on: %s", option, host,
+        return clime_fail(e, CLIME_ERR_INPUT, "--%s: %s is no address to listen on: %s", host_option, host,
                           gai_strerror(unknown));
-    int why = port ? try_bind(a) : 0;
+    int why = try_bind(a);
     freeaddrinfo(a);
     if (!why) return CLIME_OK;
+    if (why == EADDRNOTAVAIL)
+        return clime_fail(e, CLIME_ERR_INPUT, "--%s: %s is no address of this machine", host_option, host);
     if (why == EADDRINUSE)
         return clime_fail(e, CLIME_ERR_INPUT, "--%s: port %d of %s is in use; 0 takes any free one", option, port,
                           host);

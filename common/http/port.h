@@ -4,8 +4,10 @@
 
 #include "common/err.h"
 
-/* CLIME_ERR_INPUT when the host is unknown, somebody listens there, or it may not be taken; the message names the
- * option. Port 0 (any) and below (none) are always free. Another program may still take it afterwards. */
-enum clime_err clime_http_port_check(const char *option, const char *host, int port, struct clime_error *e);
+/* CLIME_ERR_INPUT when the host is unknown or none of this machine, somebody listens there, or it may not be taken; the
+ * message names the option that is to blame, host_option or option, both without dashes. Port 0 (any) is always free,
+ * of one below (none) the host is not looked at either. Another program may still take it afterwards. */
+enum clime_err clime_http_port_check(const char *option, const char *host_option, const char *host, int port,
+                                     struct clime_error *e);
 
 #endif

@@ -98,7 +98,8 @@ static void describe(const struct clime_fields *f, struct clime_str key, struct 
     if (inside.best && inside.distance == 0)
         clime_buf_printf(out, "\"%s\" belongs in %s", name, f->elsewhere_name);
     else
-        clime_buf_printf(out, "\"%s\" is unknown (the nearest name is \"%s\")", name, near.best);
+        clime_buf_printf(out, near.best ? "\"%s\" is unknown (the nearest name is \"%s\")" : "\"%s\" is unknown", name,
+                         near.best);
 }
 
 void clime_fields_other(const struct clime_fields *f, struct clime_field_watch *w, struct clime_json *j,

@@ -49,7 +49,7 @@ int clime_page_main(int argc, char **argv) {
     }
     while (n < MAX_RUNS && runs[n]) n++;
     if (!rc && !n) rc = clime_fail(&e, CLIME_ERR_INPUT, "which run? clime-train page RUN");
-    if (!rc) rc = clime_http_port_check("page-port", host, (int)port, &e);
+    if (!rc) rc = clime_http_port_check("page-port", "page-host", host, (int)port, &e);
     if (!rc) {
         const struct clime_page_options o = {.host = host,
                                              .port = (int)port,

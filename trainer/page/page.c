@@ -67,7 +67,7 @@ static enum clime_err serve(struct clime_page *p, const struct clime_page_option
     struct clime_error taken;
     enum clime_err rc = CLIME_OK;
     if (o->port == 0 && (http.port = port_of_earlier_start(o->port_file)) &&
-        (clime_http_port_check("page-port", p->host, http.port, &taken) ||
+        (clime_http_port_check("page-port", "page-host", p->host, http.port, &taken) ||
          clime_http_server_start(&http, &p->http, &taken)))
         http.port = 0; /* somebody else has it now */
     if (!p->http) rc = clime_http_server_start(&http, &p->http, e);

@@ -45,8 +45,9 @@ enum clime_err clime_rl_check_options(const struct clime_rl_options *o, struct c
     if (!rc) rc = clime_alarm_limits(&o->alarm.limits, o->async, limits, e);
     if (!rc && o->environment_command) rc = clime_shell_check("--environment-command", o->environment_command, e);
     if (!rc && o->environment && !o->custom_generate)
-        rc = clime_http_port_check("environment-port", o->environment_host, (int)o->environment_port, e);
-    if (!rc && !o->explain) rc = clime_http_port_check("page-port", o->page_host, (int)o->page_port, e);
+        rc = clime_http_port_check("environment-port", "environment-host", o->environment_host,
+                                   (int)o->environment_port, e);
+    if (!rc && !o->explain) rc = clime_http_port_check("page-port", "page-host", o->page_host, (int)o->page_port, e);
     return rc;
 }
 

@@ -16,6 +16,7 @@
 
 #include "common/buf.h"
 #include "common/clock.h"
+#include "common/http/port.h"
 #include "common/http/server.h"
 
 static struct clime_http_server *server;
@@ -351,8 +352,26 @@ static void test_many_threads_few_heaps(void **state) {
     free(text);
 }
 
+/* What is wrong with an address is said of the option that is to blame. */
+static void test_port_check(void **state) {
+    (void)state;
+    struct clime_error e = {0};
+    int taken = clime_http_server_port(server);
+    assert_int_equal(clime_http_port_check("port", "host", "127.0.0.1", 0, &e), CLIME_OK);
+    assert_int_equal(clime_http_port_check("port", "host", "nowhere.invalid", -1, &e), CLIME_OK);
+    assert_int_equal(clime_http_port_check("port", "host", "127.0.0.1", taken, &e), CLIME_ERR_INPUT);
+    assert_memory_equal(e.msg, "--port:", 7);
+    static const char *const wrong[] = {"no address", "192.0.2.1", "300.1.1.1"}; /* 192.0.2: of documents alone */
+    for (size_t i = 0; i < CLIME_COUNT(wrong); i++) {
+        assert_int_equal(clime_http_port_check("port", "host", wrong[i], 0, &e), CLIME_ERR_INPUT);
+        assert_memory_equal(e.msg, "--host:", 7);
+        assert_non_null(strstr(e.msg, wrong[i]));
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_port_check),
         cmocka_unit_test(test_frames),
         cmocka_unit_test(test_heads),
         cmocka_unit_test(test_keep_alive),

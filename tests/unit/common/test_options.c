@@ -125,6 +125,8 @@ static void test_errors(void **state) {
         {"--worker-url=a", "unknown option --worker-url, did you mean --worker-urls (see --help)"},
         {"--modle x", "unknown option --modle, did you mean --model (see --help)"},
         {"--no-port", "unknown option --no-port, did you mean --port (see --help)"},
+        {"--nosuch", "unknown option --nosuch (see --help)"},
+        {"--x", "unknown option --x (see --help)"},
         {"--port", "--port needs a value"},
         {"--port --verbose", "--port needs a value"},
         {"--worker-urls --verbose", "--worker-urls needs a value"},
