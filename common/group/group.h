@@ -21,6 +21,9 @@ struct clime_group;
 /* Returns when all ranks have come and are of one build (the very same program file). CLIME_ERR_TIMEOUT names who is
  * missing, CLIME_ERR_INPUT who is another program or does not fit in; every rank that has come gets the reason. */
 enum clime_err clime_group_meet(const struct clime_group_options *o, struct clime_group **out, struct clime_error *e);
+/* For a rank 0 that a launcher started and that ends before it has met the others: those that come within limit_us are
+ * told why, so that they need not wait for as long as a start may take. Returns when all have come. */
+void clime_group_refuse(const struct clime_place *p, int64_t limit_us, const struct clime_error *why);
 /* NULL is fine. The others find this one lost. Where a rank is lost a follower waits here for rank 0 to close, for 10 s
  * at most. */
 void clime_group_close(struct clime_group *g);

@@ -13,6 +13,13 @@ struct clime_group_card { /* what a rank says of itself; goes over the wire as i
     char version[24], where[64]; /* host's name */
 };
 
+#define CLIME_GROUP_MAGIC 0x3150554f52474c43u /* "CLGROUP1" */
+
+struct clime_group_verdict { /* rank 0's answer to a card */
+    uint64_t magic;
+    struct clime_error why; /* code CLIME_OK: come in; the roster follows */
+};
+
 struct clime_group {
     int rank, world;
     int64_t limit_us;
@@ -30,5 +37,8 @@ struct clime_group {
  * it: what is moved is small or on its way. */
 enum clime_err clime_group_move(struct clime_group *g, int rank, int fd, void *at, size_t n, bool out, const char *what,
                                 int64_t until_us, struct clime_error *e);
+
+/* Rank 0's socket at its address, non-blocking. */
+enum clime_err clime_group_listen(const struct clime_place *p, int64_t until_us, int *out, struct clime_error *e);
 
 #endif

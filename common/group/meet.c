@@ -24,15 +24,9 @@
 #include "common/os/lookup.h"
 #include "common/version.h"
 
-#define MAGIC 0x3150554f52474c43u /* "CLGROUP1" */
-#define KNOCKING 32               /* connections that have not shown a card yet */
+#define KNOCKING 32 /* connections that have not shown a card yet */
 #define TRY_AGAIN_US 50000
 #define WORD_EVERY_US 10000000
-
-struct verdict {
-    uint64_t magic;
-    struct clime_error why; /* code CLIME_OK: come in; the roster follows */
-};
 
 /* ---- who I am ---- */
 
@@ -48,7 +42,7 @@ static uint64_t read_into_checksum(const char *path) {
 
 static struct clime_group_card own_card(const struct clime_place *p) {
     char space[64] = "", boot[64];
-    struct clime_group_card c = {.magic = MAGIC,
+    struct clime_group_card c = {.magic = CLIME_GROUP_MAGIC,
                                  .secret = p->secret,
                                  .build = read_into_checksum("/proc/self/exe"),
                                  .pid = getpid(),
@@ -130,7 +124,7 @@ static void no_delay(int fd) { /* messages are small and waited for */
 
 /* ---- rank 0 ---- */
 
-static enum clime_err listen_at(const struct clime_place *p, int64_t until_us, int *out, struct clime_error *e) {
+enum clime_err clime_group_listen(const struct clime_place *p, int64_t until_us, int *out, struct clime_error *e) {
     struct addrinfo *list;
     int on = 1;
     enum clime_err rc = find_address(p, until_us, &list, e);
@@ -186,7 +180,7 @@ static enum clime_err read_card(struct clime_group *g, struct knock *k, bool *in
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return CLIME_OK;
     if (n > 0) k->n += (size_t)n;
     if (n > 0 && k->n < sizeof k->card) return CLIME_OK;
-    bool ours = n > 0 && k->card.magic == MAGIC && k->card.secret == g->card[0].secret;
+    bool ours = n > 0 && k->card.magic == CLIME_GROUP_MAGIC && k->card.secret == g->card[0].secret;
     k->card.version[sizeof k->card.version - 1] = k->card.where[sizeof k->card.where - 1] = 0;
     if (ours && !(rc = examine(g, &k->card, e))) {
         no_delay(k->fd);
@@ -194,7 +188,7 @@ static enum clime_err read_card(struct clime_group *g, struct knock *k, bool *in
         g->card[k->card.rank] = k->card;
         *in = true;
     } else if (ours) {
-        struct verdict v = {MAGIC, *e}; /* it is told too; it may have gone */
+        struct clime_group_verdict v = {CLIME_GROUP_MAGIC, *e}; /* it is told too; it may have gone */
         (void)!send(k->fd, &v, sizeof v, MSG_NOSIGNAL | MSG_DONTWAIT);
         close(k->fd);
     } else {
@@ -265,11 +259,12 @@ static enum clime_err wait_for_all(struct clime_group *g, const struct clime_gro
 
 static enum clime_err receive_all(struct clime_group *g, const struct clime_group_options *o, struct clime_error *e) {
     int listener = o->listener;
-    enum clime_err rc = o->children ? CLIME_OK : listen_at(&o->place, clime_now_us() + o->meet_limit_us, &listener, e);
+    enum clime_err rc =
+        o->children ? CLIME_OK : clime_group_listen(&o->place, clime_now_us() + o->meet_limit_us, &listener, e);
     if (rc) return rc;
     rc = wait_for_all(g, o, listener, e);
     if (!o->children) close(listener);
-    struct verdict v = {.magic = MAGIC};
+    struct clime_group_verdict v = {.magic = CLIME_GROUP_MAGIC};
     if (rc && e) v.why = *e;
     v.why.code = rc;
     for (int r = 1; r < g->world; r++) {
@@ -316,7 +311,7 @@ static enum clime_err connect_to(const struct clime_place *p, int64_t limit_us, 
 }
 
 static enum clime_err join(struct clime_group *g, const struct clime_group_options *o, struct clime_error *e) {
-    struct verdict v;
+    struct clime_group_verdict v;
     int fd;
     enum clime_err rc = connect_to(&o->place, o->meet_limit_us, &fd, e);
     if (rc) return rc;
@@ -326,7 +321,7 @@ static enum clime_err join(struct clime_group *g, const struct clime_group_optio
     rc = clime_group_move(g, 0, fd, &g->card[g->rank], sizeof *g->card, true, "meeting the group", until, e);
     /* rank 0 waits for the others for as long as this rank may, and then says so */
     if (!rc) rc = clime_group_move(g, 0, fd, &v, sizeof v, false, "meeting the group", until + g->limit_us, e);
-    if (!rc && v.magic != MAGIC)
+    if (!rc && v.magic != CLIME_GROUP_MAGIC)
         rc = clime_fail(e, CLIME_ERR_INPUT, "who listens at %s:%d is no rank 0", o->place.address, o->place.port);
     if (!rc && v.why.code) {
         v.why.msg[sizeof v.why.msg - 1] = 0;

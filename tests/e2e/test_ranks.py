@@ -213,11 +213,22 @@ def test_a_killed_rank_with_experts_of_its_own(d, of_experts):
 
 
 def test_launched_ranks_that_are_too_few_for_the_experts(d, of_experts):
-    """They have the words of those that were more: rank 0 says how many would do before it waits for the others."""
-    zero = popen(words(d, "few", None, expert_model_parallel_size=4, **of_experts), d / "few.log", **launched(0, 2, free_port()))
-    assert zero.wait(timeout=LIMIT) == 1
+    """They have the words of those that were more: rank 0 says how many would do, and the others hear of it at once."""
+    port, run = free_port(), words(d, "few", None, expert_model_parallel_size=4, **of_experts)
+    ranks = [popen(run, d / f"few-{r}.log", **launched(r, 2, port)) for r in (1, 0)]
+    assert [p.wait(timeout=LIMIT) for p in ranks] == [1, 1]
     said = "--expert-model-parallel-size 4 must divide the trainer's 2 ranks and the 8 experts of Qwen3MoeForCausalLM: 2 would"
-    assert said in (d / "few.log").read_text()
+    for r, by in ((0, ""), (1, "rank 1: rank 0 says: ")):
+        assert by + said in (d / f"few-{r}.log").read_text()
+
+
+def test_launched_ranks_of_options_that_are_refused(model):  # noqa: F811
+    """Rank 0 alone reads them; nobody else waits for as long as a start may take."""
+    port, run = free_port(), command(model, model / "refused", "--rm-command", "no-such-program", rm_type="command")
+    ranks = [popen(run, model / f"refused-{r}.log", **launched(r, 4, port)) for r in (1, 2, 3, 0)]
+    assert [p.wait(timeout=LIMIT) for p in ranks] == [1] * 4
+    for r in (1, 2, 3):
+        assert "rank 0 says: --rm-command: there is no command no-such-program" in (model / f"refused-{r}.log").read_text()
 
 
 def kill_a_rank(d, alone, name, ranks, victim, then, **more):

@@ -13,6 +13,7 @@
 #include "trainer/data/pair_data.h"
 #include "trainer/learn/follower.h"
 #include "trainer/learn/optimizer.h"
+#include "trainer/learn/team.h"
 #include "trainer/ledger/events.h"
 #include "trainer/options/alarms.h"
 #include "trainer/options/record.h"
@@ -390,6 +391,7 @@ static int tune(int argc, char **argv, bool pairs) {
     if (err) clime_alarms_see(rl->alarms, CLIME_ALARM_ENDED, 1, e.msg, NULL);
     if (err) LOG_ERROR("%s: %s", pairs ? "dpo" : "sft", e.msg);
     clime_rl_close(rl);
+    clime_team_dismiss(place, &e);
     clime_sft_set_free(&o.run.set);
     free(o.defaults);
     free(words);

@@ -9,6 +9,9 @@
 #include "trainer/learn/wire.h"
 
 #define MOST_BYTES ((size_t)1 << 33) /* of a message: a step's samples */
+#define TELL_US 10000000             /* that an end before the team's begin waits for the others */
+
+static bool was_opened; /* the others have heard of rank 0, or it of them */
 
 static struct clime_team *new_team(const struct clime_place *p) {
     struct clime_team *t = xcalloc(1, sizeof *t);
@@ -28,6 +31,7 @@ enum clime_err clime_team_open(const struct clime_learner_options *o, struct cli
                                     .left_out = o->left_out,
                                     .lost = lost};
     enum clime_err rc = CLIME_OK;
+    was_opened = true;
     if (o->place.world < 2) rc = clime_group_start(o->n_ranks, argv, o->rank_logs, &g, e);
     if (rc) return rc;
     struct clime_team *t = new_team(&g.place);
@@ -63,6 +67,12 @@ enum clime_err clime_team_join(const struct clime_place *p, struct clime_learner
     clime_group_set_limit(t->group, o->rank_limit_us);
     *out = t;
     return CLIME_OK;
+}
+
+void clime_team_dismiss(const struct clime_place *p, const struct clime_error *why) {
+    struct clime_error nothing;
+    clime_fail(&nothing, CLIME_ERR_ABORTED, "nothing is trained, it has ended");
+    if (p->world > 1 && p->rank == 0 && !was_opened) clime_group_refuse(p, TELL_US, why->code ? why : &nothing);
 }
 
 enum clime_err clime_team_link(struct clime_team *t, const struct clime_model *m, struct clime_error *e) {

@@ -42,6 +42,9 @@ enum clime_err clime_team_open(const struct clime_learner_options *o, struct cli
 /* Another rank: meets rank 0 and gets the options. */
 enum clime_err clime_team_join(const struct clime_place *p, struct clime_learner_options *o, struct clime_team **out,
                                struct clime_error *e);
+/* Rank 0, at its end: where a launcher started the others and the team was never opened, they are told why (code
+ * CLIME_OK: there was nothing to train), within 10 s. */
+void clime_team_dismiss(const struct clime_place *p, const struct clime_error *why);
 /* All: their devices and models are alike; opens the links. */
 enum clime_err clime_team_link(struct clime_team *t, const struct clime_model *m, struct clime_error *e);
 void clime_team_close(struct clime_team *t); /* after the model's device has no more work; NULL is fine */

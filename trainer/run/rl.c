@@ -17,6 +17,7 @@
 #include "common/os/dirs.h"
 #include "trainer/env/environments.h"
 #include "trainer/learn/follower.h"
+#include "trainer/learn/team.h"
 #include "trainer/ledger/events.h"
 #include "trainer/ledger/metrics.h"
 #include "trainer/ledger/versions.h"
@@ -300,5 +301,6 @@ int clime_rl_main(int argc, char **argv) {
     clime_mlflow_close(rl.mlflow, !rc);
     rl.mlflow = NULL;
     clime_rl_close(&rl);
+    clime_team_dismiss(&rl.o.learner.place, &e);
     return rc ? 1 : 0;
 }
