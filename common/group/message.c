@@ -7,8 +7,8 @@
  * are looked for in front of what was not read yet, so a rank that waits for something else finds them.
  *
  * At a limit the rank that is waited for may itself wait for the one that is frozen. So rank 0 asks all, and who says
- * nothing is the late one; whoever waits looks at its group and answers. After that the group is lost: no answer is
- * ever read.
+ * nothing is the late one; whoever waits or moves bytes looks at its group and answers. What it had said before is no
+ * answer and is passed over: the group is lost then, and nobody will receive it.
  */
 #include <errno.h>
 #include <poll.h>
@@ -94,30 +94,54 @@ enum clime_err clime_group_move(struct clime_group *g, int rank, int fd, void *a
 
 /* ---- who is late ---- */
 
+struct ear {  /* to a rank that was asked */
+    int fd;   /* -1 = it has answered */
+    size_t n; /* bytes of the end of what was heard, in case that a frame begins there */
+    char end[sizeof(struct frame)];
+};
+
+/* Hears what has come by now. True: the answer is in it, or last words, or the end of the connection, which is no
+ * silence either. The question's number makes an answer unlike any bytes of a message. */
+static bool has_answered(struct ear *a, uint64_t number) {
+    const struct frame here = {.kind = FRAME_HERE, .n = number},
+                       failed = {.kind = FRAME_FAILED, .n = sizeof(struct last_words)};
+    char heard[sizeof a->end + 16384];
+    for (;;) {
+        memcpy(heard, a->end, a->n);
+        ssize_t k = recv(a->fd, heard + a->n, sizeof heard - a->n, MSG_DONTWAIT);
+        if (k < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+        if (k <= 0) return true;
+        size_t n = a->n + (size_t)k;
+        if (memmem(heard, n, &here, sizeof here) || memmem(heard, n, &failed, sizeof failed)) return true;
+        a->n = n < sizeof here ? n : sizeof here - 1;
+        memcpy(a->end, heard + n - a->n, a->n);
+    }
+}
+
 /* Who is silent where `rank` is said to be late: that one, unless it answers and another one does not. */
 static int who_is_silent(struct clime_group *g, int rank, int speaker) {
-    const struct frame ask = {.kind = FRAME_ASK};
     const int64_t until = clime_now_us() + ANSWER_US;
-    bool silent[CLIME_GROUP_MAX] = {false};
+    const struct frame ask = {.kind = FRAME_ASK, .n = (uint64_t)until};
+    struct ear ear[CLIME_GROUP_MAX];
     int others = 0;
     if (g->rank) return rank; /* it hears of nobody but rank 0, which asks when it is told */
-    for (int r = 1; r < g->world; r++) {
-        silent[r] = r != speaker;
-        others += silent[r] && r != rank;
-        if (silent[r]) send(g->sock[r], &ask, sizeof ask, MSG_NOSIGNAL | MSG_DONTWAIT);
+    for (int r = 0; r < g->world; r++) {
+        ear[r] = (struct ear){.fd = r && r != speaker ? g->sock[r] : -1};
+        others += ear[r].fd >= 0 && r != rank;
+        if (ear[r].fd >= 0) send(ear[r].fd, &ask, sizeof ask, MSG_NOSIGNAL | MSG_DONTWAIT);
     }
     for (int64_t now; others && (now = clime_now_us()) < until;) {
         struct pollfd p[CLIME_GROUP_MAX];
-        for (int r = 0; r < g->world; r++) p[r] = (struct pollfd){.fd = silent[r] ? g->sock[r] : -1, .events = POLLIN};
+        for (int r = 0; r < g->world; r++) p[r] = (struct pollfd){.fd = ear[r].fd, .events = POLLIN};
         if (poll(p, (nfds_t)g->world, (int)((until - now) / 1000) + 1) <= 0) continue;
         for (int r = 1; r < g->world; r++) {
-            if (!p[r].revents) continue;
-            silent[r] = false;
+            if (!p[r].revents || !has_answered(&ear[r], ask.n)) continue;
+            ear[r].fd = -1;
             others -= r != rank;
         }
     }
-    for (int r = 1; r < g->world && !silent[rank]; r++)
-        if (silent[r]) return r;
+    for (int r = 1; r < g->world && ear[rank].fd < 0; r++)
+        if (ear[r].fd >= 0) return r;
     return rank;
 }
 
@@ -161,7 +185,12 @@ static enum clime_err answer(struct clime_group *g, struct clime_error *e) {
     const int64_t until = clime_now_us() + LAST_WORDS_US;
     struct frame f, here = {.kind = FRAME_HERE};
     enum clime_err rc = clime_group_move(g, 0, g->sock[0], &f, sizeof f, false, "a question", until, e);
+    here.n = f.n;
     return rc ? rc : clime_group_move(g, 0, g->sock[0], &here, sizeof here, true, "an answer", until, e);
+}
+
+void clime_group_answer(struct clime_group *g) {
+    if (g->rank && !g->is_lost && next_frame(g, 0).kind == FRAME_ASK) answer(g, NULL);
 }
 
 /* What the socket to `rank`, of which poll has said something, means. */

@@ -237,6 +237,41 @@ static void test_frozen_rank_is_named_at_the_limit(void **state) {
     clime_buf_free(&b);
 }
 
+/* Rank 2 says something that nobody receives and freezes; rank 1 looks at its group until that is lost. */
+static int freezes_with_a_word(const struct clime_place *p, void *arg) {
+    struct clime_group *g = meet(p, RANKS_LONG_US);
+    struct clime_error e = {0};
+    (void)arg;
+    if (!g) return 1;
+    if (p->rank == 2) {
+        if (clime_group_send(g, 0, "a word", 6, &e)) return 2;
+        raise(SIGSTOP);
+    }
+    while (!clime_group_check(g, &e)) clime_sleep_us(5000);
+    return strstr(e.msg, "rank 2 of 3") ? 0 : 3;
+}
+
+/* What a rank said before it was asked is no answer. */
+static void test_a_word_of_before_is_no_answer(void **state) {
+    struct ranks r;
+    struct clime_error e;
+    struct clime_buf b;
+    enum clime_err code;
+    (void)state;
+    clime_buf_init(&b, 16);
+    ranks_fork(&r, 3, freezes_with_a_word, NULL);
+    struct clime_group *g = meet(&r.place, 300000);
+    assert_true(clime_group_said(g, 2, 20000));
+    assert_int_equal(clime_group_receive(g, 1, "the end of a step", 300000, &b, &e), CLIME_ERR_TIMEOUT);
+    assert_int_equal(clime_group_lost(g, &code), 2);
+    clime_group_fail(g, &e);
+    assert_int_equal(ranks_end(&r, 1), 0);
+    kill(r.pid[2], SIGKILL);
+    assert_int_equal(ranks_end(&r, 2), 128 + SIGKILL);
+    clime_group_close(g);
+    clime_buf_free(&b);
+}
+
 /* ---- meeting ---- */
 
 static int joins(const struct clime_place *p, void *arg) {
@@ -371,6 +406,7 @@ int main(int argc, char **argv) {
                                        cmocka_unit_test(test_who_is_lost_is_named_by_all),
                                        cmocka_unit_test(test_the_reason_is_of_who_had_it),
                                        cmocka_unit_test(test_frozen_rank_is_named_at_the_limit),
+                                       cmocka_unit_test(test_a_word_of_before_is_no_answer),
                                        cmocka_unit_test(test_who_does_not_fit_in_is_named),
                                        cmocka_unit_test(test_strangers_do_not_hold_it_up),
                                        cmocka_unit_test(test_started_ranks),

@@ -248,10 +248,46 @@ static void test_who_is_frozen_is_named(void **state) {
     }
 }
 
+/* Rank 4 is frozen, rank 1 waits for it and rank 0 for rank 1, while 2 and 3 move bytes without a pause. */
+static int move_meanwhile(const struct clime_place *p, void *arg) {
+    enum { BYTES = 4 << 20 };
+    struct rank r;
+    struct clime_error e = {0};
+    enum clime_err code, rc = CLIME_OK;
+    uint8_t *buf = xcalloc(2, BYTES);
+    const int other = p->rank == 0 ? 1 : p->rank == 1 ? 4 : 5 - p->rank;
+    const bool busy = p->rank == 2 || p->rank == 3;
+    const struct clime_move send = {other, buf, BYTES}, receive = {other, buf + BYTES, BYTES};
+    (void)arg;
+    if (!open_rank(p, RANKS_LONG_US, &r)) return 1;
+    if (p->rank == 0) clime_group_set_limit(r.group, 300000);
+    if (p->rank == 4) raise(SIGSTOP);
+    while (!rc) rc = clime_links_exchange(r.links, "rows", &send, busy, &receive, 1, &e);
+    if (p->rank == 0) clime_group_fail(r.group, &e);
+    const bool named = p->rank || clime_group_lost(r.group, &code) == 4;
+    if (!named) fprintf(stderr, "%s\n", e.msg);
+    close_rank(&r);
+    free(buf);
+    return named ? 0 : 2;
+}
+
+/* Who is busy answers, too. */
+static void test_who_moves_bytes_is_there(void **state) {
+    struct ranks r;
+    (void)state;
+    ranks_fork(&r, 5, move_meanwhile, NULL);
+    assert_int_equal(move_meanwhile(&r.place, NULL), 0);
+    for (int i = 1; i < 4; i++) assert_int_equal(ranks_end(&r, i), 0);
+    kill(r.pid[4], SIGKILL);
+    assert_int_equal(ranks_end(&r, 4), 128 + SIGKILL);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_byte_arrives), cmocka_unit_test(test_columns_become_rows),
-        cmocka_unit_test(test_moves_of_one_pair_keep_their_order),
-        cmocka_unit_test(test_lost_and_frozen_ranks_end_the_wait), cmocka_unit_test(test_who_is_frozen_is_named)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_byte_arrives),
+                                       cmocka_unit_test(test_columns_become_rows),
+                                       cmocka_unit_test(test_moves_of_one_pair_keep_their_order),
+                                       cmocka_unit_test(test_lost_and_frozen_ranks_end_the_wait),
+                                       cmocka_unit_test(test_who_is_frozen_is_named),
+                                       cmocka_unit_test(test_who_moves_bytes_is_there)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
