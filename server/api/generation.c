@@ -96,7 +96,7 @@ static enum clime_err encode_prompt(struct clime_server *s, struct clime_tok_scr
     bool too_long = err == CLIME_ERR_LIMIT || (!err && p->ids.len >= (size_t)s->max_len);
     if (too_long && p->chat && p->chat->drop_oldest)
         err = clime_chat_newest(&s->chat, s->tokenizer, scratch, p->chat, p->add_special ? CLIME_ENCODE_SPECIAL : 0,
-                                room_of_newest(s, p), &p->ids, e);
+                                room_of_newest(s, p), (size_t)s->max_len - 1, &p->ids, e);
     if (err != CLIME_ERR_LIMIT) return err;
     struct clime_error why = *e;
     return clime_fail(e, CLIME_ERR_TOO_LONG, TOO_LONG "%s", s->max_len, why.msg);

@@ -50,25 +50,9 @@ static bool read_reasoning(struct clime_json *j, void *object) {
     return !j->failed;
 }
 
-/* Reasoning comes in clear, so there is nothing to encrypt; sources and images of tools do not occur. */
 static bool read_include(struct clime_json *j, void *object) {
-    static const char *const inert[] = {"reasoning.encrypted_content",          "web_search_call.results",
-                                        "web_search_call.action.sources",       "file_search_call.results",
-                                        "message.input_image.image_url",        "code_interpreter_call.outputs",
-                                        "computer_call_output.output.image_url"};
     struct clime_responses_request *q = object;
-    struct clime_str what;
-    if (clime_json_peek(j) == CLIME_JSON_NULL) return clime_json_null(j);
-    for (clime_json_array(j); clime_json_item(j);) {
-        if (!clime_json_string(j, &what)) return false;
-        bool known = clime_str_is(what, "message.output_text.logprobs");
-        q->r.logprobs |= known;
-        for (size_t i = 0; i < CLIME_COUNT(inert); i++) known |= clime_str_is(what, inert[i]);
-        if (!known)
-            return clime_json_bad(j, "\"" CLIME_STR_FMT "\" is not supported; message.output_text.logprobs is",
-                                  CLIME_STR_ARG(what));
-    }
-    return !j->failed;
+    return clime_responses_read_include(j, &q->r.logprobs);
 }
 
 /* Who asks for alternatives asks for the numbers. */

@@ -74,7 +74,7 @@ static enum clime_err encode(const struct cut *c, int gone, struct clime_ids *id
 
 enum clime_err clime_chat_newest(const struct clime_chat_template *t, const struct clime_tokenizer *tok,
                                  struct clime_tok_scratch *scratch, const struct clime_chat_prompt *p, unsigned flags,
-                                 size_t most, struct clime_ids *ids, struct clime_error *e) {
+                                 size_t most, size_t limit, struct clime_ids *ids, struct clime_error *e) {
     struct cut c = {.t = t, .tok = tok, .scratch = scratch, .p = p, .flags = flags, .most = most};
     struct clime_error ignored = {0};
     struct clime_ids tried = {0};
@@ -85,6 +85,10 @@ enum clime_err clime_chat_newest(const struct clime_chat_template *t, const stru
     int lo = 0, hi = c.n - 1;
     if (!err) err = encode(&c, hi, ids, e);
     if (err == CLIME_ERR_INPUT && c.last_user > 0 && c.last_user < hi) err = encode(&c, hi = c.last_user, ids, e);
+    if (err == CLIME_ERR_LIMIT && most < limit) { /* a shorter reply is better than none */
+        c.most = limit;
+        err = encode(&c, lo = hi, ids, e);
+    }
     if (err == CLIME_ERR_INPUT) {
         ignored = *e;
         err = clime_fail(e, CLIME_ERR_LIMIT, "and the chat template takes no shorter one: %s", ignored.msg);

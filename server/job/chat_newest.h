@@ -10,10 +10,10 @@
 
 #include "server/job/chat_prompt.h"
 
-/* The prompt of such a part, of at most `most` tokens, into *ids, which is empty before. CLIME_ERR_LIMIT: not even the
- * last round fits, or the template takes none that begins so late. */
+/* The prompt of such a part, of at most `most` tokens, or of the last round alone with up to `limit`, into *ids, which
+ * is empty before. CLIME_ERR_LIMIT: not even that fits, or the template takes none that begins so late. */
 enum clime_err clime_chat_newest(const struct clime_chat_template *t, const struct clime_tokenizer *tok,
                                  struct clime_tok_scratch *scratch, const struct clime_chat_prompt *p, unsigned flags,
-                                 size_t most, struct clime_ids *ids, struct clime_error *e);
+                                 size_t most, size_t limit, struct clime_ids *ids, struct clime_error *e);
 
 #endif

@@ -138,6 +138,8 @@ def test_a_request_as_tokens(s):
     assert first["request_id"] and first["sampling_params"] == {"seed": 1, "max_tokens": 5} and first["model"] == s.get("/v1/models").json()["data"][0]["id"]
     tools = {"tools": [{"type": "function", "function": {"name": "f"}}]}
     assert "tool_choice" in s.json("/v1/chat/completions/render", chat | tools | {"tool_choice": "required"}, 400)["message"]
+    assert "parallel_tool_calls" in s.json("/v1/chat/completions/render", chat | tools | {"parallel_tool_calls": False}, 400)["message"]
+    assert s.json("/v1/chat/completions/render", chat | {"parallel_tool_calls": False})["token_ids"]  # of no tools it says nothing
     assert s.json("/v1/chat/completions/render", chat | {"model": "nobody"}, 404)["message"]
     for prompt, word in ([], "empty"), ([10**6], "vocabulary"), ([[1], [1] * 5000], "prompt 1: "), ("Once " * 5000, "maximum context length"):
         assert word in s.json("/v1/completions/render", {"prompt": prompt}, 400)["message"]

@@ -287,6 +287,10 @@ def test_truncation(client, s):
     short = flat(rounds[fits:])
     assert client.responses.create(**asked, input=short, truncation="auto").usage.input_tokens == count(short)
     assert count(flat(rounds), truncation="auto", extra_body={"max_output_tokens": 100}) == got.usage.input_tokens
+    long = next(last for n in range(1000, 0, -1) if count(last := [{"role": "user", "content": "w" * n}]) <= 1024 - 20)
+    assert count(long) > 1024 - 100  # the last round leaves less than was asked for: the reply gets that
+    got = client.responses.create(**asked, input=[*flat(rounds), *long], truncation="auto")
+    assert got.usage.input_tokens == count(long) and 0 < got.usage.output_tokens <= 1024 - count(long)
     with pytest.raises(openai.BadRequestError, match="maximum context length") as e:
         client.responses.create(**asked, input=[*flat(rounds), {"role": "user", "content": "z" * 5000}], truncation="auto")
     assert e.value.code == "context_length_exceeded"

@@ -102,7 +102,7 @@ def test_every_form_goes_on_from_the_same_tokens(d):
         for more in ({"tool_choice": "required"}, {"response_format": {"type": "json_object"}}, {"n": 2}, {"logprobs": True, "top_logprobs": 2}):
             with pytest.raises(openai.BadRequestError):
                 ai.chat.completions.create(model="policy", messages=m, **more)
-        for more in ({"truncation": "auto"}, {"top_logprobs": 1}):
+        for more in ({"truncation": "auto"}, {"top_logprobs": 1}, {"include": ["message.output_text.logprob"]}):
             with pytest.raises(openai.BadRequestError, match=next(iter(more))):
                 ai.responses.create(model="policy", input="x", **more)
         tools = [{"type": "function", "function": {"name": "f"}}, {"type": "custom", "custom": {"name": "g"}}]

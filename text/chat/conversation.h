@@ -11,6 +11,9 @@
 /* Responses: input is raw JSON (a text or a list of items), instructions a text (empty = none). */
 enum clime_err clime_responses_conversation(struct clime_str input, struct clime_str instructions,
                                             struct clime_arena *a, struct clime_str *messages, struct clime_error *e);
+/* Responses: "include", what a response is to hold beside its text, at j; *logprobs is set where it names them. Fails j
+ * for what is not known. */
+bool clime_responses_read_include(struct clime_json *j, bool *logprobs);
 /* Messages: both raw JSON; system may be empty. *begun: the last message is the assistant's, and the reply goes on with
  * it. */
 enum clime_err clime_messages_conversation(struct clime_str system, struct clime_str list, struct clime_arena *a,

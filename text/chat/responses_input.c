@@ -158,3 +158,23 @@ enum clime_err clime_responses_functions(struct clime_str raw, struct clime_aren
                                          struct clime_error *e) {
     return clime_functions_read(raw, read_tool, a, tools, e);
 }
+
+/* Reasoning comes in clear, so there is nothing to encrypt; sources and images of tools do not occur. */
+bool clime_responses_read_include(struct clime_json *j, bool *logprobs) {
+    static const char *const inert[] = {"reasoning.encrypted_content",          "web_search_call.results",
+                                        "web_search_call.action.sources",       "file_search_call.results",
+                                        "message.input_image.image_url",        "code_interpreter_call.outputs",
+                                        "computer_call_output.output.image_url"};
+    struct clime_str what;
+    if (clime_json_peek(j) == CLIME_JSON_NULL) return clime_json_null(j);
+    for (clime_json_array(j); clime_json_item(j);) {
+        if (!clime_json_string(j, &what)) return false;
+        bool known = clime_str_is(what, "message.output_text.logprobs");
+        *logprobs |= known;
+        for (size_t i = 0; i < CLIME_COUNT(inert); i++) known |= clime_str_is(what, inert[i]);
+        if (!known)
+            return clime_json_bad(j, "\"" CLIME_STR_FMT "\" is not supported; message.output_text.logprobs is",
+                                  CLIME_STR_ARG(what));
+    }
+    return !j->failed;
+}

@@ -136,17 +136,6 @@ static void read_top(struct clime_json *j) {
         clime_json_bad(j, "top_logprobs: a session keeps those of the sampled tokens alone");
 }
 
-/* OpenAI's list of what a response holds beside its text. */
-static void read_include(struct clime_env_body *b, struct clime_json *j) {
-    struct clime_str what;
-    if (clime_json_peek(j) == CLIME_JSON_NULL) {
-        clime_json_null(j);
-        return;
-    }
-    for (clime_json_array(j); clime_json_item(j);)
-        if (clime_json_string(j, &what) && clime_str_is(what, "message.output_text.logprobs")) b->logprobs = true;
-}
-
 /* What is trained on is what the policy saw, so nothing is dropped of it unseen. */
 static void read_truncation(struct clime_json *j) {
     struct clime_str what = {"disabled", 8};
@@ -267,7 +256,7 @@ static bool read_responses(struct clime_env_body *b, struct clime_json *j, struc
         read_its_format(b, &again, "text.format");
         j->failed = j->failed || again.failed;
     } else if (clime_str_is(key, "include")) {
-        read_include(b, j);
+        if (!clime_responses_read_include(j, &b->logprobs)) clime_error_prefix(j->err, "include");
     } else if (clime_str_is(key, "top_logprobs")) {
         read_top(j);
     } else if (clime_str_is(key, "truncation")) {
