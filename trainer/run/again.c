@@ -50,6 +50,24 @@ static int ranks_on(uint64_t left_out) {
     return left ? n : 0;
 }
 
+/* A server's --ep-size is 1 or as wide as it is; every spelling that it takes, with the value behind it or in it. */
+static void narrow_experts(struct clime_opt_list *args, int each) {
+    static const char *const names[] = {"--ep-size", "--ep", "--expert-parallel-size"};
+    for (int i = 0; i < args->n; i++) {
+        const char *word = args->items[i], *equals = strchr(word, '=');
+        size_t name = equals ? (size_t)(equals - word) : strlen(word);
+        bool is_one = false;
+        for (size_t k = 0; k < CLIME_COUNT(names); k++)
+            is_one |= name == strlen(names[k]) && !strncmp(word, names[k], name);
+        int at = equals ? i : i + 1;
+        const char *value = equals ? equals + 1 : at < args->n ? args->items[at] : "1";
+        if (!is_one || !strcmp(value, "1")) continue;
+        char *now = equals ? xasprintf("%.*s=%d", (int)name, word, each) : xasprintf("%d", each);
+        free((void *)(uintptr_t)args->items[at]);
+        args->items[at] = now;
+    }
+}
+
 /* Of servers that compute on the ranks' devices: each has no more than there are, a number that divides its shares, and
  * together they have as large a part of them as before. */
 static void fewer_servers(struct clime_rl_options *o, int n) {
@@ -57,6 +75,7 @@ static void fewer_servers(struct clime_rl_options *o, int n) {
     if (o->gpus_per_engine > n) {
         const int64_t said = o->gpus_per_engine;
         for (o->gpus_per_engine = n; said % o->gpus_per_engine;) o->gpus_per_engine /= 2;
+        narrow_experts(&o->server_args, (int)o->gpus_per_engine);
     }
     o->num_servers = devices > o->gpus_per_engine ? devices / o->gpus_per_engine : 1;
     LOG_WARN("%d server%s, %d device%s each, on the devices that are left", (int)o->num_servers,

@@ -49,8 +49,33 @@ static void servers_move_with_the_ranks(void **state) {
     }
 }
 
+/* Experts lie whole on as many devices as a server has: what says so follows, in each of its spellings. */
+static void experts_of_servers_move_too(void **state) {
+    const char *const given[] = {"--ep-size", "4", "--expert-parallel-size=4", "--ep", "1", "--page-size", "4"};
+    const char *const then[] = {"--ep-size", "2", "--expert-parallel-size=2", "--ep", "1", "--page-size", "4"};
+    enum { N = CLIME_COUNT(given) };
+    const char *items[N];
+    char word[] = "rl", *words[] = {word};
+    (void)state;
+    for (int i = 0; i < N; i++) items[i] = xstrdup(given[i]);
+    struct clime_rl_options o = {.learner = {.n_ranks = 4, .elastic = 1},
+                                 .colocate = true,
+                                 .num_servers = 1,
+                                 .gpus_per_engine = 4,
+                                 .server_args = {items, N}};
+    assert_int_equal(setenv("CLIME_RANK_LOST", "7 0 1 2", 1), 0);
+    clime_again_keep(1, words);
+    clime_again_fewer_ranks(&o);
+    assert_int_equal(o.gpus_per_engine, 2);
+    for (int i = 0; i < N; i++) {
+        assert_string_equal(items[i], then[i]);
+        free((void *)(uintptr_t)items[i]);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(what_was_lost_is_said_to_this_process_alone),
-                                       cmocka_unit_test(servers_move_with_the_ranks)};
+                                       cmocka_unit_test(servers_move_with_the_ranks),
+                                       cmocka_unit_test(experts_of_servers_move_too)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
