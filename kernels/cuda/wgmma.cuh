@@ -253,6 +253,14 @@ template <int N> static __device__ __forceinline__ void wgmma_hold(float (&d)[N]
     "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, " \
     "%41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, " \
     "%61, %62, %63}"
+#define WGMMA_D128 \
+    "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, " \
+    "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, " \
+    "%41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, " \
+    "%61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, " \
+    "%81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, " \
+    "%101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, " \
+    "%118, %119, %120, %121, %122, %123, %124, %125, %126, %127}"
 #define WGMMA_OUT(d, n) "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])
 #define WGMMA_OUT4(d, n) WGMMA_OUT(d, n), WGMMA_OUT(d, n + 1), WGMMA_OUT(d, n + 2), WGMMA_OUT(d, n + 3)
 #define WGMMA_NEW(d, n) "=f"(d[n][0]), "=f"(d[n][1]), "=f"(d[n][2]), "=f"(d[n][3])
@@ -283,6 +291,16 @@ static __device__ __forceinline__ void wgmma_ss(float (&d)[16][4], uint64_t a, u
                  "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " WGMMA_D64
                  ", %64, %65, p, 1, 1, %67, %68;\n}\n"
                  : WGMMA_OUT4(d, 0), WGMMA_OUT4(d, 4), WGMMA_OUT4(d, 8), WGMMA_OUT4(d, 12)
+                 : "l"(a), "l"(b), "r"(add), "n"(TRANS_A), "n"(TRANS_B));
+}
+
+template <int TRANS_A, int TRANS_B>
+static __device__ __forceinline__ void wgmma_ss(float (&d)[32][4], uint64_t a, uint64_t b, int add) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 " WGMMA_D128
+                 ", %128, %129, p, 1, 1, %131, %132;\n}\n"
+                 : WGMMA_OUT4(d, 0), WGMMA_OUT4(d, 4), WGMMA_OUT4(d, 8), WGMMA_OUT4(d, 12), WGMMA_OUT4(d, 16),
+                   WGMMA_OUT4(d, 20), WGMMA_OUT4(d, 24), WGMMA_OUT4(d, 28)
                  : "l"(a), "l"(b), "r"(add), "n"(TRANS_A), "n"(TRANS_B));
 }
 

@@ -184,6 +184,11 @@ static void bench_serving(struct clime_model *m) {
            "TFLOP/s)\n",
            t * 1e3, 8192 / t, (matrices + pairs * m->cfg.L) / t * 1e-12,
            100 * (matrices + pairs * m->cfg.L) / t / gemm_rate, attn * 1e3, pairs / attn * 1e-12);
+    struct clime_ops timed = op_times_begin(ops);
+    m->ops = &timed;
+    one_step(m, &s, &w);
+    m->ops = ops;
+    op_times_print(t, copy_rate, gemm_rate);
     clime_work_close(m, &w);
     clime_kv_close(m, &kv);
 }

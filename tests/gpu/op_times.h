@@ -1,4 +1,4 @@
-/* A table that times each operation of a training step by itself: bytes and FLOPs over time, by operation and shape.
+/* A table that times each operation of a step by itself: bytes and FLOPs over time, by operation and shape.
  * Each call is waited for, so the sum is a little more than the step takes when its operations follow one another. */
 #ifndef CLIME_TESTS_GPU_OP_TIMES_H
 #define CLIME_TESTS_GPU_OP_TIMES_H
@@ -200,27 +200,61 @@ static void timed_combine_bwd(struct clime_dev *d, int T, int F, int k, const in
     op_end(d, "combine_bwd", 0, 8.0 * T * k * F);
 }
 
-/* One product of attention: half of a square a sequence, all query heads. */
-static double attn_flop(const struct clime_heads *h, const struct clime_attn *a) {
-    double flop = 0;
+/* heads_gemm, heads_dx and heads_dw read and write the same two activations and a head's [N, K]; dw is fp32, added to.
+ */
+static double heads_flop(int T, const struct clime_head_product *p) {
+    return 2.0 * T * p->H * p->N * p->K;
+}
+static double heads_bytes(int T, const struct clime_head_product *p, int weight_bytes) {
+    return (2.0 * T * (p->N + p->K) + (double)weight_bytes * p->N * p->K) * p->H;
+}
+static void timed_heads_gemm(struct clime_dev *d, int T, const struct clime_head_product *p, const void *x,
+                             const void *w, void *y) {
+    op_begin();
+    REAL->heads_gemm(d, T, p, x, w, y);
+    op_end(d, op_shape("heads x w", p->N, p->K), heads_flop(T, p), heads_bytes(T, p, 2));
+}
+static void timed_heads_dx(struct clime_dev *d, int T, const struct clime_head_product *p, const void *dy,
+                           const void *w, void *dx) {
+    op_begin();
+    REAL->heads_dx(d, T, p, dy, w, dx);
+    op_end(d, op_shape("heads dX", p->N, p->K), heads_flop(T, p), heads_bytes(T, p, 2));
+}
+static void timed_heads_dw(struct clime_dev *d, int T, const struct clime_head_product *p, const void *dy,
+                           const void *x, float *dw) {
+    op_begin();
+    REAL->heads_dw(d, T, p, dy, x, dw);
+    op_end(d, op_shape("heads dW", p->N, p->K), heads_flop(T, p), heads_bytes(T, p, 8));
+}
+static void timed_latent_rope(struct clime_dev *d, int T, const struct clime_heads *h, const struct clime_latent *l,
+                              const struct clime_rope *rope, float eps, const void *q, const void *kv, const void *norm,
+                              const int32_t *pos, const int32_t *slot, void *out, void *k) {
+    op_begin();
+    REAL->latent_rope(d, T, h, l, rope, eps, q, kv, norm, pos, slot, out, k);
+    op_end(d, "latent_rope", 0, 4.0 * T * (h->H * l->Dr + l->R + l->Dr));
+}
+
+/* Products with a row of Dh and with a row of Dv: of each row, its position's share of the keys, all query heads. */
+static double attn_flop(const struct clime_heads *h, const struct clime_attn *a, int by_key, int by_value) {
+    double pairs = 0, Dv = h->Dv ? h->Dv : h->Dh;
     for (int s = 0; s < a->n_seq; s++) {
         double n = a->h_q_start[s + 1] - a->h_q_start[s];
-        flop += 2 * n * n * h->H * h->Dh / 2;
+        pairs += n * ((a->pos0 ? a->h_pos0[s] : 0) + n / 2);
     }
-    return flop;
+    return 2 * pairs * h->H * (by_key * h->Dh + by_value * Dv);
 }
 static void timed_attn(struct clime_dev *d, const struct clime_heads *h, int T, const struct clime_attn *a,
                        const void *q, const void *k, const void *v, void *out, float *lse) {
     op_begin();
     REAL->attn(d, h, T, a, q, k, v, out, lse);
-    op_end(d, "attn", 2 * attn_flop(h, a), 4.0 * T * (h->H + h->HK) * h->Dh);
+    op_end(d, "attn", attn_flop(h, a, 1, 1), 4.0 * T * (h->H + h->HK) * h->Dh);
 }
 static void timed_attn_bwd(struct clime_dev *d, const struct clime_heads *h, int T, const struct clime_attn *a,
                            const void *q, const void *k, const void *v, const void *out, const float *lse,
                            const void *dout, void *dq, void *dk, void *dv) {
     op_begin();
     REAL->attn_bwd(d, h, T, a, q, k, v, out, lse, dout, dq, dk, dv);
-    op_end(d, "attn_bwd", 7 * attn_flop(h, a), 8.0 * T * (h->H + h->HK) * h->Dh);
+    op_end(d, "attn_bwd", attn_flop(h, a, 4, 3), 8.0 * T * (h->H + h->HK) * h->Dh);
 }
 static void timed_head_stats(struct clime_dev *d, int R, int V, const float *logits, const float *inv_temp,
                              const int32_t *targets, float *lse, float *logp, float *entropy) {
@@ -265,6 +299,12 @@ static struct clime_ops op_times_begin(const struct clime_ops *real) {
     t.grouped_dw = timed_grouped_dw;
     t.combine = timed_combine;
     t.combine_bwd = timed_combine_bwd;
+    if (real->heads_gemm) {
+        t.heads_gemm = timed_heads_gemm;
+        t.heads_dx = timed_heads_dx;
+        t.heads_dw = timed_heads_dw;
+        t.latent_rope = timed_latent_rope;
+    }
     t.attn = timed_attn;
     t.attn_bwd = timed_attn_bwd;
     t.head_stats = timed_head_stats;

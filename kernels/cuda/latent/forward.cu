@@ -21,6 +21,9 @@ struct fwd_shared {
     uint64_t q_full, q_empty, k_full[2][PANELS], k_empty[2], p_full[2];
 };
 
+/* Registers of those that multiply; those that bring have the 24 that are left of 504. */
+enum { FORWARD_REGISTERS = 240 };
+
 typedef ring_at<2> place;
 
 struct fwd_item {
@@ -30,13 +33,16 @@ struct fwd_item {
     int split;                  /* side by side: which; -1: it is the only one */
 };
 
-/* The index-th item of the cluster's C blocks of threads; false: there are no more. One warp; every lane gets it. */
+/* The item of the cluster's C blocks of threads in a turn; false: there are no more. Tiles are dealt from each
+ * sequence's last on, which see most keys, and every other turn in the other direction, so that all clusters end at
+ * about the same time. One warp; every lane gets it. */
 template <int C>
-static __device__ __forceinline__ bool find_item(const attn_args &a, int n_splits, int index, fwd_item *item) {
-    int lane = threadIdx.x & 31, before = 0;
+static __device__ __forceinline__ bool find_item(const attn_args &a, int n_splits, int turn, fwd_item *item) {
+    int lane = threadIdx.x & 31, before = 0, n_clusters = gridDim.x / C, cluster = blockIdx.x / C;
+    int index = turn * n_clusters + (turn % 2 ? n_clusters - 1 - cluster : cluster);
     for (int base = 0; base < a.n_seq; base += 32) {
-        int s = base + lane, n = 0, splits = 1;
-        if (s < a.n_seq) {
+        int s = a.n_seq - 1 - base - lane, n = 0, splits = 1;
+        if (s >= 0) {
             attn_span rows = attn_rows_of(a, s, 0);
             if (n_splits) splits = (rows.pos0 + rows.n / rows.group + LATENT_SPLIT - 1) / LATENT_SPLIT;
             n = (rows.n + C * LATENT_ROWS - 1) / (C * LATENT_ROWS) * splits;
@@ -49,9 +55,9 @@ static __device__ __forceinline__ bool find_item(const attn_args &a, int n_split
         }
         unsigned over = __ballot_sync(0xffffffffu, before + upto > index);
         if (over) {
-            int found = __ffs(over) - 1, at = index - before - __shfl_sync(0xffffffffu, upto - n, found);
+            int found = __ffs(over) - 1, at = before + __shfl_sync(0xffffffffu, upto, found) - 1 - index;
             splits = __shfl_sync(0xffffffffu, splits, found);
-            item->seq = base + found;
+            item->seq = a.n_seq - 1 - base - found;
             item->rows = attn_rows_of(a, item->seq, 0);
             item->split = splits > 1 ? at % splits : -1;
             item->begin = at % splits * LATENT_SPLIT_BLOCKS;
@@ -79,7 +85,7 @@ static __device__ void fetch(const attn_args &a, const CUtensorMap &q_map, const
     place at = {0, 1}; /* parity: of the phase that empties a stage */
     int q_parity = 1, rank = C > 1 ? cluster_rank() : 0;
     fwd_item t;
-    for (int index = blockIdx.x / C; find_item<C>(a, n_splits, index, &t); index += gridDim.x / C) {
+    for (int turn = 0; find_item<C>(a, n_splits, turn, &t); turn++) {
         if (t.begin < t.end) {
             barrier_wait(&s.q_empty, q_parity);
             q_parity ^= 1;
@@ -136,6 +142,8 @@ static __device__ __forceinline__ void issue_scores(float (&z)[8][4], fwd_shared
     for (int kk = 1; kk < LATENT_WIDTH / 16; kk++) {
         if (kk % 4 == 0) {
             wait_panels(s, at, kk / 4, 1);
+            /* else the compiler makes all steps' operands at once, for which there are no registers */
+            asm volatile("" : "+l"(q), "+l"(k));
             wgmma_fence();
         }
         wgmma_ss<0, 0>(z, wgmma_columns(q, kk, PANEL), wgmma_columns(k, kk, PANEL), 1);
@@ -160,95 +168,110 @@ static __device__ __forceinline__ void weigh(float (&z)[8][4], const attn_args &
     barrier_arrive(&s.p_full[at.stage]);
 }
 
-static __device__ __forceinline__ void multiply_by(float (&o)[2][16][4], float low, float high) {
+static __device__ __forceinline__ void multiply_by(float (&o)[32][4], float low, float high) {
 #pragma unroll
     for (int n = 0; n < 32; n++)
 #pragma unroll
-        for (int e = 0; e < 4; e++) o[n / 16][n % 16][e] *= e < 2 ? low : high;
+        for (int e = 0; e < 4; e++) o[n][e] *= e < 2 ? low : high;
 }
 
 /* The block's weights are there: o = o * factor + P V, of the warpgroup's 256 columns. first: of its split. */
-static __device__ __forceinline__ void issue_values(float (&o)[2][16][4], fwd_shared &s, const place &at, int group,
+static __device__ __forceinline__ void issue_values(float (&o)[32][4], fwd_shared &s, const place &at, int group,
                                                     bool first) {
     int row = threadIdx.x / 32 % 4 * 16 + (threadIdx.x & 31) / 4;
     wait_panels(s, at, group * 4, 4);
-    if (!first && uniform(s.shrinks[at.stage][row / 16]))
+    if (!first && uniform(s.shrinks[at.stage][row / 16])) { /* seldom; the block before may still be on its way */
+        wgmma_wait<0>();
+        wgmma_hold(o);
         multiply_by(o, s.factor[at.stage][row], s.factor[at.stage][row + 8]);
-    wgmma_hold(o[0]);
-    wgmma_hold(o[1]);
+    }
+    wgmma_hold(o);
     uint64_t p = wgmma_tile(s.k[at.stage][VALUE_PANELS], PANEL), v = wgmma_tile(s.k[at.stage][group * 4], PANEL);
     wgmma_fence();
 #pragma unroll
     for (int kk = 0; kk < CLIME_PAGE / 16; kk++)
-#pragma unroll
-        for (int part = 0; part < 2; part++)
-            wgmma_ss<0, 1>(o[part], wgmma_columns(p, kk, PANEL), wgmma_rows(v + (part * 2 * PANEL >> 4), kk),
-                           kk > 0 ? 1 : !first);
+        wgmma_ss<0, 1>(o, wgmma_columns(p, kk, PANEL), wgmma_rows(v, kk), kk > 0 ? 1 : !first);
     wgmma_commit();
 }
 
 /* The rows' output to memory, o times scale. */
 static __device__ __forceinline__ void store_rows(const attn_args &a, const fwd_item &t, const float (&scale)[2],
-                                                  const float (&o)[2][16][4], int row, int column) {
+                                                  const float (&o)[32][4], int row, int column) {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         if (t.first + row + h * 8 >= t.rows.n) continue;
         bf16 *to = a.out + ((size_t)t.rows.row0 * a.H + t.first + row + h * 8) * LATENT_VALUE + column;
 #pragma unroll
         for (int n = 0; n < 32; n++)
-            *(uint32_t *)(to + n * 8) = pack2(attn_value(o[n / 16][n % 16][h * 2], scale[h]),
-                                              attn_value(o[n / 16][n % 16][h * 2 + 1], scale[h]));
+            *(uint32_t *)(to + n * 8) = pack2(attn_value(o[n][h * 2], scale[h]), attn_value(o[n][h * 2 + 1], scale[h]));
     }
 }
 
-/* A split has ended: it joins those before it, or goes to memory as it is. Both warpgroups join alike. */
-static __device__ __forceinline__ void end_split(const attn_args &a, const latent_splits &splits, const fwd_item &t,
-                                                 const fwd_state &state, fwd_state &all, float (&o)[2][16][4],
-                                                 int group, bool fresh, bool last) {
-    int lane = threadIdx.x & 31, row = threadIdx.x / 32 % 4 * 16 + lane / 4, column = group * 256 + lane % 4 * 2;
-    size_t at_row = (size_t)t.rows.row0 * a.H + t.first + row;
-    float keep[2], add[2], scale[2];
+/* o = o * add + the sums in memory * keep. Eight vectors are asked for at a time: one after another, each would wait
+ * for the L2. */
+static __device__ __forceinline__ void add_sums(float (&o)[32][4], const float4 *sums, const float (&keep)[2],
+                                                const float (&add)[2]) {
+    enum { N = 8 };
+#pragma unroll
+    for (int first = 0; first < 32; first += N) {
+        float4 old[N];
+#pragma unroll
+        for (int i = 0; i < N; i++) old[i] = __ldcg(&sums[(first + i) * CONSUMERS]);
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            float(&v)[4] = o[first + i];
+            v[0] = __fmaf_rn(v[0], add[0], old[i].x * keep[0]);
+            v[1] = __fmaf_rn(v[1], add[0], old[i].y * keep[0]);
+            v[2] = __fmaf_rn(v[2], add[1], old[i].z * keep[1]);
+            v[3] = __fmaf_rn(v[3], add[1], old[i].w * keep[1]);
+        }
+    }
+}
+
+/* A split's references and sums join those of the splits before it; what the rows' sums of values are multiplied by. */
+static __device__ __forceinline__ void join_state(fwd_state &all, const fwd_state &state, float (&keep)[2],
+                                                  float (&add)[2]) {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        float sum = attn_quad_sum(state.l[h]);
-        bool mine = t.first + row + h * 8 < t.rows.n && lane % 4 == 0 && group == 0;
-        if (t.split >= 0) {
-            if (mine) splits.ml[(at_row + h * 8) * splits.n_splits + t.split] = make_float2(state.m[h], sum);
-            continue;
-        }
-        attn_weights w = attn_merge(all.m[h], all.l[h], state.m[h], sum);
+        attn_weights w = attn_merge(all.m[h], all.l[h], state.m[h], attn_quad_sum(state.l[h]));
         all.m[h] = w.m;
         all.l[h] = w.l;
         keep[h] = w.keep;
         add[h] = w.add;
-        scale[h] = 1.0f / w.l;
-        if (a.lse && last && mine) a.lse[at_row + h * 8] = attn_lse(w.m, w.l);
     }
-    if (t.split >= 0) {
+}
+
+/* An item's last split has ended: it joins those before it and the rows are done, or it goes to memory as it is. Both
+ * warpgroups do alike. */
+template <int C, int GROUP>
+static __device__ __forceinline__ void end_item(const attn_args &a, const latent_splits &splits, const fwd_item &t,
+                                                const fwd_state &state, fwd_state &all, float (&o)[32][4],
+                                                const float4 *sums, bool fresh) {
+    int lane = threadIdx.x & 31, row = threadIdx.x / 32 % 4 * 16 + lane / 4, column = GROUP * 256 + lane % 4 * 2;
+    size_t at_row = (size_t)t.rows.row0 * a.H + t.first + row;
+    bool mine[2];
+#pragma unroll
+    for (int h = 0; h < 2; h++) mine[h] = GROUP == 0 && lane % 4 == 0 && t.first + row + h * 8 < t.rows.n;
+    if (C == 1 && t.split >= 0) {
 #pragma unroll
         for (int h = 0; h < 2; h++) {
+            float sum = attn_quad_sum(state.l[h]);
+            if (mine[h]) splits.ml[(at_row + h * 8) * splits.n_splits + t.split] = make_float2(state.m[h], sum);
             if (t.first + row + h * 8 >= t.rows.n) continue;
             float *to = splits.o + ((at_row + h * 8) * splits.n_splits + t.split) * LATENT_VALUE + column;
 #pragma unroll
-            for (int n = 0; n < 32; n++)
-                *(float2 *)(to + n * 8) = make_float2(o[n / 16][n % 16][h * 2], o[n / 16][n % 16][h * 2 + 1]);
+            for (int n = 0; n < 32; n++) *(float2 *)(to + n * 8) = make_float2(o[n][h * 2], o[n][h * 2 + 1]);
         }
         return;
     }
-    if (!fresh || !last) {
-        float4 *mine = splits.state + (size_t)blockIdx.x * 32 * CONSUMERS + consumer();
+    float keep[2], add[2];
+    join_state(all, state, keep, add);
+    if (C > 1 && !fresh) add_sums(o, sums, keep, add);
+    const float scale[2] = {1.0f / all.l[0], 1.0f / all.l[1]};
 #pragma unroll
-        for (int n = 0; n < 32; n++) {
-            float4 old = fresh ? make_float4(0, 0, 0, 0) : mine[n * CONSUMERS];
-            float(&v)[4] = o[n / 16][n % 16];
-            v[0] = __fmaf_rn(v[0], add[0], old.x * keep[0]);
-            v[1] = __fmaf_rn(v[1], add[0], old.y * keep[0]);
-            v[2] = __fmaf_rn(v[2], add[1], old.z * keep[1]);
-            v[3] = __fmaf_rn(v[3], add[1], old.w * keep[1]);
-            if (!last) mine[n * CONSUMERS] = make_float4(v[0], v[1], v[2], v[3]);
-        }
-    }
-    if (last) store_rows(a, t, scale, o, row, column);
+    for (int h = 0; h < 2; h++)
+        if (a.lse && mine[h]) a.lse[at_row + h * 8] = attn_lse(all.m[h], all.l[h]);
+    store_rows(a, t, scale, o, row, column);
 }
 
 /* An item's n blocks from `at` on. */
@@ -262,7 +285,7 @@ static __device__ __forceinline__ void take_item(const attn_args &a, const laten
     for (int h = 0; h < 2; h++) pos[h] = t.rows.pos0 + (t.first + warp * 16 + lane / 4 + h * 8) / t.rows.group;
     const fwd_state none = {{ATTN_LOWEST, ATTN_LOWEST}, {}};
     fwd_state all = none;
-    float z[8][4], o[2][16][4] = {};
+    float z[8][4], o[32][4] = {};
     auto starts = [](int j) { return j % LATENT_SPLIT_BLOCKS == 0; }; /* a split; all begin with one */
     auto state_of = [&](int group) {
         float4 v = s.state[group][threadIdx.x % 128];
@@ -282,51 +305,57 @@ static __device__ __forceinline__ void take_item(const attn_args &a, const laten
         barrier_wait(&s.p_full[of.stage], of.parity);
         issue_values(o, s, of, GROUP, starts(j));
     };
-    auto take_values = [&](const place &of) {
-        wgmma_wait<0>();
-        wgmma_hold(o[0]);
-        wgmma_hold(o[1]);
-        release_block<C>(&s.k_empty[of.stage]);
-    };
-    auto end = [&](int j) {
-        if (j + 1 < n && !starts(j + 1)) return;
-        fwd_state state = state_of(j % 2);
-        /* the first warpgroup may put another state there */
-        if (GROUP == 1 && j + 1 == n) release(&s.q_empty);
-        end_split(a, splits, t, state, all, o, GROUP, j < LATENT_SPLIT_BLOCKS, j + 1 == n);
+    float4 *sums = splits.state + (size_t)blockIdx.x * 32 * CONSUMERS + consumer();
+    /* Before block j: a split has ended and another begins. Never where splits are side by side, one an item. */
+    auto join = [&](int j) {
+        if (C == 1 || j == 0 || !starts(j)) return;
+        float keep[2], add[2];
+        join_state(all, state_of(1), keep, add);
+        if (j > LATENT_SPLIT_BLOCKS) add_sums(o, sums, keep, add);
+#pragma unroll
+        for (int i = 0; i < 32; i++) __stcg(&sums[i * CONSUMERS], make_float4(o[i][0], o[i][1], o[i][2], o[i][3]));
     };
     int j = 0;
     for (; j + 1 < n; j += 2) {
         place next = at;
         next.next();
-        if (GROUP == 0) {
+        if (GROUP == 0) { /* its scores are made while both join the split before */
             scores(j, at);
+            join(j);
             wgmma_wait<0>();
             weights(j, at);
             values(j, at);
         } else {
+            join(j);
             scores(j + 1, next);
             values(j, at);
             wgmma_wait<1>();
             weights(j + 1, next);
         }
-        take_values(at);
         values(j + 1, next);
-        take_values(next);
-        end(j + 1);
+        wgmma_wait<1>();
+        release_block<C>(&s.k_empty[at.stage]);
+        wgmma_wait<0>();
+        wgmma_hold(o);
+        release_block<C>(&s.k_empty[next.stage]);
         at.parity ^= 1;
     }
     if (j < n) {
+        join(j);
         if (GROUP == 0) {
             scores(j, at);
             wgmma_wait<0>();
             weights(j, at);
         }
         values(j, at);
-        take_values(at);
-        end(j);
+        wgmma_wait<0>();
+        wgmma_hold(o);
+        release_block<C>(&s.k_empty[at.stage]);
         at.next();
     }
+    fwd_state state = state_of((n - 1) % 2);
+    if (GROUP == 1) release(&s.q_empty); /* the first warpgroup may put another state there */
+    end_item<C, GROUP>(a, splits, t, state, all, o, sums, n <= LATENT_SPLIT_BLOCKS);
 }
 
 template <int C, int GROUP>
@@ -334,7 +363,7 @@ static __device__ __forceinline__ void multiply(const attn_args &a, const latent
     int q_parity = 0;
     place at = {0, 0};
     fwd_item t;
-    for (int index = blockIdx.x / C; uniform(find_item<C>(a, splits.n_splits, index, &t)); index += gridDim.x / C) {
+    for (int turn = 0; uniform(find_item<C>(a, splits.n_splits, turn, &t)); turn++) {
         int n = uniform(t.end - t.begin), n_all = uniform(t.end_all - t.begin);
         if (n > 0) {
             barrier_wait(&s.q_full, q_parity);
@@ -374,10 +403,10 @@ __global__ void __launch_bounds__(THREADS, 1)
     wait_for_last();
     start_next();
     if (threadIdx.x < 128) {
-        registers_down<40>();
+        registers_down<504 - 2 * FORWARD_REGISTERS>();
         if (threadIdx.x < 32) fetch<C>(a, q_map, k_map, splits.n_splits, s);
     } else {
-        registers_up<REGISTERS>();
+        registers_up<FORWARD_REGISTERS>();
         if (consumer_group() == 0)
             multiply<C, 0>(a, splits, s);
         else
