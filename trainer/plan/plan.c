@@ -113,7 +113,7 @@ static double context_s(const struct clime_plan_wish *wish, const struct clime_m
     return among(wish, n, true, 2.0 * wish->rows * w->layers * passes);
 }
 
-/* As the rank has it that has most heads: key/value heads do not go apart, nor heads that read one row. */
+/* As the rank has it that has most heads: queries go with their key/value head; latent attention's are dealt out. */
 static struct clime_model_work most_heads(const struct clime_plan_wish *wish, const struct clime_model_work *w) {
     const int n = context_of(wish), heads = w->HK ? w->HK : w->H;
     struct clime_model_work out = *w;

@@ -131,31 +131,35 @@ static void biased_folder(const char *name, const char *to, int from_high, int n
     assert_true(changed > 0);
 }
 /* Experts 0, 1 and 2, or 5, 6 and 7, are chosen for all rows: every row of every pack travels to one of two ranks, or
- * to two of four, and the others have none; experts without a row are there too. */
+ * to two of four, and the others have none; experts without a row are there too. Of packs, and of packs' cuts. */
 static void same_weights_where_routers_choose_a_few(void **state) {
     char root[] = "/tmp/clime-experts-XXXXXX", dir[64];
     struct clime_error e;
     (void)state;
     assert_non_null(mkdtemp(root));
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 4; i++) {
+        const int cuts = i / 2 ? 4 : 1;
+        const bool last = i % 2;
         char alone[65], hex[65];
         snprintf(dir, sizeof dir, "%s/%d", root, i);
-        biased_folder("glm4_moe", dir, i ? 5 : 0, 3);
+        biased_folder("glm4_moe", dir, last ? 5 : 0, 3);
         struct clime_learner_options o = ranks_of("glm4_moe", "bf16", 1, 1);
         o.hf_checkpoint = dir;
+        o.context_parallel = cuts;
         train(&o, alone);
         for (int k = 0; k < 3; k++) {
             o = ranks_of("glm4_moe", "bf16", k ? 4 : 2, k == 1 ? 4 : 2);
             o.hf_checkpoint = dir;
+            o.context_parallel = cuts;
             struct clime_learner *l = open_learner(&o);
             steps(l, 0, STEPS);
             if (clime_learner_sha256(l, hex, &e)) fail_msg("%s", e.msg);
             assert_string_equal(hex, alone);
-            /* of the last pack of rank 0 in the last layer */
+            /* of the last pack of rank 0, or the first cut there, in the last layer */
             const struct clime_travel *t = l->train->travel;
-            const int32_t *start = t->starts + (size_t)(2 * o.expert_parallel) * 9;
-            assert_int_equal(start[8], start[i ? 8 : 3]);
-            assert_int_equal(start[i ? 5 : 0], 0);
+            const int32_t *start = t->starts + (size_t)(2 * t->cuts * t->n) * 9;
+            assert_int_equal(start[8], start[last ? 8 : 3]);
+            assert_int_equal(start[last ? 5 : 0], 0);
             assert_true(start[8] > 0);
             clime_learner_close(l);
         }
