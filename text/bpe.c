@@ -337,7 +337,7 @@ void clime_bpe_encode(const struct clime_bpe *b, struct clime_bpe_scratch *s, st
         slot->len = (uint8_t)piece.len;
         slot->n_ids = (uint8_t)symbols->len;
         memcpy(slot->key, piece.ptr, piece.len);
-        memcpy(slot->ids, symbols->data, symbols->len * sizeof *slot->ids);
+        if (symbols->len) memcpy(slot->ids, symbols->data, symbols->len * sizeof *slot->ids);
     }
     shrink(s);
 }

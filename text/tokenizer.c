@@ -94,6 +94,12 @@ static enum clime_err build_pieces(struct clime_tokenizer *t, struct clime_match
         return clime_fail(e, CLIME_ERR_LIMIT, "decoded tokens are longer than %zu bytes", t->pieces.cap);
     for (size_t i = 0; i < t->n_added; i++)
         if (t->added[i].special) t->flags[t->added[i].id] |= CLIME_TOKEN_SPECIAL;
+    const struct clime_ids *around[] = {&t->prefix, &t->suffix};
+    for (int k = 0; k < 2; k++)
+        for (size_t i = 0; i < around[k]->len; i++)
+            if (around[k]->data[i] >= t->n_vocab)
+                return clime_fail(e, CLIME_ERR_INPUT, "post_processor: token %d is none of the vocabulary's %d",
+                                  around[k]->data[i], t->n_vocab);
     return CLIME_OK;
 }
 

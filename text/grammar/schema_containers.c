@@ -198,6 +198,14 @@ static int property_pair(struct clime_schema *s, const struct clime_schema_set *
     return pair_of(s, clime_expr_seq(s->x, key, 3), clime_schema_compile(s, &value));
 }
 
+/* Whether this keyword, where it is there, has names. */
+static bool is_object(struct clime_schema *s, const struct cJSON *schema, const char *keyword) {
+    const struct cJSON *value = clime_tree_get(schema, keyword);
+    if (!value || clime_tree_kind(value) == CLIME_JSON_OBJECT) return true;
+    clime_schema_bad(s, "%s must be an object", keyword);
+    return false;
+}
+
 static void gather(struct clime_schema *s, const struct clime_schema_set *set, struct object *o) {
     for (int i = 0; i < set->n; i++) {
         const struct cJSON *m = set->at[i].schema, *props = clime_tree_get(m, "properties"),
@@ -205,6 +213,7 @@ static void gather(struct clime_schema *s, const struct clime_schema_set *set, s
                            *unseen = clime_tree_get(m, "unevaluatedProperties");
         int64_t low = clime_schema_count(s, m, "minProperties", 0),
                 high = clime_schema_count(s, m, "maxProperties", o->max);
+        if (!is_object(s, m, "properties") || !is_object(s, m, "patternProperties")) return;
         for (const struct cJSON *c = clime_tree_first(props); c; c = clime_tree_next(c))
             add_name(s, o, clime_tree_key(c));
         for (const struct cJSON *c = clime_tree_first(required); c; c = clime_tree_next(c))

@@ -216,9 +216,12 @@ static enum clime_err read_versions(const char *text, struct clime_sample *s, st
     for (clime_json_array(&j); clime_json_item(&j);) {
         int64_t version = 0, n = 0;
         clime_json_array(&j);
-        if (clime_json_item(&j)) clime_json_int(&j, INT64_MIN, INT64_MAX, &version);
-        if (clime_json_item(&j)) clime_json_int(&j, 0, s->n_response, &n);
-        clime_json_item(&j);
+        for (int k = 0; clime_json_item(&j); k++) {
+            if (k == 0)
+                clime_json_int(&j, INT64_MIN, INT64_MAX, &version);
+            else
+                clime_json_int(&j, 0, s->n_response, &n);
+        }
         s->versions = xrealloc(s->versions, (size_t)(s->n_versions + 1) * sizeof *s->versions);
         s->versions[s->n_versions++] = (struct clime_version_run){version, (int32_t)n};
     }

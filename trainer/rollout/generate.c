@@ -91,9 +91,15 @@ static void read_tokens(struct clime_json *j, struct reply *p) {
         int64_t id = -1;
         struct clime_str digits = {0};
         clime_json_array(j);
-        if (clime_json_item(j)) clime_json_number_text(j, &digits);
-        if (clime_json_item(j)) clime_json_int(j, 0, INT32_MAX, &id);
-        while (clime_json_item(j)) clime_json_skip(j, NULL);
+        for (int k = 0; clime_json_item(j); k++) {
+            if (k == 0)
+                clime_json_number_text(j, &digits);
+            else if (k == 1)
+                clime_json_int(j, 0, INT32_MAX, &id);
+            else
+                clime_json_skip(j, NULL);
+        }
+        if (id < 0) clime_json_bad(j, "a token without its log-probability and id");
         if (j->failed) return;
         if (p->n == p->size) {
             p->size = p->size ? 2 * p->size : 256;
@@ -138,9 +144,15 @@ static void read_versions(struct clime_json *j, struct reply *p) {
         struct clime_str label = {0};
         int64_t n = 0;
         clime_json_array(j);
-        if (clime_json_item(j)) clime_json_string(j, &label);
-        if (clime_json_item(j)) clime_json_int(j, 1, INT32_MAX, &n);
-        while (clime_json_item(j)) clime_json_skip(j, NULL);
+        for (int k = 0; clime_json_item(j); k++) {
+            if (k == 0)
+                clime_json_string(j, &label);
+            else if (k == 1)
+                clime_json_int(j, 1, INT32_MAX, &n);
+            else
+                clime_json_skip(j, NULL);
+        }
+        if (n == 0) clime_json_bad(j, "a version without its number of tokens");
         if (j->failed) return;
         p->runs = xrealloc(p->runs, (size_t)(p->n_runs + 1) * sizeof *p->runs);
         p->runs[p->n_runs++] = (struct clime_version_run){version_of(label), (int32_t)n};
@@ -152,8 +164,8 @@ static void read_kept(struct clime_json *j, struct reply *p) {
     for (clime_json_array(j); clime_json_item(j);) {
         int64_t first = 0;
         clime_json_array(j);
-        if (clime_json_item(j)) clime_json_int(j, 0, INT32_MAX, &first);
-        while (clime_json_item(j)) clime_json_skip(j, NULL);
+        for (int k = 0; clime_json_item(j); k++)
+            k == 0 ? clime_json_int(j, 0, INT32_MAX, &first) : clime_json_skip(j, NULL);
         if (p->first_kept < 0) p->first_kept = (int32_t)first;
     }
 }

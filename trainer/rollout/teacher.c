@@ -70,14 +70,16 @@ static void read_entries(struct clime_json *j, struct entries *p) {
         struct clime_str digits = {0};
         int64_t id = -1;
         clime_json_array(j);
-        if (clime_json_item(j)) {
-            if (clime_json_peek(j) == CLIME_JSON_NULL)
+        for (int k = 0; clime_json_item(j); k++) {
+            if (k == 1)
+                clime_json_int(j, 0, INT32_MAX, &id);
+            else if (k > 1)
+                clime_json_skip(j, NULL);
+            else if (clime_json_peek(j) == CLIME_JSON_NULL)
                 clime_json_null(j);
             else
                 clime_json_number_text(j, &digits);
         }
-        if (clime_json_item(j)) clime_json_int(j, 0, INT32_MAX, &id);
-        while (clime_json_item(j)) clime_json_skip(j, NULL);
         if (p->n == p->max) clime_json_bad(j, "more log-probabilities than tokens");
         if (j->failed) return;
         p->logp[p->n] = digits.len ? strtof(digits.ptr, NULL) : NAN;

@@ -297,6 +297,8 @@ static void test_schema_refused(void **state) {
     static const char *const cases[][2] = {
         {"{\"not\":{}}", "\"not\""},
         {"{\"type\":\"object\",\"dependentRequired\":{}}", "dependentRequired"},
+        {"{\"properties\":[{},{}]}", "properties must be an object"},
+        {"{\"patternProperties\":[{}]}", "patternProperties must be an object"},
         {"{\"type\":\"array\",\"uniqueItems\":true}", "uniqueItems"},
         {"{\"type\":\"array\",\"contains\":{}}", "contains"},
         {"{\"type\":\"number\",\"multipleOf\":3}", "multipleOf"},

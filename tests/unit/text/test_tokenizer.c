@@ -363,6 +363,10 @@ static void test_broken_files(void **state) {
         {"{\"model\":{\"vocab\":{}},\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":"
          "[{\"SpecialToken\":{\"id\":\"x\"}}]}}",
          "\"x\" has no ids"},
+        {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[]},\"post_processor\":{\"type\":\"TemplateProcessing\","
+         "\"single\":"
+         "[{\"SpecialToken\":{\"id\":\"x\"}}],\"special_tokens\":{\"x\":{\"ids\":[1]}}}}",
+         "token 1 is none of the vocabulary's 1"},
         {"{\"model\":{\"vocab\":{}},\"added_tokens\":[{\"content\":3}]}", "tokenizer.json"},
     };
     for (size_t i = 0; i < CLIME_COUNT(BROKEN); i++) {

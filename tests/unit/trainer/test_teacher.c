@@ -48,6 +48,8 @@ static void test_replies(void **state) {
         {META("[-1,1],[-1,1],[-1,1],[-1,1],[-1,1],[-1,1]"), "more log-probabilities than tokens"},
         {META("[-1e99,8],[-1.5,9]"), "no log-probability for token 0"},
         {META("[\"x\",8],[-1.5,9]"), "reply"},
+        {META("[-0.25,8],[-1.5]"), "token 1 of the response is 9, the teacher says -1"},
+        {META("[],[-0.25,8],[],4,[-2,5]],[-2,5"), "reply"},
         {"{\"meta_info\":{}}", "0 prompt log-probabilities"},
         {"{\"meta_info\":{\"input_token_logprobs\":[[-0.25,8],[-1.5", "reply"},
         {"", "reply"},
