@@ -56,9 +56,9 @@ int clime_group_lost(const struct clime_group *g, enum clime_err *code);
 
 /* CLIME_OK while nobody is lost. Does not wait. For those who wait by other means. */
 enum clime_err clime_group_check(struct clime_group *g, struct clime_error *e);
-/* Tells rank 0 that this rank is there, where it has asked: for those who are busy by other means for long, and need
- * not know of anybody's end yet. Does not wait. */
-void clime_group_answer(struct clime_group *g);
+/* Tells rank 0 that this rank is there, where it has asked, and hears its last words: for those who are busy by other
+ * means for long, and need not know of anybody's end yet. Does not wait. */
+enum clime_err clime_group_answer(struct clime_group *g, struct clime_error *e);
 
 /* All ranks must say the same ("device cpu avx2-fma, layout 01ab"). CLIME_ERR_INPUT on all of them, naming the first
  * that does not. */

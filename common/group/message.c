@@ -189,8 +189,10 @@ static enum clime_err answer(struct clime_group *g, struct clime_error *e) {
     return rc ? rc : clime_group_move(g, 0, g->sock[0], &here, sizeof here, true, "an answer", until, e);
 }
 
-void clime_group_answer(struct clime_group *g) {
-    if (g->rank && !g->is_lost && next_frame(g, 0).kind == FRAME_ASK) answer(g, NULL);
+enum clime_err clime_group_answer(struct clime_group *g, struct clime_error *e) {
+    bool asked = g->rank && next_frame(g, 0).kind == FRAME_ASK;
+    if (g->is_lost || !(asked || (g->rank && has_last_words(g, 0)))) return CLIME_OK;
+    return asked ? answer(g, e) : look(g, 0, false, e);
 }
 
 /* What the socket to `rank`, of which poll has said something, means. */

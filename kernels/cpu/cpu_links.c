@@ -173,8 +173,8 @@ enum clime_err clime_cpu_links_begin(struct clime_links *links, const char *what
         if (sent && got) break;
         int64_t now = clime_now_us();
         if (now - l->answered_us > NAP_MS * 1000) { /* busy or not */
-            clime_group_answer(l->head.group);
             l->answered_us = now;
+            if ((rc = clime_group_answer(l->head.group, e))) break;
         }
         if (moved) {
             moved_us = now;
