@@ -127,10 +127,10 @@ static inline int attn_n_tiles(const struct clime_attn *a, int rows, int heads) 
     return n;
 }
 
-/* attn_wide.cu: decode of few sequences, so that all blocks run at the same time. o and ml: scratch as split_kernel's.
- */
+/* attn_wide.cu: decode of few sequences inside a recording, so that all blocks run at the same time; T rows, of which
+ * the first is row `first` of the batch. */
 void clime_cuda_attn_wide_open(struct clime_dev *d);
-void clime_cuda_attn_wide(struct clime_dev *d, const attn_args &a, int T, int n_splits, float *o, float2 *ml);
+void clime_cuda_attn_wide(struct clime_dev *d, const attn_args &a, int first, int T, int n_splits);
 
 /* attn_fwd_wgmma.cu: prefill and training, head sizes 64 and 128 */
 void clime_cuda_attn_tiles_open(struct clime_dev *d);

@@ -2,7 +2,7 @@
  *
  * Decode, head sizes 64 and 128: one warp a (sequence, KV head, split of keys) with mma.sync, all side by side, then
  * merge_kernel. Its 16 rows are the positions and query heads of the group. Where that leaves multiprocessors idle,
- * attn_wide.cu computes the same with four warps a split.
+ * attn_wide.cu computes the same with four warps a split, inside a recording.
  * Prefill and training go to attn_fwd_wgmma.cu, which walks the same blocks and splits one after another; rows of a
  * tile do not meet in either, so which kernel ran does not show in a row's bits.
  * Latent attention has kernels of its own (latent/). */
@@ -111,6 +111,11 @@ size_t clime_cuda_attn_scratch(const struct clime_heads *h, int n_seq, int max_l
 /* T rows of the sequences of a, the first of which is row `first` of the batch. */
 template <int DH>
 static void launch_slice(struct clime_dev *d, const attn_args &a, int first, int T, int rows, int n_splits) {
+    dim3 grid(n_splits, a.HK, a.n_seq);
+    if (d->recording && (int)(grid.x * grid.y * grid.z) <= d->n_sm) {
+        clime_cuda_attn_wide(d, a, first, T, n_splits);
+        return;
+    }
     size_t n = (size_t)T * a.H * n_splits;
     float *o = (float *)clime_cuda_scratch(d, T * row_bytes(a.H, DH, n_splits));
     if (!o) return;
@@ -118,11 +123,6 @@ static void launch_slice(struct clime_dev *d, const attn_args &a, int first, int
     size_t before = (size_t)first * a.H * n_splits; /* kernels count rows from the batch's first */
     o -= before * DH;
     ml -= before;
-    dim3 grid(n_splits, a.HK, a.n_seq);
-    if ((int)(grid.x * grid.y * grid.z) <= d->n_sm) {
-        clime_cuda_attn_wide(d, a, T, n_splits, o, ml);
-        return;
-    }
     launch(d, split_kernel<DH>, grid, 32, TILES * sizeof(kv_tile<DH>), a, n_splits, o, ml);
     launch(d, merge_kernel, dim3(rows, a.HK, a.n_seq), DH, 0, a, n_splits, o, ml);
 }

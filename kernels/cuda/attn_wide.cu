@@ -1,11 +1,13 @@
-/* Attention of few decoding sequences, head sizes 64 and 128. Launched by attn_fwd.cu.
+/* Attention of few decoding sequences inside a recording, head sizes 64 and 128. Launched by attn_fwd.cu.
  *
  * Four warps a (sequence, KV head, split of keys): each computes the weights of one block of keys and a quarter of the
- * output's columns. The last of a head's blocks to end merges its splits, in order. While a step is recorded the
+ * output's columns. All blocks run at the same time: splits go from one to another by words (words.cuh), and the
+ * head's blocks share its rows out between them and merge each row's splits, in order. While a step is recorded the
  * rotation that comes before is done here as well (clime_cuda_rope_take): every block rotates the queries it needs, and
  * the one with the newest keys writes k and v. A launch of its own would cost more than it computes. */
 #include "kernels/cuda/attn_tile.cuh"
 #include "kernels/cuda/rope_head.cuh"
+#include "kernels/cuda/words.cuh"
 
 enum { WARPS = ATTN_SPLIT_BLOCKS, THREADS = WARPS * 32 };
 
@@ -13,7 +15,6 @@ template <int DH> struct wide_shared {
     kv_tile<DH> k[ATTN_SPLIT_BLOCKS], v[ATTN_SPLIT_BLOCKS];
     bf16 q[16][DH + 8]; /* rotated here */
     attn_split_weights<ATTN_SPLIT_BLOCKS> w;
-    bool last; /* of the head's blocks to end */
 };
 
 /* The sequence's one row: queries of this head to sh.q; k and v to the pools and, when the tiles have arrived, to the
@@ -50,60 +51,94 @@ template <int DH> struct row_turns {
     }
 };
 
-struct __align__(16) four {
-    float x[4]; /* two of them where DH is 64 */
-};
+/* Two words of a value each. */
+static __device__ __forceinline__ void put_floats(uint64_t *to, float x, float y, uint32_t number) {
+    uint64_t high = (uint64_t)number << 32;
+    asm volatile("st.relaxed.gpu.global.v2.b64 [%0], {%1, %2};\n" ::"l"(to), "l"(high | __float_as_uint(x)),
+                 "l"(high | __float_as_uint(y))
+                 : "memory");
+}
 
-/* As merge_kernel, a warp a row, whose lanes have DH/32 elements each. Other blocks may have written the splits: they
- * come past the L1, as many at a time as fly at once. */
-template <int DH>
-static __device__ __forceinline__ void merge_rows(const attn_args &a, const attn_span &rows, int n_splits,
-                                                  const float *o, const float2 *ml) {
-    enum { EACH = DH / 32, AT_ONCE = 4 };
+static __device__ __forceinline__ bool take_floats(const uint64_t *from, uint32_t number, float &x, float &y) {
+    uint32_t a, b;
+    bool there = take_words(from, number, a, b);
+    x = __uint_as_float(a), y = __uint_as_float(b);
+    return there;
+}
+
+/* What store_split stores, as words. */
+template <int DH, int N>
+static __device__ __forceinline__ void put_split(const attn_args &a, const attn_span &rows, int n_splits, int split,
+                                                 int first, const float (&out)[N][4], const float (&m)[2],
+                                                 const float (&l)[2], bool state, uint64_t *words, uint32_t number) {
     int lane = threadIdx.x & 31;
-    for (int row = threadIdx.x >> 5; row < rows.n; row += WARPS) {
-        int n = (rows.pos0 + row / rows.group) / ATTN_SPLIT + 1;
-        size_t to = attn_row(a, rows, row), at = to * n_splits;
-        float m = 0, l = 0;
-        four sum = {};
-        for (int s0 = 0; s0 < n; s0 += AT_ONCE) {
-            four more[AT_ONCE];
-            float2 state[AT_ONCE];
 #pragma unroll
-            for (int s = 0; s < AT_ONCE; s++)
-                if (s0 + s < n) {
-                    const float *from = o + (at + s0 + s) * DH + lane * EACH;
-                    state[s] = __ldcg(&ml[at + s0 + s]);
-                    if (DH == 128)
-                        *(float4 *)more[s].x = __ldcg((const float4 *)from);
-                    else
-                        *(float2 *)more[s].x = __ldcg((const float2 *)from);
-                }
+    for (int h = 0; h < 2; h++) {
+        float sum = attn_quad_sum(l[h]);
+        int row = lane / 4 + h * 8;
+        if (row >= rows.n) continue;
+        uint64_t *to = words + (attn_row(a, rows, row) * n_splits + split) * (DH + 2);
 #pragma unroll
-            for (int s = 0; s < AT_ONCE; s++) {
-                if (s0 + s >= n) break;
-                if (s0 + s == 0) {
-                    m = state[0].x, l = state[0].y, sum = more[0];
-                    continue;
-                }
-                attn_weights w = attn_merge(m, l, state[s].x, state[s].y);
-#pragma unroll
-                for (int e = 0; e < EACH; e++) sum.x[e] = attn_merge_value(w, sum.x[e], more[s].x[e]);
-                m = w.m;
-                l = w.l;
-            }
-        }
-#pragma unroll
-        for (int e = 0; e < EACH; e++) a.out[to * DH + lane * EACH + e] = b_of(attn_value(sum.x[e], 1.0f / l));
-        if (a.lse && lane == 0) a.lse[to] = attn_lse(m, l);
+        for (int n = 0; n < N; n++)
+            put_floats(to + first + n * 8 + lane % 4 * 2, out[n][h * 2], out[n][h * 2 + 1], number);
+        if (state && lane % 4 == 0) put_floats(to + DH, m[h], sum, number);
     }
 }
 
-/* As split_kernel, the same bits: the chains over blocks run where their results are needed, in the same order. done:
- * how many blocks of each head have ended, 0 between launches. */
+/* A row's splits in order, by one warp, whose lanes have DH/32 elements each; as many splits at a time as fly at once.
+ */
+template <int DH>
+static __device__ __forceinline__ void merge_row(const attn_args &a, size_t to, int n, int n_splits,
+                                                 const uint64_t *splits, uint32_t number) {
+    enum { EACH = DH / 32, AT_ONCE = 4 };
+    int lane = threadIdx.x & 31;
+    const uint64_t *at = splits + to * n_splits * (DH + 2);
+    float m = 0, l = 0, sum[EACH] = {};
+    for (int s0 = 0; s0 < n; s0 += AT_ONCE) {
+        float more[AT_ONCE][EACH];
+        float2 state[AT_ONCE];
+        bool there;
+        do {
+            there = true;
+#pragma unroll
+            for (int s = 0; s < AT_ONCE; s++)
+                if (s0 + s < n) {
+                    const uint64_t *from = at + (size_t)(s0 + s) * (DH + 2);
+                    there &= take_floats(from + DH, number, state[s].x, state[s].y);
+#pragma unroll
+                    for (int e = 0; e < EACH; e += 2)
+                        there &= take_floats(from + lane * EACH + e, number, more[s][e], more[s][e + 1]);
+                }
+        } while (!there);
+#pragma unroll
+        for (int s = 0; s < AT_ONCE; s++) {
+            if (s0 + s >= n) break;
+            if (s0 + s == 0) {
+                m = state[0].x, l = state[0].y;
+#pragma unroll
+                for (int e = 0; e < EACH; e++) sum[e] = more[0][e];
+                continue;
+            }
+            attn_weights w = attn_merge(m, l, state[s].x, state[s].y);
+#pragma unroll
+            for (int e = 0; e < EACH; e++) sum[e] = attn_merge_value(w, sum[e], more[s][e]);
+            m = w.m;
+            l = w.l;
+        }
+    }
+    __syncwarp();
+    lanes<EACH> value;
+#pragma unroll
+    for (int e = 0; e < EACH; e++) value.x[e] = b_of(attn_value(sum[e], 1.0f / l));
+    store<EACH>(a.out + to * DH + lane * EACH, value);
+    if (a.lse && lane == 0) a.lse[to] = attn_lse(m, l);
+}
+
+/* As split_kernel and merge_kernel, the same bits: the chains over blocks run where their results are needed, in the
+ * same order. */
 template <int DH, bool ROTATES>
 __global__ void __launch_bounds__(THREADS)
-    wide_kernel(attn_args a, const clime_rope_args r, int n_splits, float *o, float2 *ml, unsigned *done) {
+    wide_kernel(attn_args a, const clime_rope_args r, const clime_words splits, int n_splits) {
     constexpr int COLUMNS = DH / 8 / ATTN_SPLIT_BLOCKS; /* n8 tiles of the output a warp has */
     extern __shared__ __align__(16) char smem[];
     wide_shared<DH> &sh = *(wide_shared<DH> *)smem;
@@ -115,11 +150,7 @@ __global__ void __launch_bounds__(THREADS)
     size_t page = ROTATES && b < a.max_pages ? a.page_table[(size_t)seq * a.max_pages + b] : 0;
     int n_keys = rows.pos0 + rows.n / rows.group;
     int n_blocks = min(ATTN_SPLIT_BLOCKS, (n_keys + BLOCK - 1) / BLOCK - first);
-    if (n_blocks <= 0) {
-        start_next();
-        wait_for_last();
-        return;
-    }
+    if (n_blocks <= 0) return; /* the first split's blocks wait for what went before */
     bool mine = warp < n_blocks, older = a.page_table && (b + 1) * BLOCK <= rows.pos0; /* no row of this step in it */
     auto fetch = [&]() {
         for (int is_v = 0; is_v < 2; is_v++) {
@@ -136,7 +167,7 @@ __global__ void __launch_bounds__(THREADS)
     if (mine && early) fetch();
     start_next(); /* not before: the next kernel fills its shared memory with weights, and keys would stand in that
                      queue */
-    uint32_t q[DH / 16][4];
+    uint32_t q[DH / 16][4], number = number_of(splits);
     int pos[2];
     if (ROTATES) {
         int newest = rows.pos0 / BLOCK - first;
@@ -185,22 +216,11 @@ __global__ void __launch_bounds__(THREADS)
             attn_add<DH>(out, p, &sh.v[k], kk, warp * COLUMNS * 8);
         }
     }
-    store_split<DH>(a, rows, n_splits, split, warp * COLUMNS * 8, out, m, l, warp == n_blocks - 1, o, ml);
-    /* the head's last block merges */
+    put_split<DH>(a, rows, n_splits, split, warp * COLUMNS * 8, out, m, l, warp == n_blocks - 1, splits.at, number);
     int live = (n_keys + ATTN_SPLIT - 1) / ATTN_SPLIT;
-    __threadfence();
-    __syncthreads();
-    if (live > 1) {
-        unsigned *ended = &done[seq * a.HK + head];
-        if (threadIdx.x == 0) {
-            sh.last = (int)atomicAdd(ended, 1) == live - 1;
-            if (sh.last) *ended = 0;
-            __threadfence();
-        }
-        __syncthreads();
-        if (!sh.last) return;
-    }
-    merge_rows<DH>(a, rows, n_splits, o, ml);
+    for (int row = split + warp * live; row < rows.n; row += live * WARPS)
+        merge_row<DH>(a, attn_row(a, rows, row), (rows.pos0 + row / rows.group) / ATTN_SPLIT + 1, n_splits, splits.at,
+                      number);
 }
 
 template <int DH> static void open_size(struct clime_dev *d) {
@@ -211,24 +231,27 @@ template <int DH> static void open_size(struct clime_dev *d) {
 }
 
 void clime_cuda_attn_wide_open(struct clime_dev *d) {
-    size_t bytes = (size_t)d->n_sm * sizeof *d->ended;
     open_size<64>(d);
     open_size<128>(d);
-    if (CU(d, cudaMalloc((void **)&d->ended, bytes))) CU(d, cudaMemset(d->ended, 0, bytes));
 }
 
 template <int DH>
-static void run(struct clime_dev *d, const attn_args &a, const clime_rope_args *r, int n_splits, float *o, float2 *ml) {
+static void run(struct clime_dev *d, const attn_args &a, const clime_rope_args *r, int first, int T, int n_splits) {
     dim3 grid(n_splits, a.HK, a.n_seq);
     auto kernel = r->T > 0 ? wide_kernel<DH, true> : wide_kernel<DH, false>;
-    launch(d, kernel, grid, THREADS, sizeof(wide_shared<DH>), a, *r, n_splits, o, ml, d->ended);
+    size_t row = (size_t)a.H * n_splits * (DH + 2);
+    clime_cuda_flush(d); /* so that this is the kernel that is launched next */
+    clime_words splits = clime_cuda_words(d, CLIME_WORDS_SPLITS, T * row);
+    CHECK(splits.at);
+    splits.at -= first * row; /* kernels count rows from the batch's first */
+    launch(d, kernel, grid, THREADS, sizeof(wide_shared<DH>), a, *r, splits, n_splits);
 }
 
-void clime_cuda_attn_wide(struct clime_dev *d, const attn_args &a, int T, int n_splits, float *o, float2 *ml) {
+void clime_cuda_attn_wide(struct clime_dev *d, const attn_args &a, int first, int T, int n_splits) {
     clime_rope_args r = {};
     if (T != a.n_seq || !a.page_table || !clime_cuda_rope_take(d, a.q, a.k, a.v, &r)) r.T = 0;
     if (a.Dh == 64)
-        run<64>(d, a, &r, n_splits, o, ml);
+        run<64>(d, a, &r, first, T, n_splits);
     else
-        run<128>(d, a, &r, n_splits, o, ml);
+        run<128>(d, a, &r, first, T, n_splits);
 }

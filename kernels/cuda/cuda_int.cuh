@@ -19,6 +19,7 @@ typedef __nv_bfloat16 bf16;
 
 struct clime_lt; /* cuBLASLt: handle, cached algorithms (lt.cu) */
 struct clime_cuda_links;
+struct clime_word_room;
 struct clime_row_program; /* products of a single row that wait to be launched together (row/program.cu) */
 
 struct clime_dev {
@@ -36,10 +37,11 @@ struct clime_dev {
     size_t scratch_bytes;
     void *outgrown[64]; /* scratch that a graph may hold the address of: kept until close */
     int n_outgrown, n_graphs;
-    bool recording;  /* between graph_begin and graph_end */
-    unsigned *ended; /* attn_wide.cu: blocks of each head; 0 between launches */
-    int *ticket;     /* the next tile of attn_fwd_wgmma.cu; 0 between launches */
-    char *h_stage;   /* pinned ring that small copies to the device go through */
+    bool recording;                /* between graph_begin and graph_end */
+    struct clime_word_room *words; /* words.cu */
+    unsigned *ended;               /* latent/few.cu: splits of each panel; 0 between launches */
+    int *ticket;                   /* the next tile of attn_fwd_wgmma.cu; 0 between launches */
+    char *h_stage;                 /* pinned ring that small copies to the device go through */
     /* Bytes put into it so far; how many of them the stream has certainly read; and had been put at each mark. */
     size_t staged, unstaged, staged_at[2];
     struct clime_cuda_fixed *fixed; /* memory at fixed addresses (fixed.cu) */
@@ -216,12 +218,40 @@ void clime_lt_close(struct clime_dev *d);
 bool clime_lt_matmul(struct clime_dev *d, enum clime_lt_kind kind, bool aligned, int T, int N, int K, const void *a,
                      const void *b, bool add, void *y);
 
+/* ---- words (words.cuh): rows that go from kernel to kernel, or from block to block, before a kernel has ended ---- */
+
+/* Of one launch: a number, which no other launch has, and where they lie on the device. */
+struct clime_words {
+    uint64_t *at;           /* NULL: there are none */
+    const uint32_t *before; /* the device's; NULL: there is no number */
+    uint32_t ordinal;
+};
+enum clime_words_of {
+    CLIME_WORDS_STEPS,  /* rows between the products of a program */
+    CLIME_WORDS_LOGITS, /* a router's */
+    CLIME_WORDS_CHOSEN, /* experts of a row's places */
+    CLIME_WORDS_GATED,  /* h of experts' rows */
+    CLIME_WORDS_SPLITS  /* attention's, before they are merged */
+};
+void clime_cuda_words_open(struct clime_dev *d);
+void clime_cuda_words_close(struct clime_dev *d);
+/* n of them for the kernel that is launched next; none outside of a recording, and where there is no room. */
+struct clime_words clime_cuda_words(struct clime_dev *d, enum clime_words_of of, size_t n);
+uint64_t *clime_cuda_words_at(const struct clime_dev *d, enum clime_words_of of);
+/* The kernel that is launched next puts `what` into these words: rows of bf16, two values a word, or, where what is the
+ * `start` of a sorting, the experts of its places. Then, while no other has been launched: those words; else none. */
+void clime_cuda_words_give(struct clime_dev *d, const void *what, struct clime_words words);
+struct clime_words clime_cuda_words_given(const struct clime_dev *d, const void *what);
+/* At a recording's end: the next replay's words have other numbers. */
+void clime_cuda_words_recorded(struct clime_dev *d);
+
 /* ---- launches of a decode step ----
  *
  * A step is a long row of short kernels. Inside a recording each may start while the one before it still runs
- * (programmatic dependent launch): it calls wait_for_last() before it touches what others write, or writes what others
- * read, and start_next() as early as it likes. Every kernel launched this way must call wait_for_last, for the one
- * after it trusts that all that went before has ended. Outside of a recording both do nothing. */
+ * (programmatic dependent launch): it calls wait_for_last() before it touches what others write, words apart
+ * (words.cuh), or writes what others read, and start_next() as early as it likes. Every kernel launched this way
+ * must call wait_for_last, for the one after it trusts that all that went before has ended. Outside of a recording both
+ * do nothing. */
 
 static __device__ __forceinline__ void wait_for_last() {
     asm volatile("griddepcontrol.wait;\n" ::: "memory");

@@ -138,6 +138,7 @@ enum clime_err clime_cuda_open(const struct clime_dev_options *o, struct clime_d
     for (cudaEvent_t &mark : d->copied) CU(d, cudaEventCreateWithFlags(&mark, cudaEventDisableTiming));
     CU(d, cudaMallocHost((void **)&d->h_stage, STAGE_BYTES));
     clime_cuda_gemm_small_open(d);
+    clime_cuda_words_open(d);
     clime_cuda_row_open(d);
     clime_cuda_grouped_tiles_open(d);
     clime_cuda_grouped_rows_open(d);
@@ -159,11 +160,12 @@ void clime_cuda_close(struct clime_dev *d) {
     if (!d) return;
     clime_lt_close(d);
     clime_cuda_row_close(d);
+    clime_cuda_words_close(d);
+    cudaFree(d->ended);
     clime_cuda_rope_close(d);
     for (int i = 0; i < d->n_outgrown; i++) cudaFree(d->outgrown[i]);
     cudaFree(d->scratch);
     cudaFree(d->ticket);
-    cudaFree(d->ended);
     cudaFreeHost(d->h_stage);
     for (cudaEvent_t mark : d->copied)
         if (mark) cudaEventDestroy(mark);

@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(WARPS * 32)
         x[i] = e < r.E ? logits[(size_t)t * r.E + e] : -INFINITY;
     }
     route_row(r, x, bias, scores + (size_t)t * r.E, ids + (size_t)t * r.k, weights + (size_t)t * r.k,
-              fold ? fold + t : NULL, shared[warp], below, true);
+              fold ? fold + t : NULL, shared[warp], below, true, [](int, int) {});
 }
 
 /* As kernels/cpu/experts.c has it. */

@@ -31,6 +31,7 @@ CUDA_OP enum clime_err clime_cuda_graph_end(struct clime_dev *d, struct clime_gr
     cudaGraph_t graph = NULL;
     cudaGraphExec_t exec = NULL;
     clime_cuda_flush(d);
+    clime_cuda_words_recorded(d);
     d->recording = false;
     *out = NULL;
     CU(d, cudaStreamEndCapture(d->stream, &graph));

@@ -9,8 +9,10 @@
  *
  * Inside a recording the product that follows a gated one starts while that still runs and reads weights before it
  * waits, for which it must know the rows' experts: they were sorted before the gated one's own wait ended, and only
- * after that does a gated one let the next start. */
+ * after that does a gated one let the next start. Its rows come by words (words.cuh), and where a row's program has
+ * chosen the experts the gated one has them by words too. */
 #include "kernels/cuda/wgmma.cuh"
+#include "kernels/cuda/words.cuh"
 
 enum { PANEL = 64, PANELS = 4, CHUNK = PANEL * PANELS, COLUMNS = 32, WARPS = COLUMNS / 8, STAGES = 4 };
 enum { W_PANEL = COLUMNS * PANEL * 2, STAGE = PANELS * W_PANEL, ALIGN = 1024, THREADS = (WARPS + 1) * 32 };
@@ -21,7 +23,9 @@ struct rows_args {
     const int32_t *start, *from; /* from NULL: x lies in the places */
     const bf16 *x;
     bf16 *y, *h;
-    bool early; /* start is there before what went before has ended */
+    bool early;         /* start is there before what went before has ended */
+    clime_words chosen; /* of the rows' experts; at NULL: start says it */
+    clime_words rows;   /* gated: h goes to the next one by these too; else x comes by them; at NULL: it does not */
 };
 
 template <bool GATED>
@@ -44,15 +48,25 @@ __global__ void __launch_bounds__(THREADS) rows_kernel(const __grid_constant__ C
         barrier_init_done();
     }
     __syncthreads();
-    if (warp < WARPS || !a.early) wait_for_last();
-    start_next();
+    bool in_words = !GATED && a.rows.at;
+    uint32_t number = a.rows.at ? number_of(a.rows) : 0;
+    if (warp < WARPS ? !in_words : !(a.early || a.chosen.at)) wait_for_last();
+    if (warp < WARPS) start_next();
 
-    bool others = place_of_others(a.start, a.E, row);
+    bool others = !a.chosen.at && place_of_others(a.start, a.E, row);
     if (warp == WARPS) {
-        int expert = 0; /* as many end at this row or before; past the L1, which may hold an older list */
+        int expert = 0;
+        if (a.chosen.at) {
+            uint32_t number = number_of(a.chosen);
+            uint64_t word;
+            do word = take_word(a.chosen.at + row);
+            while ((uint32_t)(word >> 32) != number);
+            expert = (int)(uint32_t)word;
+        } else { /* as many end at this row or before; past the L1, which may hold an older list */
 #pragma unroll 4
-        for (int e = lane; e < a.E; e += 32) expert += __ldcg(a.start + e + 1) <= row;
-        expert = __reduce_add_sync(0xffffffffu, expert);
+            for (int e = lane; e < a.E; e += 32) expert += __ldcg(a.start + e + 1) <= row;
+            expert = __reduce_add_sync(0xffffffffu, expert);
+        }
         if (others) return;
         uint64_t policy = leaves_first();
         ring_at<STAGES> at = {0, 1}; /* parity: of the phase that empties a stage */
@@ -71,8 +85,26 @@ __global__ void __launch_bounds__(THREADS) rows_kernel(const __grid_constant__ C
     }
     const bf16 *own = a.x + (size_t)(a.from ? a.from[row] : row) * a.K;
     if (others) return;
-    for (int k = threadIdx.x * 8; k < n_chunks * CHUNK; k += WARPS * 32 * 8)
-        *(uint4 *)(x + k) = k < a.K ? *(const uint4 *)(own + k) : make_uint4(0, 0, 0, 0);
+    const uint64_t *words = a.rows.at + (size_t)row * a.K / 2;
+    if (in_words) { /* one thread asks for one word: if all asked they would stand in the weights' way */
+        uint32_t two[2];
+        if (threadIdx.x == 0)
+            while (!take_words(words, number, two[0], two[1])) {
+            }
+        named_barrier(1, WARPS * 32);
+    }
+    for (int k = threadIdx.x * 8; k < n_chunks * CHUNK; k += WARPS * 32 * 8) {
+        uint4 v = make_uint4(0, 0, 0, 0);
+        if (k < a.K && !in_words) v = *(const uint4 *)(own + k);
+        if (k < a.K && in_words) {
+            bool there;
+            do {
+                there = take_words(words + k / 2, number, v.x, v.y);
+                there &= take_words(words + k / 2 + 2, number, v.z, v.w);
+            } while (!there);
+        }
+        *(uint4 *)(x + k) = v;
+    }
     named_barrier(1, WARPS * 32);
     float d[4] = {};
     ring_at<STAGES> at = {0, 0};
@@ -99,13 +131,16 @@ __global__ void __launch_bounds__(THREADS) rows_kernel(const __grid_constant__ C
     }
     int at_column = warp * 8 % ACROSS + lane % 4 * 2, column = n0 + at_column;
     bool of_up = warp * 8 >= ACROSS, mine = lane < 4 && column < width;
+    if (in_words) wait_for_last();
     if (mine) *(uint32_t *)(a.y + (size_t)row * a.N + (of_up ? width : 0) + column) = pack2(d[0], d[1]);
     if (!GATED) return;
     if (of_up && lane < 4) *(uint32_t *)(up + at_column) = pack2(d[0], d[1]);
     named_barrier(1, WARPS * 32);
-    if (mine && !of_up)
-        *(uint32_t *)(a.h + (size_t)row * width + column) =
-            pack2(swiglu_of(b_of(d[0]), up[at_column]), swiglu_of(b_of(d[1]), up[at_column + 1]));
+    if (!mine || of_up) return;
+    size_t to = (size_t)row * width + column;
+    uint32_t two = pack2(swiglu_of(b_of(d[0]), up[at_column]), swiglu_of(b_of(d[1]), up[at_column + 1]));
+    if (a.rows.at) put_word(a.rows.at + to / 2, two, number);
+    *(uint32_t *)(a.h + to) = two;
 }
 
 static int bytes_of(int K) {
@@ -126,7 +161,13 @@ static bool product(struct clime_dev *d, const struct clime_grouped *g, const in
     if (!clime_cuda_tensor_map(d, &w_map, g->b, (uint64_t)g->E * g->N, g->K, g->K, across)) return true; /* kept */
     clime_cuda_flush(d);
     bool early = !GATED && d->gated_start == g->start && d->gated_at == d->n_launched;
-    rows_args a = {g->E, g->N, g->K, g->start, from, g->a, (bf16 *)g->y, (bf16 *)h, early};
+    clime_words chosen = clime_cuda_words_given(d, g->start), rows = {};
+    if (early) rows = clime_cuda_words_given(d, g->a);
+    if (GATED) {
+        rows = clime_cuda_words(d, CLIME_WORDS_GATED, (size_t)g->R * width / 2);
+        clime_cuda_words_give(d, h, rows);
+    }
+    rows_args a = {g->E, g->N, g->K, g->start, from, g->a, (bf16 *)g->y, (bf16 *)h, early, chosen, rows};
     launch(d, rows_kernel<GATED>, dim3((width + across - 1) / across, g->R), THREADS, bytes_of(g->K), w_map, a);
     d->gated_start = GATED ? g->start : NULL;
     d->gated_at = d->n_launched;

@@ -64,11 +64,11 @@ static __device__ __forceinline__ void keep_groups(const clime_router &r, const 
 
 /* x: the lane's logits, -inf where there are no more experts. c: 32 N numbers of the warp's in shared memory. fold: the
  * row's, or NULL. below: of each of the lane's experts, how many are chosen before it. Without `write` all is done but
- * what others see. */
-template <int N>
+ * what others see; chosen_at(place, expert) is called of each. */
+template <int N, class F>
 static __device__ __forceinline__ void route_row(const clime_router &r, const float (&x)[N], const bf16 *bias,
                                                  float *scores, int32_t *ids, float *weights, uint32_t *fold, float *c,
-                                                 int (&below)[N], bool write) {
+                                                 int (&below)[N], bool write, F chosen_at) {
     int lane = threadIdx.x & 31;
     float s[N], top = -INFINITY, all = 0;
     uint32_t key[N], chosen[N] = {};
@@ -119,6 +119,7 @@ static __device__ __forceinline__ void route_row(const clime_router &r, const fl
         before += __popc(who);
         if (chosen[i]) {
             terms += clime_choice_term(lane + 32 * i);
+            if (write) chosen_at(below[i], lane + 32 * i);
             if (write) ids[below[i]] = lane + 32 * i;
             c[below[i]] = s[i];
         }

@@ -306,13 +306,14 @@ static void test_pack(struct gpu_test *t) {
     }
 }
 
-/* A decode's rotation and attention recorded, where they may become one kernel, against one after the other. */
+/* A decode's rotation and attention recorded, where they may become one kernel, which takes a single row from the
+ * product before and gives it to the next before it has ended, against one after the other. */
 static void test_decode(struct gpu_test *t) {
     static const struct clime_heads CASES[] = {
         {32, 8, 128, 0.0884f}, {14, 2, 64, 0.125f}, {4, 4, 64, 0.125f}, {6, 2, 40, 0.158f}};
     enum { MOST_GROUP = 64 }; /* and every number of query heads to one of keys */
     static const int32_t AT[] = {0, 63, 64, 255, 256, 511, 512, 700, 1023};
-    enum { MOST = 3, TABLE = 1024 / CLIME_PAGE, N_PAGES = MOST * TABLE + 1 };
+    enum { MOST = 3, TABLE = 1024 / CLIME_PAGE, N_PAGES = MOST * TABLE + 1, D = 320 };
     const struct clime_ops *ops = t->gpu.ops;
     struct clime_dev *d = t->gpu.dev;
     for (size_t c = 0; c < CLIME_COUNT(CASES) + MOST_GROUP; c++) {
@@ -322,7 +323,9 @@ static void test_decode(struct gpu_test *t) {
                                                       : (struct clime_heads){group, 1, 128, 0.0884f};
         size_t Q = (size_t)(h.H * h.Dh), QKV = (size_t)((h.H + 2 * h.HK) * h.Dh), half = (size_t)h.Dh / 2;
         size_t pool = (size_t)(N_PAGES * h.HK * CLIME_PAGE * h.Dh);
-        struct both qkv = both_random(t, MOST * QKV, CLIME_BF16, 1),
+        struct both x = both_random(t, MOST * D, CLIME_BF16, 1), w_qkv = both_random(t, QKV * D, CLIME_BF16, 0.1),
+                    w_o = both_random(t, D * Q, CLIME_BF16, 0.1), qkv = both_room(t, MOST * QKV, CLIME_BF16),
+                    o = both_room(t, MOST * D, CLIME_BF16), o_want = both_room(t, MOST * D, CLIME_BF16),
                     q_norm = both_random(t, (size_t)h.Dh, CLIME_BF16, 1),
                     k_norm = both_random(t, (size_t)h.Dh, CLIME_BF16, 1),
                     cos = both_random(t, 1024 * half, CLIME_F32, 1), sin = both_random(t, 1024 * half, CLIME_F32, 1),
@@ -356,10 +359,13 @@ static void test_decode(struct gpu_test *t) {
                     ops->copy(d, v.gpu, v0.gpu, pool * 2);
                 }
                 if (way < 2) {
+                    ops->gemm(d, CLIME_BF16, n, x.gpu, &(struct clime_matrix){(int)QKV, D, w_qkv.gpu, NULL}, qkv.gpu);
                     ops->qkv_rope(d, n, &h, &rope, 1e-6f, qkv.gpu, wq, wk, d_pos.gpu, d_slot.gpu, q.gpu, k.gpu, v.gpu);
                     ops->attn(d, &h, n, &a, q.gpu, k.gpu, v.gpu, out.gpu, NULL);
+                    ops->gemm(d, CLIME_BF16, n, out.gpu, &(struct clime_matrix){D, (int)Q, w_o.gpu, NULL}, o.gpu);
                 }
                 if (way == 0) {
+                    ops->copy(d, o_want.gpu, o.gpu, o.n * 2);
                     ops->copy(d, want.gpu, out.gpu, (size_t)n * Q * 2);
                     ops->copy(d, q_want.gpu, q.gpu, (size_t)n * Q * 2);
                     ops->copy(d, k_want.gpu, k.gpu, pool * 2);
@@ -371,6 +377,7 @@ static void test_decode(struct gpu_test *t) {
                 ops->copy(d, v.gpu, v0.gpu, pool * 2);
                 ops->zero(d, q.gpu, q.n * 2);
                 ops->zero(d, out.gpu, out.n * 2);
+                ops->zero(d, o.gpu, o.n * 2);
                 ops->graph_launch(d, graph);
                 char what[64];
                 snprintf(what, sizeof what, "%d sequences, the first at %d:", n, pos[0]);
@@ -378,13 +385,14 @@ static void test_decode(struct gpu_test *t) {
                 same_bits(t, what, q_want.gpu, q.gpu, (size_t)n * Q * 2);
                 same_bits(t, what, k_want.gpu, k.gpu, pool * 2);
                 same_bits(t, what, v_want.gpu, v.gpu, pool * 2);
+                same_bits(t, what, o_want.gpu, o.gpu, (size_t)n * D * 2);
             }
             ops->graph_free(d, graph);
             struct both *all[] = {&d_start, &d_pos, &d_slot, &d_table};
             for (size_t b = 0; b < CLIME_COUNT(all); b++) both_free(t, all[b]);
         }
-        struct both *all[] = {&qkv, &q_norm, &k_norm, &cos, &sin,    &k0,  &v0,  &k,
-                              &v,   &k_want, &v_want, &q,   &q_want, &out, &want};
+        struct both *all[] = {&x,  &w_qkv, &w_o, &o, &o_want, &qkv,    &q_norm, &k_norm, &cos, &sin,
+                              &k0, &v0,    &k,   &v, &k_want, &v_want, &q,      &q_want, &out, &want};
         for (size_t b = 0; b < CLIME_COUNT(all); b++) both_free(t, all[b]);
     }
 }

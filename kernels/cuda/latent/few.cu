@@ -214,7 +214,9 @@ __global__ void __launch_bounds__(FEW_THREADS, 1)
 }
 
 void clime_cuda_latent_few_open(struct clime_dev *d) {
+    size_t bytes = (size_t)d->n_sm * sizeof *d->ended;
     CU(d, cudaFuncSetAttribute(latent_few_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(few_shared)));
+    if (CU(d, cudaMalloc((void **)&d->ended, bytes))) CU(d, cudaMemset(d->ended, 0, bytes));
 }
 
 /* A map of tiles of box_rows whole rows: all panels by one copy, where each copy costs the thread that asks for it. */

@@ -1,26 +1,12 @@
 /* What a layer of experts adds to a program of products of one row (program.cu): the sum of its experts before the
- * first product, the router's choice beside the products that follow its logits'. Included by kernel.cuh.
- *
- * Numbers go from block to block in words that say themselves that they are there: two values of a row, or a logit,
- * beside the launch's number. That is one way there and one back, where a count of blocks and then the row would be two
- * of each, and a fence. A word is written again in another launch only, and each launch waits for the one before to
- * end. */
+ * first product, the router's choice beside the products that follow its logits'. Included by kernel.cuh. */
 #ifndef CLIME_KERNELS_CUDA_ROW_EXPERTS_CUH
 #define CLIME_KERNELS_CUDA_ROW_EXPERTS_CUH
 
 #include "kernels/cuda/route.cuh"
+#include "kernels/cuda/words.cuh"
 
 enum { MAX_ROUTED = 128 }; /* experts of a router that is a part of a program */
-
-static __device__ __forceinline__ void put_word(uint64_t *to, uint32_t two, uint32_t number) {
-    asm volatile("st.relaxed.gpu.global.b64 [%0], %1;\n" ::"l"(to), "l"((uint64_t)number << 32 | two) : "memory");
-}
-
-static __device__ __forceinline__ uint64_t take_word(const uint64_t *from) {
-    uint64_t x;
-    asm volatile("ld.relaxed.gpu.global.b64 %0, [%1];\n" : "=l"(x) : "l"(from) : "memory");
-    return x;
-}
 
 /* Before the first product: the sum of a row's experts (kernels.h, combine) and, of it and res, the row. */
 struct row_experts {
@@ -44,6 +30,7 @@ struct row_router {
     float *weights;
     uint32_t *fold;
     int32_t *start, *from, *at; /* start NULL: not wanted */
+    uint64_t *chosen;           /* words of the experts, by ascending id; NULL: not wanted */
 };
 
 /* A block has columns of its own: no other reads or writes there, so that sum may be where res is. */
@@ -65,14 +52,12 @@ static __device__ void sum_experts(const row_experts &a, int threads, uint64_t *
 /* By one warp. N: experts of a lane. c: 32 N numbers in shared memory. It goes through all twice, first before what
  * went before has ended and with nothing to write: what it is made of (instructions, constants, the bias) has left the
  * caches since the last layer, and comes from memory a piece at a time. */
-template <int N>
-static __device__ __forceinline__ void choose(const row_router &a, const unsigned long long *launched, float *c) {
+template <int N> static __device__ __forceinline__ void choose(const row_router &a, uint32_t number, float *c) {
     int lane = threadIdx.x & 31, below[N];
     float x[N];
 #pragma unroll 1
     for (int turn = 0; turn < 2; turn++) {
         if (turn == 1) wait_for_last();
-        uint32_t number = launch_number(launched);
         bool all;
         do {
             all = true;
@@ -86,7 +71,9 @@ static __device__ __forceinline__ void choose(const row_router &a, const unsigne
                 all &= (uint32_t)(word >> 32) == number;
             }
         } while (turn == 1 && !__all_sync(0xffffffffu, all));
-        route_row(a.r, x, a.bias, a.scores, a.ids, a.weights, a.fold, c, below, turn == 1);
+        route_row(a.r, x, a.bias, a.scores, a.ids, a.weights, a.fold, c, below, turn == 1, [&](int place, int e) {
+            if (a.chosen) put_word(a.chosen + place, (uint32_t)e, number);
+        });
         if (!a.start || turn == 0) continue;
 #pragma unroll
         for (int i = 0; i < N; i++)

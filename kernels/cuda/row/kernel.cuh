@@ -8,7 +8,7 @@
  * of a chain takes 24 cycles where nothing else is waited for, so what a panel needs is loaded while the panel before
  * is multiplied, and the loop is small.
  *
- * A row goes from block to block in words (experts.cuh), written and read at once. Included by program.cu. */
+ * A row goes from block to block in words (words.cuh), written and read at once. Included by program.cu. */
 #ifndef CLIME_KERNELS_CUDA_ROW_KERNEL_CUH
 #define CLIME_KERNELS_CUDA_ROW_KERNEL_CUH
 
@@ -46,20 +46,12 @@ struct row_kernel_args {
     row_experts experts;
     row_router router;
     int n, n_stages, stage_bytes;
-    int in_flight;                /* stages that are asked for and have not come */
-    unsigned long long *launched; /* LAUNCH for each launch */
+    int in_flight;     /* stages that are asked for and have not come */
+    clime_words words; /* of the rows from step to step, and of the router */
 };
 
 static __device__ __forceinline__ void together() {
     named_barrier(1, CONSUMERS);
-}
-
-/* Two words, four values; false: not yet. */
-static __device__ __forceinline__ bool take_words(const uint64_t *from, uint32_t number, uint32_t &a, uint32_t &b) {
-    uint64_t x, y;
-    asm volatile("ld.relaxed.gpu.global.v2.b64 {%0, %1}, [%2];\n" : "=l"(x), "=l"(y) : "l"(from) : "memory");
-    a = (uint32_t)x, b = (uint32_t)y;
-    return (uint32_t)(x >> 32) == number && (uint32_t)(y >> 32) == number;
 }
 
 /* An address, in a register: the compiler would compute it again at each use, by an instruction that a chain waits for.
@@ -380,19 +372,18 @@ __global__ void __launch_bounds__(THREADS, 1) row_kernel(const __grid_constant__
     if (threadIdx.x >= CONSUMERS + 32) {
         if (!routes) return;
         if (p.router.r.E <= 64)
-            choose<2>(p.router, p.launched, routed);
+            choose<2>(p.router, number_of(p.words), routed);
         else
-            choose<4>(p.router, p.launched, routed);
-        named_barrier(2, CONSUMERS + 32);
+            choose<4>(p.router, number_of(p.words), routed);
         return;
     }
     if (threadIdx.x >= CONSUMERS) {
         if (threadIdx.x == CONSUMERS) bring_weights(p, ring, full, at);
         return;
     }
+    uint32_t number = number_of(p.words);
     wait_for_last();
-    uint32_t number = launch_number(p.launched); /* here before the first words are */
-    int needed = 0, there = -1;                  /* the row: of which step it was first */
+    int needed = 0, there = -1; /* the row: of which step it was first */
     if (experts.k > 0) sum_experts(experts, CONSUMERS, steps[0].words, number);
 #pragma unroll 1
     for (int i = 0; i < p.n; i++) {
@@ -409,13 +400,6 @@ __global__ void __launch_bounds__(THREADS, 1) row_kernel(const __grid_constant__
                 product<1>(a, first, row, at, words, number);
             else
                 product<2>(a, first, row, at, words, number);
-    }
-    if (p.n > 1 || experts.k > 0 || p.router.r.k > 0) { /* nobody here needs the number any more */
-        if (routes)
-            named_barrier(2, CONSUMERS + 32);
-        else
-            together();
-        if (threadIdx.x == 0) count_launch(p.launched);
     }
 }
 

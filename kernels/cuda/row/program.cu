@@ -9,7 +9,8 @@
  * one before, are put together until something else is queued (clime_cuda_flush); outside of one each is a program of
  * its own. A sum that comes before a norm is computed by the block that has the product's columns, the norm by every
  * block for itself, as add_rmsnorm_kernel does; the sum of a layer's experts may begin a program, and a router's choice
- * is made beside its products (experts.cuh): the bits are those of one operation after another.
+ * is made beside its products (experts.cuh): the bits are those of one operation after another. What it chooses
+ * goes to the next kernel by words (words.cuh).
  *
  * A block has 8 to 256 rows of w, as few as give each multiprocessor one block: all blocks must run at the same time,
  * or they would wait for ever. So one context of a process may record (a server's), and launches of others in it are
@@ -22,7 +23,6 @@
 
 struct clime_row_program {
     row_kernel_args a; /* step[0 .. n) are waiting */
-    uint64_t *words;   /* [MAX_STEPS + 1][MAX_K / 2]: of each step's row, and the router's */
     struct {           /* a norm whose product has not come; x NULL: none */
         const bf16 *x, *scale;
         bf16 *y;
@@ -34,26 +34,24 @@ struct clime_row_program {
 void clime_cuda_row_open(struct clime_dev *d) {
     static_assert(NORM_WARPS >= 32 && MAX_ROWS / 16 <= 2 * WARPS, "all are served");
     d->rows = (struct clime_row_program *)xcalloc(1, sizeof *d->rows);
-    row_kernel_args *a = &d->rows->a;
-    size_t bytes = sizeof(uint64_t) * (MAX_STEPS + 1) * MAX_K / 2;
-    const unsigned long long one = LAUNCH; /* no word has the first launch's number */
-    if (CU(d, cudaMalloc(&d->rows->words, bytes))) CU(d, cudaMemset(d->rows->words, 0, bytes));
-    if (CU(d, cudaMalloc(&a->launched, sizeof one)))
-        CU(d, cudaMemcpy(a->launched, &one, sizeof one, cudaMemcpyHostToDevice));
     CU(d, cudaFuncSetAttribute(row_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM - STATIC));
 }
 
 void clime_cuda_row_close(struct clime_dev *d) {
-    if (d->rows) {
-        cudaFree(d->rows->words);
-        cudaFree(d->rows->a.launched);
-    }
     free(d->rows);
+}
+
+static bool recording_row(const struct clime_dev *d) {
+    return d->recording && d->deterministic && !d->flushing;
 }
 
 /* Launches steps [0, n). */
 static void run(struct clime_dev *d, row_kernel_args *p) {
     int widest = 0, most_k = 0;
+    p->words = clime_cuda_words(d, CLIME_WORDS_STEPS, MAX_STEPS * (MAX_K / 2));
+    CHECK(p->words.at || !d->recording); /* there is room */
+    if (p->router.chosen)
+        clime_cuda_words_give(d, p->router.start, {p->router.chosen, p->words.before, p->words.ordinal});
     for (int i = 0; i < p->n; i++) {
         const row_step *a = &p->step[i];
         int panel = a->columns * (a->h ? 2 : 1) * PANEL * (int)sizeof(bf16);
@@ -80,7 +78,6 @@ static void run(struct clime_dev *d, row_kernel_args *p) {
         if (n > d->n_sm) n = d->n_sm; /* and takes turns */
         blocks = n > blocks ? n : blocks;
     }
-    CHECK(blocks <= LAUNCH_BLOCKS);
     launch(d, row_kernel, blocks, THREADS, p->n_stages * p->stage_bytes + row + ALIGN, *p);
 }
 
@@ -102,10 +99,6 @@ void clime_cuda_row_end(struct clime_dev *d) {
     p->a.router = row_router{};
 }
 
-static bool recording_row(const struct clime_dev *d) {
-    return d->recording && d->deterministic && !d->flushing;
-}
-
 bool clime_cuda_row_combine(struct clime_dev *d, int D, int k, const int32_t *at, const float *weights, const void *x,
                             const void *last, const float *last_weight, void *y) {
     if (!recording_row(d) || D % PANEL != 0 || D > MAX_NORM || ((uintptr_t)x | (uintptr_t)last | (uintptr_t)y) % 16)
@@ -122,9 +115,9 @@ bool clime_cuda_row_route(struct clime_dev *d, const struct clime_router *r, con
     for (int i = 0; i < p->a.n; i++) {
         row_step *a = &p->a.step[i];
         if (a->y != logits || !a->f32 || a->n_columns != r->E) continue;
-        a->logits = p->words + MAX_STEPS * (MAX_K / 2);
+        a->logits = clime_cuda_words_at(d, CLIME_WORDS_LOGITS);
         if (scores == logits) a->y = NULL; /* the scores lie there */
-        p->a.router = {*r, a->logits, (const bf16 *)bias, scores, ids, weights, fold, NULL, NULL, NULL};
+        p->a.router = {*r, a->logits, (const bf16 *)bias, scores, ids, weights, fold, NULL, NULL, NULL, NULL};
         return true;
     }
     return false;
@@ -134,6 +127,7 @@ bool clime_cuda_row_permute(struct clime_dev *d, const int32_t *ids, int32_t *st
     row_router *r = &d->rows->a.router;
     if (!recording_row(d) || r->r.k == 0 || r->ids != ids) return false;
     r->start = start, r->from = from, r->at = at;
+    r->chosen = clime_cuda_words_at(d, CLIME_WORDS_CHOSEN);
     return true;
 }
 
@@ -200,7 +194,8 @@ bool clime_cuda_row_product(struct clime_dev *d, int N, int K, const void *x, co
     *a = again ? *last : row_step{};
     if (!again) {
         a->x = normed ? p->norm.x : (const bf16 *)x;
-        a->words = place > 0 || p->a.experts.k > 0 ? p->words + place * (MAX_K / 2) : NULL;
+        a->words =
+            place > 0 || p->a.experts.k > 0 ? clime_cuda_words_at(d, CLIME_WORDS_STEPS) + place * (MAX_K / 2) : NULL;
     }
     a->again = again;
     a->logits = NULL;
