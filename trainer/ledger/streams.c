@@ -103,7 +103,12 @@ static const struct stream *find(const struct stream *rows, size_t n, const char
 static enum clime_err take(struct clime_stmt *q, const struct clime_sample *s, const struct stream *r, void *structure,
                            struct clime_error *e) {
     size_t bytes = 0;
-    void *data = r->extent == EXTENT_TEXT ? clime_db_dup_text(q) : clime_db_dup_blob(q, &bytes);
+    void *data = NULL;
+    memcpy(&data, (char *)structure + r->at, sizeof data);
+    if (data) /* a file that was damaged: the table has one of each */
+        return clime_fail(e, CLIME_ERR_INPUT, "ledger: %s of sample %lld is there twice", r->name,
+                          (long long)s->row_id);
+    data = r->extent == EXTENT_TEXT ? clime_db_dup_text(q) : clime_db_dup_blob(q, &bytes);
     memcpy((char *)structure + r->at, &data, sizeof data);
     if (r->extent == EXTENT_TEXT || bytes == bytes_of(r, s)) return CLIME_OK;
     return clime_fail(e, CLIME_ERR_INPUT, "ledger: %s of sample %lld has %zu bytes instead of %zu", r->name,
