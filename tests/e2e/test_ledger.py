@@ -4,6 +4,7 @@ import contextlib
 import os
 import sqlite3
 import subprocess
+import time
 
 from test_rl import LIMIT, command, fails, model, run_whole  # noqa: F401  the fixture
 
@@ -36,6 +37,22 @@ def test_a_ledger_of_schema_8_keeps_every_value(model):  # noqa: F811
     assert before == after
     types = dict(query(path, "SELECT DISTINCT name, type FROM sample_streams"))
     assert types == {**{n: "f32" for n in ("logp", *ESTIMATES)}, "ids": "u32", "mask": "u8", "response": "text"}
+
+
+def test_a_lock_that_another_program_holds_is_waited_for_and_named(model):  # noqa: F811
+    run, log = model / "locked", model / "locked.log"
+    with open(log, "wb") as out:
+        p = subprocess.Popen(command(model, run, num_rollout=3), stdout=out, stderr=out)
+    until = time.monotonic() + LIMIT
+    while b"rollout  0" not in log.read_bytes() and time.monotonic() < until:
+        time.sleep(0.02)
+    with contextlib.closing(sqlite3.connect(run / "ledger.db", isolation_level=None)) as db:
+        db.execute("BEGIN IMMEDIATE")
+        while b"another program holds its lock" not in log.read_bytes() and time.monotonic() < until:
+            time.sleep(0.1)
+        db.execute("ROLLBACK")
+    assert p.wait(LIMIT) == 0, log.read_text()[-2000:]
+    assert b"ledger.db: another program holds its lock (fuser names it): waiting for it" in log.read_bytes()
 
 
 def static(words, size):

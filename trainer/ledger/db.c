@@ -19,7 +19,9 @@
 
 #define MAX_STATEMENTS 128
 #define CLOCK_EVERY 4000 /* instructions of a statement between two looks at the clock: well under a millisecond */
-#define BUSY_MS 10000    /* the sqlite3 shell of a user may hold the lock for a moment */
+#define LOCK_S 60        /* how long another program may hold the lock: a user's sqlite3 shell, a copy being made */
+#define LOCK_SAID_S 5    /* after so long it is said what is waited for */
+#define LOCK_LOOKS_A_S 20
 
 struct clime_stmt {
     struct clime_db *db;
@@ -33,10 +35,27 @@ struct clime_stmt {
 struct clime_db {
     sqlite3 *h;
     bool full;           /* synchronous is FULL now */
+    bool lock_lost;      /* waited for in vain: not again before it was had */
     int64_t deadline_us; /* of every statement, 0 = none */
     struct clime_stmt *stmts[MAX_STATEMENTS];
     int n_stmts;
 };
+
+static int is_late(void *db) {
+    return clime_now_us() >= ((struct clime_db *)db)->deadline_us;
+}
+
+/* SQLite asks after each look that found the lock held; 0 = give up. */
+static int wait_for_lock(void *arg, int n_looks) {
+    struct clime_db *db = arg;
+    if (n_looks == LOCK_SAID_S * LOCK_LOOKS_A_S)
+        LOG_WARN("ledger %s: another program holds its lock (fuser names it): waiting for it, %d s at most",
+                 sqlite3_db_filename(db->h, "main"), LOCK_S);
+    db->lock_lost |= n_looks >= LOCK_S * LOCK_LOOKS_A_S;
+    if (db->lock_lost || (db->deadline_us && is_late(db))) return 0;
+    sqlite3_sleep(1000 / LOCK_LOOKS_A_S);
+    return 1;
+}
 
 static enum clime_err code_of(int rc) {
     switch (rc & 0xff) {
@@ -60,7 +79,10 @@ static enum clime_err code_of(int rc) {
 static const char *words_of(sqlite3 *h, char out[256]) {
     int rc = sqlite3_errcode(h), cause = sqlite3_system_errno(h);
     bool system = cause && ((rc & 0xff) == SQLITE_CANTOPEN || (rc & 0xff) == SQLITE_IOERR);
-    snprintf(out, 256, "%s%s%s", sqlite3_errmsg(h), system ? ": " : "", system ? strerror(cause) : "");
+    if ((rc & 0xff) == SQLITE_BUSY)
+        snprintf(out, 256, "another program holds its lock (fuser %.150s names it)", sqlite3_db_filename(h, "main"));
+    else
+        snprintf(out, 256, "%s%s%s", sqlite3_errmsg(h), system ? ": " : "", system ? strerror(cause) : "");
     return out;
 }
 
@@ -127,7 +149,7 @@ enum clime_err clime_db_open(const char *path, enum clime_db_mode mode, struct c
         rc = clime_fail(e, code_of(s), "cannot open the ledger %s: %s", path, words_of(db->h, words));
         goto done;
     }
-    sqlite3_busy_timeout(db->h, BUSY_MS);
+    sqlite3_busy_handler(db->h, wait_for_lock, db);
     if (write && (rc = prepare_to_write(db, path, existed, e))) goto done;
     rc = migrate(db, path, write, e); /* before references are checked: one migration makes a table anew */
     if (!rc && write) rc = exec(db, "PRAGMA foreign_keys=ON", e);
@@ -151,10 +173,6 @@ void clime_db_close(struct clime_db *db) {
     free(db);
 }
 
-static int is_late(void *db) {
-    return clime_now_us() >= ((struct clime_db *)db)->deadline_us;
-}
-
 void clime_db_deadline(struct clime_db *db, int64_t at_us) {
     db->deadline_us = at_us;
     sqlite3_progress_handler(db->h, CLOCK_EVERY, at_us ? is_late : NULL, db);
@@ -172,7 +190,9 @@ enum clime_err clime_db_begin(struct clime_db *db, bool durable, struct clime_er
         if (rc) return rc;
         db->full = durable;
     }
-    return exec(db, "BEGIN IMMEDIATE", e);
+    enum clime_err rc = exec(db, "BEGIN IMMEDIATE", e);
+    if (!rc) db->lock_lost = false;
+    return rc;
 }
 
 enum clime_err clime_db_commit(struct clime_db *db, struct clime_error *e) {
