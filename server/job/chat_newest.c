@@ -82,10 +82,11 @@ enum clime_err clime_chat_newest(const struct clime_chat_template *t, const stru
     clime_arena_init(&a, p->messages.len * 2 + 65536);
     enum clime_err err = read_rounds(&c, &a, e);
     if (!err && c.n == 0) err = clime_fail(e, CLIME_ERR_LIMIT, "only system messages are left");
+    const bool has_rounds = !err;
     int lo = 0, hi = c.n - 1;
-    if (!err) err = encode(&c, hi, ids, e);
+    if (has_rounds) err = encode(&c, hi, ids, e);
     if (err == CLIME_ERR_INPUT && c.last_user > 0 && c.last_user < hi) err = encode(&c, hi = c.last_user, ids, e);
-    if (err == CLIME_ERR_LIMIT && most < limit) { /* a shorter reply is better than none */
+    if (has_rounds && err == CLIME_ERR_LIMIT && most < limit) { /* a shorter reply is better than none */
         c.most = limit;
         err = encode(&c, lo = hi, ids, e);
     }

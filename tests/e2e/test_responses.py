@@ -294,6 +294,8 @@ def test_truncation(client, s):
     with pytest.raises(openai.BadRequestError, match="maximum context length") as e:
         client.responses.create(**asked, input=[*flat(rounds), {"role": "user", "content": "z" * 5000}], truncation="auto")
     assert e.value.code == "context_length_exceeded"
+    with pytest.raises(openai.BadRequestError, match="only system messages are left"):
+        client.responses.create(**asked, input=[{"role": "system", "content": "z" * 5000}], truncation="auto")
 
 
 def test_bad_requests(client, s):
