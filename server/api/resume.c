@@ -85,19 +85,24 @@ static void open_list(struct clime_json *j, struct clime_str text, struct clime_
     clime_json_array(j);
 }
 
+/* Of an item that ended before it had all that it is to have, or goes on behind that. */
+static bool odd_item(struct clime_json *j, const char *should) {
+    return j->failed ? false : clime_json_bad(j, "an item is not [%s]", should);
+}
+
 static bool next_pair(struct clime_json *j, int64_t *first, int64_t *second) {
     bool ok = clime_json_array(j) && clime_json_item(j) && clime_json_int(j, 0, INT32_MAX, first) &&
               clime_json_item(j) && clime_json_int(j, 1, INT32_MAX, second) && !clime_json_item(j);
-    return ok && !j->failed;
+    return (ok && !j->failed) || odd_item(j, "first token, number of tokens");
 }
 
 static bool next_label(struct lists *l, struct clime_arena *a) {
     const char *name;
-    if (!clime_json_item(&l->versions)) return clime_json_bad(&l->versions, "token_versions has too few tokens");
+    if (!clime_json_item(&l->versions)) return clime_json_bad(&l->versions, "of too few tokens");
     bool ok = clime_json_array(&l->versions) && clime_json_item(&l->versions) &&
               clime_json_string_z(&l->versions, &name) && clime_json_item(&l->versions) &&
               clime_json_int(&l->versions, 1, INT32_MAX, &l->n_of_label) && !clime_json_item(&l->versions);
-    if (!ok || l->versions.failed) return false;
+    if (!ok || l->versions.failed) return odd_item(&l->versions, "version, number of tokens");
     if (strlen(name) > CLIME_MAX_LABEL)
         return clime_json_bad(&l->versions, "a weight version has at most %d bytes", CLIME_MAX_LABEL);
     l->label = clime_arena_zalloc(a, sizeof *l->label);
@@ -114,13 +119,15 @@ static bool read_logp(struct clime_json *j, float *out) {
     return true;
 }
 
+#define TUPLE "log-probability, id, ..."
+
 static bool next_logp(struct clime_json *j, int32_t id, float *out) {
     int64_t of = -1;
-    if (!clime_json_item(j)) return clime_json_bad(j, "output_token_logprobs has fewer items than output_ids");
+    if (!clime_json_item(j)) return clime_json_bad(j, "fewer items than output_ids");
     if (!clime_json_array(j) || !clime_json_item(j) || !read_logp(j, out) || !clime_json_item(j) ||
         !clime_json_int(j, 0, INT32_MAX, &of))
-        return false;
-    if (of != id) return clime_json_bad(j, "output_token_logprobs and output_ids are of different tokens");
+        return odd_item(j, TUPLE);
+    if (of != id) return clime_json_bad(j, "it and output_ids are of different tokens");
     while (clime_json_item(j)) clime_json_skip(j, NULL); /* the token's text */
     return !j->failed;
 }
@@ -128,13 +135,13 @@ static bool next_logp(struct clime_json *j, int32_t id, float *out) {
 /* A position's tuples, at most room of them, appended to x. */
 static bool next_extra(struct clime_json *j, int room, int V, struct clime_lp_extra *x, int *n) {
     int at = x->n_top + x->n_ids;
-    if (!clime_json_item(j)) return clime_json_bad(j, "a list of log-probabilities has fewer items than output_ids");
+    if (!clime_json_item(j)) return clime_json_bad(j, "fewer items than output_ids");
     for (clime_json_array(j); clime_json_item(j); ++*n) {
         int64_t id = 0;
         if (*n == room) return clime_json_bad(j, "more log-probabilities of a token than the request asks for");
         if (!clime_json_array(j) || !clime_json_item(j) || !read_logp(j, &x->at[at + *n].logp) || !clime_json_item(j) ||
             !clime_json_int(j, 0, V - 1, &id))
-            return false;
+            return odd_item(j, TUPLE);
         while (clime_json_item(j)) clime_json_skip(j, NULL);
         x->at[at + *n].id = (int32_t)id;
     }
@@ -160,9 +167,8 @@ static bool take_mask(struct lists *l, const struct clime_output *o, int32_t id,
     bool has_it = false;
     if (room == 0) return true;
     struct clime_ids ids = {0};
-    if (!clime_json_item(j)) return clime_json_bad(j, "output_token_sampling_mask has fewer items than output_ids");
-    if (!clime_json_item(&l->mask_logp))
-        return clime_json_bad(&l->mask_logp, "output_token_sampling_logprobs has fewer items than output_ids");
+    if (!clime_json_item(j)) return clime_json_bad(j, "fewer items than output_ids");
+    if (!clime_json_item(&l->mask_logp)) return clime_json_bad(&l->mask_logp, "fewer items than output_ids");
     if (!clime_id_list_read(j, &ids) || !read_logp(&l->mask_logp, &logp)) return false;
     if (ids.len > (size_t)room) return clime_json_bad(j, "a sampling mask has more ids than the request can leave");
     for (size_t i = 0; i < ids.len; i++) {

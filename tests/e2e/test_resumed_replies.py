@@ -136,6 +136,9 @@ def test_what_is_no_reply_of_the_request_is_refused(s):
         (broken(part, output_token_sampling_logprobs=[-1e39] * 8), "output_token_sampling_logprobs"),
         (broken(part, token_versions=[["v" * 257, 8]]), "token_versions"), (broken(part, id="r" * 257), "id"),
         (broken(part, output_ids=5), "output_ids"), (broken(part, seed=-1), "seed"), (broken(part, kept_kv=[[0, 0]]), "kept_kv"),
+        (broken(part, kept_kv=[[0]]), "kept_kv: "), (broken(part, kept_kv=[[0, 1, 2]]), "number of tokens"),
+        (broken(part, token_versions=[["a"]]), "token_versions: "), (broken(part, token_versions=[["a", 8, 1]]), "number of tokens"),
+        (broken(part, output_token_logprobs=[[-1.0]] * 8), "output_token_logprobs: "), (broken(part, output_top_logprobs=[[[]]] * 8), "output_top_logprobs: "),
         ("text", "object"), ([part, part], "items"), (7, "object"),
     ]:  # fmt: skip
         reply = s.post("/generate", BODY | {"resume": bad})
