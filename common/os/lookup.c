@@ -22,17 +22,20 @@ struct question {
     struct addrinfo *found;
 };
 
-/* Under the lock, which it gives back. */
-static void let_go(struct question *q) {
-    bool last = q->alone;
-    q->alone = true;
-    pthread_mutex_unlock(&q->lock);
-    if (!last) return;
+static void discard(struct question *q) {
     if (q->found) freeaddrinfo(q->found);
     pthread_mutex_destroy(&q->lock);
     pthread_cond_destroy(&q->answered_now);
     free(q->host);
     free(q);
+}
+
+/* Under the lock, which it gives back. */
+static void let_go(struct question *q) {
+    bool last = q->alone;
+    q->alone = true;
+    pthread_mutex_unlock(&q->lock);
+    if (last) discard(q);
 }
 
 static void *ask(void *arg) {
@@ -49,6 +52,7 @@ static void *ask(void *arg) {
     return NULL;
 }
 
+/* NULL: there is no thread to be had. */
 static struct question *begin(const char *host, int port) {
     struct question *q = xcalloc(1, sizeof *q);
     pthread_condattr_t steady;
@@ -63,9 +67,11 @@ static struct question *begin(const char *host, int port) {
     pthread_condattr_destroy(&steady);
     pthread_attr_init(&detached);
     pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
-    CHECK(pthread_create(&thread, &detached, ask, q) == 0);
+    bool began = pthread_create(&thread, &detached, ask, q) == 0;
     pthread_attr_destroy(&detached);
-    return q;
+    if (began) return q;
+    discard(q);
+    return NULL;
 }
 
 enum clime_err clime_lookup(const char *host, int port, int64_t until_us, bool (*cancel)(void *arg), void *arg,
@@ -74,6 +80,7 @@ enum clime_err clime_lookup(const char *host, int port, int64_t until_us, bool (
     int64_t began = clime_now_us(), now = began;
     enum clime_err err = CLIME_OK;
     *out = NULL;
+    if (!q) return clime_fail(e, CLIME_ERR_UNAVAILABLE, "looking up %s: no thread is to be had", host);
     pthread_mutex_lock(&q->lock);
     for (; !q->answered && !err; now = clime_now_us()) {
         int64_t next = now + ASK_EVERY_US < until_us ? now + ASK_EVERY_US : until_us;

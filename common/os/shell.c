@@ -39,7 +39,8 @@ enum clime_err clime_shell_check(const char *option, const char *line, struct cl
     line += strspn(line, " \t\n");
     if (!*line) return clime_fail(e, CLIME_ERR_INPUT, "%s: the command is empty", option);
     size_t n = strspn(line, PLAIN);
-    if (!n || (line[n] && !strchr(ENDS, line[n]))) return CLIME_OK;
+    bool of_a_file = (line[n] == '<' || line[n] == '>') && strspn(line, "0123456789") == n; /* 2>log */
+    if (!n || of_a_file || (line[n] && !strchr(ENDS, line[n]))) return CLIME_OK;
     char *word = xstrndup(line, n);
     if (strchr(word, '/'))
         rc = check_path(option, word, e);

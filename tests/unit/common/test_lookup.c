@@ -6,6 +6,8 @@
 
 #include <cmocka.h>
 #include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -27,6 +29,13 @@ int getaddrinfo(const char *name, const char *service, const struct addrinfo *hi
     atomic_fetch_add(&n_asked, 1);
     sleep(3600);
     return EAI_AGAIN;
+}
+
+static atomic_bool no_threads;
+
+int pthread_create(pthread_t *out, const pthread_attr_t *attr, void *(*run)(void *), void *arg) {
+    __typeof__(&pthread_create) real = (__typeof__(&pthread_create))dlsym(RTLD_NEXT, "pthread_create");
+    return atomic_load(&no_threads) ? EAGAIN : real(out, attr, run, arg);
 }
 
 static bool when_asked(void *arg) {
@@ -58,6 +67,17 @@ static void a_look_up_finds(void **state) {
     freeaddrinfo(a);
     assert_int_equal(clime_lookup("not a name", 80, until, NULL, NULL, &a, &e), CLIME_ERR_INPUT);
     assert_non_null(strstr(e.msg, "not a name"));
+    assert_null(a);
+}
+
+static void a_look_up_without_a_thread_says_so(void **state) {
+    (void)state;
+    struct addrinfo *a = NULL;
+    struct clime_error e = {0};
+    atomic_store(&no_threads, true);
+    enum clime_err rc = clime_lookup("127.0.0.1", 80, clime_now_us() + LONG_US, NULL, NULL, &a, &e);
+    atomic_store(&no_threads, false);
+    assert_int_equal(rc, CLIME_ERR_UNAVAILABLE);
     assert_null(a);
 }
 
@@ -114,6 +134,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_look_up_has_a_limit),
         cmocka_unit_test(a_look_up_finds),
+        cmocka_unit_test(a_look_up_without_a_thread_says_so),
         cmocka_unit_test(a_call_has_a_limit),
         cmocka_unit_test(a_loop_goes_on),
     };

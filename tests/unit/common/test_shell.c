@@ -65,6 +65,7 @@ static void what_is_there(void **state) {
                                         "$PROGRAM",
                                         "'a program'",
                                         "(cat)",
+                                        "2>/dev/null cat",
                                         "no-such\\ program x",
                                         "~/program"};
     for (size_t i = 0; i < CLIME_COUNT(lines); i++) taken(lines[i]);
