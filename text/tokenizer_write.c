@@ -14,33 +14,25 @@
 
 #define MAX_FILE_BYTES (16u << 20)
 
-static void key_bool(struct clime_jw *w, const char *key, bool value) {
-    clime_jw_put_bool(w, key, value);
-}
-
-static void key_str(struct clime_jw *w, const char *key, const char *value) {
-    clime_jw_put_strz(w, key, value); /* NULL is null */
-}
-
 static void write_byte_level(struct clime_jw *w, const char *key) {
     clime_jw_key(w, key);
     clime_jw_object(w);
-    key_str(w, "type", "ByteLevel");
-    key_bool(w, "add_prefix_space", false);
-    key_bool(w, "trim_offsets", false);
-    key_bool(w, "use_regex", false);
+    clime_jw_put_strz(w, "type", "ByteLevel");
+    clime_jw_put_bool(w, "add_prefix_space", false);
+    clime_jw_put_bool(w, "trim_offsets", false);
+    clime_jw_put_bool(w, "use_regex", false);
     clime_jw_close(w);
 }
 
 static void write_special(struct clime_jw *w, const char *content, size_t id) {
     clime_jw_object(w);
     clime_jw_put_uint(w, "id", id);
-    key_str(w, "content", content);
-    key_bool(w, "single_word", false);
-    key_bool(w, "lstrip", false);
-    key_bool(w, "rstrip", false);
-    key_bool(w, "normalized", false);
-    key_bool(w, "special", true);
+    clime_jw_put_strz(w, "content", content);
+    clime_jw_put_bool(w, "single_word", false);
+    clime_jw_put_bool(w, "lstrip", false);
+    clime_jw_put_bool(w, "rstrip", false);
+    clime_jw_put_bool(w, "normalized", false);
+    clime_jw_put_bool(w, "special", true);
     clime_jw_close(w);
 }
 
@@ -49,9 +41,9 @@ static void write_model(struct clime_jw *w) {
     static const char *const OFF[] = {"fuse_unk", "byte_fallback", "ignore_merges"};
     clime_jw_key(w, "model");
     clime_jw_object(w);
-    key_str(w, "type", "BPE");
-    for (size_t i = 0; i < CLIME_COUNT(NULLS); i++) key_str(w, NULLS[i], NULL);
-    for (size_t i = 0; i < CLIME_COUNT(OFF); i++) key_bool(w, OFF[i], false);
+    clime_jw_put_strz(w, "type", "BPE");
+    for (size_t i = 0; i < CLIME_COUNT(NULLS); i++) clime_jw_put_strz(w, NULLS[i], NULL);
+    for (size_t i = 0; i < CLIME_COUNT(OFF); i++) clime_jw_put_bool(w, OFF[i], false);
     clime_jw_key(w, "vocab");
     clime_jw_object(w);
     for (int byte = 0; byte < 256; byte++) {
@@ -73,8 +65,8 @@ static void write_tokenizer(struct clime_buf *out, const char *const *specials, 
     struct clime_jw w;
     clime_jw_init(&w, out);
     clime_jw_object(&w);
-    key_str(&w, "version", "1.0");
-    for (size_t i = 0; i < CLIME_COUNT(NULLS); i++) key_str(&w, NULLS[i], NULL);
+    clime_jw_put_strz(&w, "version", "1.0");
+    for (size_t i = 0; i < CLIME_COUNT(NULLS); i++) clime_jw_put_strz(&w, NULLS[i], NULL);
     clime_jw_key(&w, "added_tokens");
     clime_jw_array(&w);
     for (size_t i = 0; i < n; i++) write_special(&w, specials[i], 256 + i);
@@ -89,13 +81,13 @@ static void write_config(struct clime_buf *out, const char *eos, const char *pad
     struct clime_jw w;
     clime_jw_init(&w, out);
     clime_jw_object(&w);
-    key_str(&w, "tokenizer_class", "PreTrainedTokenizerFast");
-    key_str(&w, "bos_token", NULL);
-    key_str(&w, "eos_token", eos);
-    key_str(&w, "pad_token", pad);
-    key_str(&w, "unk_token", NULL);
-    key_bool(&w, "clean_up_tokenization_spaces", false);
-    if (chat_template) key_str(&w, "chat_template", chat_template);
+    clime_jw_put_strz(&w, "tokenizer_class", "PreTrainedTokenizerFast");
+    clime_jw_put_strz(&w, "bos_token", NULL);
+    clime_jw_put_strz(&w, "eos_token", eos);
+    clime_jw_put_strz(&w, "pad_token", pad);
+    clime_jw_put_strz(&w, "unk_token", NULL);
+    clime_jw_put_bool(&w, "clean_up_tokenization_spaces", false);
+    if (chat_template) clime_jw_put_strz(&w, "chat_template", chat_template);
     clime_jw_close(&w);
 }
 
