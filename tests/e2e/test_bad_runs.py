@@ -116,11 +116,13 @@ OPTIONS = [
     ("temperature that no server takes", {"rollout_temperature": 1e30}, ["rollout-temperature"]),
     ("stop id that is no number", {"rollout_stop_token_ids": "x"}, ["rollout-stop-token-ids", "'x' is no token id"]),
     ("stop id below 0", {"rollout_stop_token_ids": -5}, ["rollout-stop-token-ids", "'-5' is no token id"]),
+    ("stop id that JSON has not", {"rollout_stop_token_ids": "05"}, ["rollout-stop-token-ids", "'05' is no token id"]),
     ("rate that gives no numbers", {"lr": 1e39}, ["--lr"]),
     ("beta without a correction", {"adam_beta1": 1}, ["--adam-beta1 must be below 1"]),
     ("beta that is 1 in fp32", {"adam_beta2": 0.99999999999}, ["--adam-beta2 must be below 1"]),
     ("no epsilon", {"adam_eps": 0}, ["--adam-eps must be above 0"]),
     ("decay of more than all", {"lr": 1, "weight_decay": 2}, ["--lr 1 times --weight-decay 2"]),
+    ("critic's decay of more than all", {"advantage_estimator": "ppo", "critic_lr": 1, "weight_decay": 2}, ["--critic-lr 1 times --weight-decay 2"]),
     ("no limit", {"rollout_max_response_len": None}, ["rollout-max-response-len"]),
     ("dynamic without a size", {"max_tokens_per_gpu": None}, ["max-tokens-per-gpu"]),
     ("no run folder", {"run": None}, ["--run"]),
@@ -426,9 +428,10 @@ def test_children_leave_nothing(d, done_run):
 
 def test_save_hf_of_a_run_that_goes_on(d, done_run):
     """What lies where the model of a rollout that is done was written is no matter; where the next is to go, it is."""
-    for rollout in (0, 2):
+    for rollout in (0, 2, 19):
         (d / f"hf-{rollout}").mkdir()
         (d / f"hf-{rollout}" / "notes").touch()
+    fails(rl(d, "done", num_rollout=50, save_hf=d / "hf-{rollout_id}"), "--save-hf", "hf-19")  # of every 20th
     fails(rl(d, "done", num_rollout=3, save_hf=d / "hf-{rollout_id}"), "--save-hf", "hf-2")
     (d / "hf-2" / "notes").unlink()
     (d / "hf-2").rmdir()

@@ -249,6 +249,8 @@ def test_limits_and_bad_requests(d):
                              ({"samples": [{"turn": 0, "score": 1}]}, '"score" is no member of a sample'),
                              ({"reward": True}, "reward: must be a number")]:  # fmt: skip
             assert says in run.end(task, status=400, **result).json()["message"]
+        twice = run.http.post(f"/tasks/{task['task']}", content=b'{"samples": [], "samples": []}')
+        assert twice.status_code == 400 and "twice" in twice.json()["message"]
         run.end(task, renew=True)
         unknown = {"session": "/sessions/0123", "task": "0123"}
         assert "no such lease" in run.generate(unknown, status=404)

@@ -150,7 +150,8 @@ enum clime_err clime_env_result_read(struct clime_str body, struct clime_env_res
     clime_json_init(&j, body.ptr, body.len, &a, e);
     bool has_reward = false, has_samples = false, has_more = false;
     for (clime_json_object(&j); clime_json_key(&j, &key);) {
-        if (clime_str_is(key, "samples") && !has_samples) {
+        if (clime_str_is(key, "samples")) {
+            if (has_samples) clime_json_bad(&j, "\"samples\" is there twice");
             has_samples = true;
             read_samples(&j, r);
         } else if (clime_str_is(key, "error")) {

@@ -205,10 +205,16 @@ enum clime_err clime_optimizer_check(const struct clime_learner_options *o, stru
         return clime_fail(e, CLIME_ERR_INPUT, "--adam-beta%d must be below 1", (float)o->adam_beta1 >= 1 ? 1 : 2);
     if (!((float)o->adam_eps > 0))
         return clime_fail(e, CLIME_ERR_INPUT, "--adam-eps must be above 0, in fp32 too (1e-45 and less is 0 there)");
-    if (o->lr * o->weight_decay > 1)
-        return clime_fail(e, CLIME_ERR_INPUT,
-                          "--lr %g times --weight-decay %g is %g: a step takes so much of each weight away, 1 at most",
-                          o->lr, o->weight_decay, o->lr * o->weight_decay);
+    const struct {
+        const char *option;
+        double rate;
+    } rates[] = {{"lr", o->lr}, {"min-lr", o->min_lr}, {"critic-lr", o->critic_lr}};
+    for (size_t i = 0; i < CLIME_COUNT(rates); i++)
+        if (rates[i].rate * o->weight_decay > 1)
+            return clime_fail(
+                e, CLIME_ERR_INPUT,
+                "--%s %g times --weight-decay %g is %g: a step takes so much of each weight away, 1 at most",
+                rates[i].option, rates[i].rate, o->weight_decay, rates[i].rate * o->weight_decay);
     return CLIME_OK;
 }
 

@@ -206,6 +206,7 @@ enum clime_err clime_rl_check_algorithm(struct clime_rl_options *o, bool eps_cli
         {o->num_critic_only_steps && !est->needs_critic,
          "has no critic: --num-critic-only-steps has no meaning for it"},
         {l->critic_load && !est->needs_critic, "has no critic: --critic-load has no meaning for it"},
+        {l->critic_lr != 0 && !est->needs_critic, "has no critic: --critic-lr has no meaning for it"},
         {l->objective.disable_rewards_normalization && !est->takes_raw,
          "subtracts no group mean that --disable-rewards-normalization could leave out"},
     };

@@ -93,7 +93,8 @@ static enum clime_err derive_batch(struct clime_rl_options *o, struct clime_erro
 static enum clime_err check_stop_ids(const struct clime_sampling_options *s, const char *where, struct clime_error *e) {
     for (int i = 0; i < s->stop_token_ids.n; i++) {
         const char *id = s->stop_token_ids.items[i];
-        if (!*id || id[strspn(id, "0123456789")] || strlen(id) > 10 || strtoll(id, NULL, 10) > INT32_MAX)
+        const bool is_number = *id && !id[strspn(id, "0123456789")] && (id[0] != '0' || !id[1]); /* as JSON has it */
+        if (!is_number || strlen(id) > 10 || strtoll(id, NULL, 10) > INT32_MAX)
             return clime_fail(e, CLIME_ERR_INPUT, "%s: '%s' is no token id, 0 to %d", where, id, INT32_MAX);
     }
     return CLIME_OK;

@@ -37,12 +37,13 @@ static char *with_rollout(const char *path, int64_t rollout) {
 }
 
 enum clime_err clime_rl_check_save_hf(const struct clime_rl *rl, struct clime_error *e) {
-    struct clime_checkpoint c; /* what the next rollout's model comes after */
-    enum clime_err rc = clime_checkpoint_newest(clime_ledger_reader(rl->ledger), INT64_MAX, &c, e);
+    int64_t last, every = rl->o.save_interval;
+    enum clime_err rc = clime_steps_last(clime_ledger_reader(rl->ledger), &last, e);
     if (rc) return rc;
-    int64_t next = c.step < 0 ? 0 : c.step / rl->o.num_steps_per_rollout;
-    char *hf = rl->o.save_hf ? with_rollout(rl->o.save_hf, next) : xstrdup(rl->hf_dir);
-    clime_checkpoint_free(&c);
+    /* recovery runs the recorded steps without a model of them; the next is that of the rollout that is saved then */
+    int64_t done = last / rl->o.num_steps_per_rollout, due = (done / every + 1) * every;
+    if (due > rl->num_rollout) due = done > rl->num_rollout ? done : rl->num_rollout;
+    char *hf = rl->o.save_hf ? with_rollout(rl->o.save_hf, due > 0 ? due - 1 : 0) : xstrdup(rl->hf_dir);
     rc = clime_folder_check_place(hf, e);
     if (rc && rl->o.save_hf) clime_error_prefix(e, "--save-hf");
     free(hf);

@@ -454,7 +454,6 @@ static void go_on_without(struct fixture *f, const char *msg) {
     clime_samples_free(s, n);
 }
 
-/* Whatever changes a value that decides is found when the value is read, and says whose it is. */
 /* Somebody clears the run folder while the trainer works: nothing may be written to where nobody finds it. */
 static void test_a_file_that_moved_is_noticed(void **state) {
     struct fixture *f = *state;
@@ -471,6 +470,7 @@ static void test_a_file_that_moved_is_noticed(void **state) {
     stop(f);
 }
 
+/* Whatever changes a value that decides is found when the value is read, and says whose it is. */
 static void test_damaged_values_are_found(void **state) {
     struct fixture *f = *state;
     struct clime_error e = {0};

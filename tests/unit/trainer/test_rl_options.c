@@ -130,6 +130,7 @@ static void test_inert_and_refused(void **state) {
         {"--lambd 0.9", "--lambd has no meaning"},
         {"--num-critic-only-steps 1", "--num-critic-only-steps has no meaning"},
         {"--critic-load x", "--critic-load has no meaning"},
+        {"--critic-lr 1e-3", "--critic-lr has no meaning"},
         {"--advantage-estimator gpro", "gpro is unknown: there are grpo"},
         {"--advantage-estimator reinforce_plus_plus", "needs --normalize-advantages"},
         {"--advantage-estimator rloo --n-samples-per-prompt 1", "compares a sample with others"},
