@@ -2,8 +2,7 @@
  *
  * Called by the owner of the group; owns the mapping. A ring has one writer and one reader, each of whom moves a
  * counter of its own. Who can do nothing sleeps at its own bell (a futex), which the others ring when they have moved
- * something of its; it wakes after some ms anyhow to see whether a rank is lost. It never
- * spins: ranks may share cores.
+ * something of its; it wakes after some ms anyhow to see whether a rank is lost. It never spins: ranks may share cores.
  *
  * Invariant: head - tail <= RING bytes are in a ring, written before head moved and read before tail does.
  */
@@ -174,7 +173,9 @@ enum clime_err clime_cpu_links_begin(struct clime_links *links, const char *what
         int64_t now = clime_now_us();
         if (now - l->answered_us > NAP_MS * 1000) { /* busy or not */
             l->answered_us = now;
-            if ((rc = clime_group_answer(l->head.group, e))) break;
+            rc = clime_group_answer(l->head.group, e);
+            if (rc && e) clime_error_prefix(e, "%s", what);
+            if (rc) break;
         }
         if (moved) {
             moved_us = now;

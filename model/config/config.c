@@ -87,6 +87,8 @@ static const struct family fixed[] = {
                          .experts = clime_config_qwen_experts},
 };
 
+_Static_assert(CLIME_COUNT(fixed) == CLIME_COUNT(clime_families), "a row for each family");
+
 static enum clime_err find_family(const struct cJSON *root, enum clime_family *out, struct clime_error *e) {
     const struct cJSON *list = clime_tree_get(root, "architectures");
     const char *arch = clime_tree_str(clime_tree_first(list), NULL), *type;

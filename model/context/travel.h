@@ -29,7 +29,7 @@
 #include "kernels/links.h"
 #include "kernels/plan.h"
 
-#define CLIME_TRAVEL_LEVELS 7 /* 1 + log2 of the ranks, at most */
+#define CLIME_TRAVEL_LEVELS 7 /* 1 + log2 of the lanes, at most: ranks times cuts of one are no more */
 
 struct clime_travel {
     const struct clime_ops *ops;

@@ -264,7 +264,7 @@ static int move_meanwhile(const struct clime_place *p, void *arg) {
     if (p->rank == 4) raise(SIGSTOP);
     while (!rc) rc = clime_links_exchange(r.links, "rows", &send, busy, &receive, 1, &e);
     if (p->rank == 0) clime_group_fail(r.group, &e);
-    const bool named = p->rank || clime_group_lost(r.group, &code) == 4;
+    const bool named = strstr(e.msg, "rows") == e.msg && (p->rank || clime_group_lost(r.group, &code) == 4);
     if (!named) fprintf(stderr, "%s\n", e.msg);
     close_rank(&r);
     free(buf);
