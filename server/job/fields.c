@@ -1,7 +1,8 @@
 /* What becomes of members that an endpoint does not read (fields.h). Called by the request parsers on HTTP workers;
  * the watch owns copies of the names that it has logged.
  *
- * Invariant: a client cannot fill the log or the memory with names that it makes up: at most MAX_LOGGED are kept.
+ * Invariant: a client cannot fill the log or the memory with names that it makes up: at most MAX_LOGGED are kept, of
+ * each what messages show.
  */
 #include "server/job/fields.h"
 
@@ -46,6 +47,7 @@ void clime_field_watch_free(struct clime_field_watch *w) {
 /* True the first time, as long as there is room. */
 static bool first_time(struct clime_field_watch *w, const char *where, struct clime_str key) {
     bool seen = false;
+    if (key.len > SHOWN) key.len = SHOWN;
     pthread_mutex_lock(&w->lock);
     for (int i = 0; i < w->n_logged && !seen; i++)
         seen = w->logged[i].where == where && clime_str_is(key, w->logged[i].name);

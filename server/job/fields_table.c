@@ -84,7 +84,7 @@ const struct clime_field clime_fields_text[] = {
     {"mm_processor_kwargs", NULL}, {"media_io_kwargs", NULL}, {NULL, NULL},
 };
 
-/* Beside the endpoints' own; those of Responses and Messages have theirs before these. */
+/* Beside the endpoints' own; Responses and Messages have rows before these, of what they alone have or otherwise. */
 const struct clime_field clime_fields_openai[] = {
     {"prompt", NULL}, /* what the one endpoint reads, the other does not have */
     {"messages", NULL},
@@ -141,22 +141,12 @@ const struct clime_field clime_fields_openai[] = {
 const struct clime_field clime_fields_responses[] = {
     {"previous_response_id", NULL}, /* nothing is kept */
     {"conversation", NULL},
-    {"prompt", NULL}, /* a stored one */
     {"background", NULL},
     {"context_management", NULL},
-    {"moderation", NULL},
     {"personality", NULL}, /* a style that OpenAI's models have */
     {"access_programs", INERT},
     {"background_options", NULL},
     {"image", INERT}, /* how images are shown; there are none */
-    {"store", INERT},
-    {"metadata", INERT},
-    {"user", INERT},
-    {"service_tier", INERT},
-    {"safety_identifier", INERT},
-    {"prompt_cache_key", INERT},
-    {"prompt_cache_options", INERT},
-    {"prompt_cache_retention", INERT},
     {"client_metadata", INERT},
     {"max_tool_calls", INERT}, /* of tools that OpenAI's servers run */
     {"stream_options", INERT}, /* include_obfuscation: nothing is padded */
@@ -171,8 +161,6 @@ const struct clime_field clime_fields_messages[] = {
     {"mcp_servers", NULL},
     {"cache_control", INERT}, /* the cache is by prefix, always */
     {"inference_geo", INERT},
-    {"metadata", INERT},
-    {"service_tier", INERT},
     {"speed", "\"standard\""},
     {"betas", INERT},
     {"response_format", NULL}, /* output_config.format is it */

@@ -3,9 +3,11 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
+#include <malloc.h>
 
 #include "server/job/fields.h"
 #include "server/job/sampling_params.h"
@@ -57,6 +59,29 @@ static void test_unknown(void **state) {
     clime_field_watch_free(loose);
 }
 
+/* What is kept of a name, so that it is told once, is not as long as a client makes it. */
+static void test_kept(void **state) {
+    enum { LONG = 4 << 20 };
+    struct clime_field_watch *w = clime_field_watch_new(false);
+    char *name = malloc(LONG + 1);
+    (void)state;
+    memset(name, 'x', LONG);
+    name[LONG] = '\0';
+    struct mallinfo2 before = mallinfo2();
+    assert_string_equal(other(w, name, "1"), "");
+    struct mallinfo2 after = mallinfo2();
+    assert_true(after.uordblks + after.hblkhd < before.uordblks + before.hblkhd + LONG / 4);
+    clime_field_watch_free(w);
+    free(name);
+}
+
+/* No row of a table that goes before another says what that one says. */
+static void check_before(const struct clime_field *rows, const struct clime_field *behind) {
+    for (const struct clime_field *a = rows; a->name; a++)
+        for (const struct clime_field *b = behind; b->name; b++)
+            if (strcmp(a->name, b->name) == 0 && a->neutral == b->neutral) fail_msg("%s stands twice", a->name);
+}
+
 static void check_rows(const struct clime_field *rows) {
     for (const struct clime_field *a = rows; a->name; a++) {
         for (const struct clime_field *b = a + 1; b->name; b++) assert_string_not_equal(a->name, b->name);
@@ -71,10 +96,14 @@ static void test_tables(void **state) {
     check_rows(clime_fields_generate);
     check_rows(clime_fields_openai);
     check_rows(clime_fields_text);
+    check_rows(clime_fields_responses);
+    check_rows(clime_fields_messages);
+    check_before(clime_fields_responses, clime_fields_openai);
+    check_before(clime_fields_messages, clime_fields_openai);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_known), cmocka_unit_test(test_unknown),
-                                       cmocka_unit_test(test_tables)};
+                                       cmocka_unit_test(test_kept), cmocka_unit_test(test_tables)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
