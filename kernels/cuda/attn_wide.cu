@@ -242,7 +242,7 @@ static void run(struct clime_dev *d, const attn_args &a, const clime_rope_args *
     size_t row = (size_t)a.H * n_splits * (DH + 2);
     clime_cuda_flush(d); /* so that this is the kernel that is launched next */
     clime_words splits = clime_cuda_words(d, CLIME_WORDS_SPLITS, T * row);
-    CHECK(splits.at);
+    CHECK(splits.at);         /* there is room: a multiprocessor has one block of at most 16 rows */
     splits.at -= first * row; /* kernels count rows from the batch's first */
     launch(d, kernel, grid, THREADS, sizeof(wide_shared<DH>), a, *r, splits, n_splits);
 }

@@ -5,7 +5,8 @@
  * the one); one more warp looks for the row's expert and fills a ring with tensor copies of its weights. Three blocks
  * of a multiprocessor run beside each other, so that some read while others begin or end. Rows of the same expert each
  * read its weights, which the second finds in the L2. A gated product has half of its columns from up, and does the
- * SwiGLU too. Blocks of rows whose experts are not among these (kernels.h) leave. Bytes: R N K 2.
+ * SwiGLU too. Blocks of rows whose experts are not among these (kernels.h) leave; where the experts come by words they
+ * multiply zeros, which tensor copies beyond the weights are. Bytes: R N K 2.
  *
  * Inside a recording the product that follows a gated one starts while that still runs and reads weights before it
  * waits, for which it must know the rows' experts: they were sorted before the gated one's own wait ended, and only
@@ -84,7 +85,10 @@ __global__ void __launch_bounds__(THREADS) rows_kernel(const __grid_constant__ C
         return;
     }
     const bf16 *own = a.x + (size_t)(a.from ? a.from[row] : row) * a.K;
-    if (others) return;
+    if (others) {
+        wait_for_last(); /* where all rows are others' no block else does */
+        return;
+    }
     const uint64_t *words = a.rows.at + (size_t)row * a.K / 2;
     if (in_words) { /* one thread asks for one word: if all asked they would stand in the weights' way */
         uint32_t two[2];

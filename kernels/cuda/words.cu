@@ -3,7 +3,8 @@
  *
  * Only kernels of a recording have words. Their numbers are counted from its begin, and the device adds what all
  * replays before have had, which a kernel behind each replay's last one counts: so that is the same while it runs, and
- * known from a kernel's first instruction on. */
+ * known from a kernel's first instruction on. After 2^32 they come again: a word would be taken for a new one if it had
+ * been written last exactly so many numbers ago. */
 #include <stdlib.h>
 
 #include "kernels/cuda/cuda_int.cuh"
@@ -26,7 +27,7 @@ void clime_cuda_words_open(struct clime_dev *d) {
     struct clime_word_room *w = d->words = (struct clime_word_room *)xcalloc(1, sizeof *d->words);
     size_t bytes = 0;
     for (size_t n : N_WORDS) bytes += n * sizeof *w->at;
-    if (CU(d, cudaMalloc(&w->at, bytes))) CU(d, cudaMemset(w->at, 0, bytes)); /* no number is 0 */
+    if (CU(d, cudaMalloc(&w->at, bytes))) CU(d, cudaMemset(w->at, 0, bytes)); /* numbers begin with 1 */
     if (CU(d, cudaMalloc(&w->before, sizeof *w->before))) CU(d, cudaMemset(w->before, 0, sizeof *w->before));
 }
 
