@@ -16,7 +16,7 @@ import subprocess
 import threading
 
 import pytest
-from programs import BUILD, LIMIT, run, tiny_model
+from programs import BUILD, LIMIT, ROOT, run, tiny_model
 from test_bad_folders import FOLDERS
 
 
@@ -225,6 +225,36 @@ def test_sft_response_that_is_no_text(d, tmp_path):
           f"{path}, line 2", "response")  # fmt: skip
     fails(["sft", "--hf-checkpoint", d / "init", "--prompt-data", "/nowhere.jsonl", "--save-hf", tmp_path / "out"],
           "/nowhere.jsonl")  # fmt: skip
+
+
+SAID = '{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}'
+TWICE = [  # options, a row, what is said
+    (["sft", "--messages-key", "m"], f'{{"m": [{SAID}], "m": [{SAID}]}}', '"m" twice'),
+    (["sft", "--messages-key", "m", "--tool-key", "t"], f'{{"m": [{SAID}], "t": "x"}}', '"t" is text that is no JSON'),
+    (["sft", "--ids-key", "ids"], '{"ids": [1, 2], "mask": [0, 1], "mask": [0, 1]}', '"mask" twice'),
+    (["dpo", "--apply-chat-template"], '{"prompt": "a", "chosen": "b", "rejected": "c", "chosen": "d"}', '"chosen" twice'),
+    (["dpo", "--apply-chat-template", "--tool-key", "t"], '{"prompt": "a", "chosen": "b", "rejected": "c", "t": "x"}', '"t" is text'),
+]
+
+
+@pytest.mark.parametrize("words, row, says", TWICE, ids=[t[2] + " of " + t[0][0] for t in TWICE])
+def test_rows_that_mean_two_things(d, tmp_path, words, row, says):
+    path = tmp_path / "x.jsonl"
+    path.write_text(row + "\n")
+    fails([*words, "--hf-checkpoint", d / "init", "--prompt-data", path, "--save-hf", tmp_path / "out"], "x.jsonl, line 1", says)
+
+
+def test_tools_as_text_are_tools(d, tmp_path):
+    """Of sft's conversations as of rl's prompts: some files have the list written as a string."""
+    shutil.copytree(d / "init", tmp_path / "init")
+    shutil.copy(ROOT / "examples" / "environments" / "tools.jinja", tmp_path / "init" / "chat_template.jinja")
+    tools = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
+    path = tmp_path / "x.jsonl"
+    path.write_text("".join(f'{{"m": [{SAID}], "t": {json.dumps(t)}}}\n' for t in (tools, json.dumps(tools), "", None)))
+    status, out, err = run("clime-train", "sft", "--messages-key", "m", "--tool-key", "t", "--hf-checkpoint", tmp_path / "init",
+                           "--prompt-data", path, "--print-samples", 4)  # fmt: skip
+    one, other, empty, none = out.splitlines()
+    assert status == 0 and one == other and empty == none != one and "97,100,100,32" in one, (out, err)  # "add "
 
 
 def test_sft_id_outside_the_vocabulary(d, tmp_path):

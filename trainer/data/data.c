@@ -54,9 +54,8 @@ static enum clime_err read_fields(const struct loader *l, int64_t line, struct c
                             {o->metadata_key, &f->metadata},
                             {o->tool_key, &f->tools}};
         for (size_t i = 0; i < CLIME_COUNT(wanted); i++) {
-            if (!wanted[i].name || !clime_str_is(key, wanted[i].name)) continue;
-            if (wanted[i].value->ptr) clime_json_bad(&j, "the row has \"%s\" twice", wanted[i].name);
-            *wanted[i].value = raw;
+            if (wanted[i].name && clime_str_is(key, wanted[i].name))
+                clime_row_take(&j, wanted[i].name, raw, wanted[i].value);
         }
     }
     if (!clime_json_end(&j)) return clime_fail(e, CLIME_ERR_INPUT, "%s:%lld: %s", l->path, (long long)line, je.msg);
@@ -70,14 +69,6 @@ static enum clime_err read_fields(const struct loader *l, int64_t line, struct c
         return clime_fail(e, CLIME_ERR_INPUT, "%s:%lld: \"%s\" is not an object", l->path, (long long)line,
                           o->metadata_key);
     return CLIME_OK;
-}
-
-/* The text of a JSON string value; false when it is none. */
-static bool string_value(struct clime_str raw, struct clime_arena *a, struct clime_str *out) {
-    struct clime_json j;
-    struct clime_error e = {0};
-    clime_json_init(&j, raw.ptr, raw.len, a, &e);
-    return clime_json_peek(&j) == CLIME_JSON_STRING && clime_json_string(&j, out) && clime_json_end(&j);
 }
 
 /* Messages for the template: text, which is one of the user, or a list of them. */
@@ -101,20 +92,12 @@ static enum clime_err check_messages(const struct loader *l, struct clime_str ra
     return CLIME_OK;
 }
 
-/* The tools as a JSON value: some files have it written as a string. */
-static enum clime_err read_tools(const struct loader *l, struct clime_arena *a, struct clime_str *tools,
-                                 struct clime_error *e) {
-    struct clime_error je = {0};
-    if (!string_value(*tools, a, tools) || clime_json_check(tools->ptr, tools->len, &je)) return CLIME_OK;
-    return clime_fail(e, CLIME_ERR_INPUT, "\"%s\" is text that is no JSON: %s", l->o->tool_key, je.msg);
-}
-
 /* A string is one user message. */
 static void write_messages(struct clime_str input, struct clime_arena *a, struct clime_buf *out) {
     struct clime_jw w;
     struct clime_str text;
     clime_jw_init(&w, out);
-    if (!string_value(input, a, &text)) {
+    if (!clime_row_text(input, a, &text)) {
         clime_jw_raw(&w, input);
         return;
     }
@@ -130,7 +113,7 @@ static enum clime_err render(const struct loader *l, const struct fields *f, str
                              struct clime_buf *out, struct clime_error *e) {
     struct clime_str text;
     if (!l->o->apply_chat_template) {
-        if (!string_value(f->input, a, &text))
+        if (!clime_row_text(f->input, a, &text))
             return clime_fail(e, CLIME_ERR_INPUT, "\"%s\" is no string: a list of messages needs --apply-chat-template",
                               l->o->input_key);
         clime_buf_add(out, text.ptr, text.len);
@@ -208,7 +191,8 @@ static enum clime_err add_prompt(void *arg, int64_t line, struct clime_str json,
     clime_buf_init(&text, MAX_PROMPT);
     enum clime_err rc = read_fields(l, line, json, &a, &f, e);
     if (rc) goto done;
-    if ((f.tools.ptr && (rc = read_tools(l, &a, &f.tools, e))) || (rc = render(l, &f, &a, &text, e)) ||
+    if ((f.tools.ptr && (rc = clime_row_tools(&f.tools, l->o->tool_key, &a, e))) ||
+        (rc = render(l, &f, &a, &text, e)) ||
         (rc = clime_tokenizer_encode(l->tok, l->scratch, clime_buf_str(&text), 0, MAX_PROMPT, &ids, e))) {
         clime_error_prefix(e, "%s:%lld", l->path, (long long)line);
         goto done;

@@ -33,16 +33,17 @@ static enum clime_err read_row(const struct loader *l, struct clime_str json, st
     clime_json_init(&j, json.ptr, json.len, &r->arena, &je);
     for (clime_json_object(&j); clime_json_key(&j, &key);) {
         clime_json_skip(&j, &raw);
-        if (clime_str_is(key, o->data.input_key) && !clime_str_is(raw, "null")) r->prompt = raw;
-        if (clime_str_is(key, o->chosen_key)) r->answer[0] = raw;
-        if (clime_str_is(key, o->rejected_key)) r->answer[1] = raw;
-        if (clime_str_is(key, o->data.tool_key) && !clime_str_is(raw, "null")) r->tools = raw;
+        const bool is_null = clime_str_is(raw, "null");
+        if (clime_str_is(key, o->data.input_key) && !is_null) clime_row_take(&j, o->data.input_key, raw, &r->prompt);
+        if (clime_str_is(key, o->chosen_key)) clime_row_take(&j, o->chosen_key, raw, &r->answer[0]);
+        if (clime_str_is(key, o->rejected_key)) clime_row_take(&j, o->rejected_key, raw, &r->answer[1]);
+        if (clime_str_is(key, o->data.tool_key) && !is_null) clime_row_take(&j, o->data.tool_key, raw, &r->tools);
     }
     if (!clime_json_end(&j)) return clime_fail(e, CLIME_ERR_INPUT, "%s", je.msg);
     for (int i = 0; i < 2; i++)
         if (!r->answer[i].ptr)
             return clime_row_lacks(json, i ? o->rejected_key : o->chosen_key, i ? "rejected-key" : "chosen-key", e);
-    return CLIME_OK;
+    return r->tools.ptr ? clime_row_tools(&r->tools, o->data.tool_key, &r->arena, e) : CLIME_OK;
 }
 
 /* ---- texts without a template ---- */

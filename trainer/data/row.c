@@ -1,4 +1,5 @@
-/* What a row has in place of a member that it lacks; see row.h. Called by the loaders, on their thread. No state. */
+/* Members of a row, and what it has in place of one that it lacks; see row.h. Called by the loaders, on their thread.
+ * No state. */
 #include "trainer/data/row.h"
 
 #include "common/json/scan.h"
@@ -6,6 +7,26 @@
 
 #define MOST_NAMES 8
 #define MOST_BYTES 40 /* of a name: 8 of them leave room for the file's in the error */
+
+void clime_row_take(struct clime_json *j, const char *name, struct clime_str raw, struct clime_str *member) {
+    if (member->ptr) clime_json_bad(j, "the row has \"%s\" twice", name);
+    *member = raw;
+}
+
+bool clime_row_text(struct clime_str raw, struct clime_arena *a, struct clime_str *out) {
+    struct clime_json j;
+    struct clime_error e = {0};
+    clime_json_init(&j, raw.ptr, raw.len, a, &e);
+    return clime_json_peek(&j) == CLIME_JSON_STRING && clime_json_string(&j, out) && clime_json_end(&j);
+}
+
+enum clime_err clime_row_tools(struct clime_str *tools, const char *key, struct clime_arena *a, struct clime_error *e) {
+    struct clime_error je = {0};
+    if (!clime_row_text(*tools, a, tools)) return CLIME_OK;
+    if (!tools->len) *tools = (struct clime_str){0};
+    if (!tools->ptr || clime_json_check(tools->ptr, tools->len, &je)) return CLIME_OK;
+    return clime_fail(e, CLIME_ERR_INPUT, "\"%s\" is text that is no JSON: %s", key, je.msg);
+}
 
 enum clime_err clime_row_lacks(struct clime_str row, const char *member, const char *option, struct clime_error *e) {
     struct clime_arena arena;

@@ -121,12 +121,14 @@ static enum clime_err read_ids(const struct row_loader *l, struct clime_str json
     clime_arena_init(&arena, json.len + 4096);
     clime_json_init(&j, json.ptr, json.len, &arena, &je);
     for (clime_json_object(&j); clime_json_key(&j, &key);) {
-        if (clime_str_is(key, l->o->ids_key) && !ids.len)
-            read_numbers(&j, l->vocabulary - 1, &ids);
-        else if (clime_str_is(key, "mask") && !mask.len)
-            read_numbers(&j, 1, &mask);
-        else
+        const bool are_ids = clime_str_is(key, l->o->ids_key);
+        if (!are_ids && !clime_str_is(key, "mask")) {
             clime_json_skip(&j, NULL);
+            continue;
+        }
+        struct clime_ids *to = are_ids ? &ids : &mask;
+        if (to->len) clime_json_bad(&j, "the row has \"%s\" twice", are_ids ? l->o->ids_key : "mask");
+        read_numbers(&j, are_ids ? l->vocabulary - 1 : 1, to);
     }
     int32_t first = 0;
     if (!clime_json_end(&j))
@@ -161,19 +163,20 @@ static enum clime_err read_messages(const struct row_loader *l, struct clime_str
     struct clime_json j;
     struct clime_error je = {0};
     struct clime_arena arena;
-    clime_arena_init(&arena, json.len + 4096);
+    clime_arena_init(&arena, 2 * json.len + 4096);
     clime_json_init(&j, json.ptr, json.len, &arena, &je);
     for (clime_json_object(&j); clime_json_key(&j, &key);) {
         clime_json_skip(&j, &raw);
-        if (clime_str_is(key, l->o->messages_key)) messages = raw;
-        if (clime_str_is(key, l->o->data.tool_key) && !clime_str_is(raw, "null")) tools = raw;
+        if (clime_str_is(key, l->o->messages_key)) clime_row_take(&j, l->o->messages_key, raw, &messages);
+        if (clime_str_is(key, l->o->data.tool_key) && !clime_str_is(raw, "null"))
+            clime_row_take(&j, l->o->data.tool_key, raw, &tools);
     }
     enum clime_err rc = CLIME_OK;
     if (!clime_json_end(&j))
         rc = clime_fail(e, CLIME_ERR_INPUT, "%s", je.msg);
     else if (!messages.ptr)
         rc = clime_row_lacks(json, l->o->messages_key, "messages-key", e);
-    else
+    else if (!tools.ptr || !(rc = clime_row_tools(&tools, l->o->data.tool_key, &arena, e)))
         rc = clime_conversation_read(&l->renderer, l->scratch, messages, tools, out, e);
     clime_arena_free(&arena);
     return rc;
