@@ -23,9 +23,10 @@
 
 /* ---- paths ---- */
 
-/* path with every "{rollout_id}" replaced. */
+static const char mark[] = "{rollout_id}";
+
+/* path with every mark replaced. */
 static char *with_rollout(const char *path, int64_t rollout) {
-    static const char mark[] = "{rollout_id}";
     struct clime_buf b;
     clime_buf_init(&b, 8192);
     for (const char *at = path, *hit; at; at = hit ? hit + sizeof mark - 1 : NULL) {
@@ -36,16 +37,26 @@ static char *with_rollout(const char *path, int64_t rollout) {
     return clime_buf_take(&b);
 }
 
+static enum clime_err check_place(const char *hf, bool asked, struct clime_error *e) {
+    enum clime_err rc = clime_folder_check_place(hf, e);
+    return rc && asked ? clime_error_prefix(e, "--save-hf") : rc;
+}
+
 enum clime_err clime_rl_check_save_hf(const struct clime_rl *rl, struct clime_error *e) {
+    const char *asked = rl->o.save_hf;
+    return asked && strstr(asked, mark) ? CLIME_OK : check_place(asked ? asked : rl->hf_dir, asked != NULL, e);
+}
+
+enum clime_err clime_rl_check_next_hf(const struct clime_rl *rl, struct clime_error *e) {
+    if (!rl->o.save_hf || !strstr(rl->o.save_hf, mark)) return CLIME_OK;
     int64_t last, every = rl->o.save_interval;
     enum clime_err rc = clime_steps_last(clime_ledger_reader(rl->ledger), &last, e);
     if (rc) return rc;
     /* recovery runs the recorded steps without a model of them; the next is that of the rollout that is saved then */
     int64_t done = last / rl->o.num_steps_per_rollout, due = (done / every + 1) * every;
     if (due > rl->num_rollout) due = done > rl->num_rollout ? done : rl->num_rollout;
-    char *hf = rl->o.save_hf ? with_rollout(rl->o.save_hf, due > 0 ? due - 1 : 0) : xstrdup(rl->hf_dir);
-    rc = clime_folder_check_place(hf, e);
-    if (rc && rl->o.save_hf) clime_error_prefix(e, "--save-hf");
+    char *hf = with_rollout(rl->o.save_hf, due > 0 ? due - 1 : 0);
+    rc = check_place(hf, true, e);
     free(hf);
     return rc;
 }

@@ -167,7 +167,10 @@ enum clime_err clime_rl_publish(struct clime_rl *rl, struct clime_error *e);
 /* Writes a checkpoint of the current step, with --save-hf also a Hugging Face folder, and then its row; with
  * --no-save-optim only the folder. Then gives up what --keep-checkpoints and --keep-rollouts do not keep. */
 enum clime_err clime_rl_checkpoint(struct clime_rl *rl, struct clime_error *e);
-enum clime_err clime_rl_check_save_hf(const struct clime_rl *rl, struct clime_error *e); /* before any is due */
+/* Whether models can be put where they go, before any is due: the first for places that are the same for every rollout,
+ * the second, which asks the ledger what comes next, for those that name theirs. */
+enum clime_err clime_rl_check_save_hf(const struct clime_rl *rl, struct clime_error *e);
+enum clime_err clime_rl_check_next_hf(const struct clime_rl *rl, struct clime_error *e);
 /* Loads the newest checkpoint of a step < before that is sound; damaged ones are named and passed over. rl->step = its
  * step, or 0. */
 enum clime_err clime_rl_load_checkpoint(struct clime_rl *rl, int64_t before, struct clime_error *e);
