@@ -15,6 +15,8 @@ def memory(pid):
 
 def option(pid, name):
     words = open(f"/proc/{pid}/cmdline").read().split("\0")
+    if name not in words:  # the process is about to end
+        return None
     return int(words[len(words) - 1 - words[::-1].index(name) + 1].split(",")[0])
 
 

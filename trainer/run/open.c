@@ -356,10 +356,11 @@ enum clime_err clime_rl_open(struct clime_rl *rl, struct clime_error *e) {
     rl->tensorboard_dir = tensorboard_dir(&rl->o);
     if ((rc = clime_rl_check_options(&rl->o, e)) || (rc = clime_http_client_trust(rl->o.ca_certificate, e)) ||
         (rc = choose_initial(rl, e)) || (rc = load_prompts(rl, e)) || (rc = open_hooks(rl, e)) ||
-        (rc = clime_rl_check_rewards(rl, e)) || (!rl->o.evaluate && (rc = clime_rl_check_save_hf(rl, e))))
+        (rc = clime_rl_check_rewards(rl, e)))
         return rc;
     if (rl->o.explain) return prepare_learner(rl, e);
-    if ((rc = clime_rl_lock(rl, e)) || (rc = clime_make_dirs(rl->checkpoint_dir, e)) || (rc = open_ledger(rl, e)) ||
+    if ((!rl->o.evaluate && (rc = clime_rl_check_save_hf(rl, e))) || (rc = clime_rl_lock(rl, e)) ||
+        (rc = clime_make_dirs(rl->checkpoint_dir, e)) || (rc = open_ledger(rl, e)) ||
         (!rl->o.evaluate && (rc = clime_rl_check_next_hf(rl, e))) ||
         (rl->o.page_control && (rc = open_control(rl, e))) || (rc = open_page(rl, e)) ||
         (rl->o.mlflow.url && (rc = clime_mlflow_open(&rl->o.mlflow, &rl->run, rl->o.run, &rl->mlflow, e))))
