@@ -511,17 +511,27 @@ enum clime_err clime_train_backward(struct clime_train *t, const struct clime_pa
     return body_backward(t, b, e);
 }
 
+/* The embedding's rows add to what the head has left of each cut: nothing, where the head is not the model's. */
+static void no_head_backward(const struct clime_train *t) {
+    const struct clime_layout *l = &t->m->layout;
+    struct clime_cut_walk c = {.t = t, .row = l->head, .T = t->R, .held = true};
+    while (l->head == l->embed && clime_cut_next(&c)) continue;
+}
+
 enum clime_err clime_train_hidden_backward(struct clime_train *t, const struct clime_packed_batch *b, const float *g_y,
                                            struct clime_error *e) {
-    CHECK(t->saved && t->o.rows.cuts == 1);
+    CHECK(t->saved);
     t->saved = false;
     begin(t);
     if (b->n_loss == 0) return body_backward(t, b, e);
-    size_t n = (size_t)b->n_loss * (size_t)t->m->cfg.D;
+    size_t n = (size_t)t->R * (size_t)t->m->cfg.D;
     bool half = clime_model_dt(t->m) == CLIME_BF16;
-    uint16_t *rows = half ? xmalloc(n * sizeof *rows) : NULL;
+    uint16_t *rows = half ? xmalloc(n * sizeof *rows + 1) : NULL;
     for (size_t i = 0; half && i < n; i++) rows[i] = clime_bf16_of(g_y[i]);
-    t->m->ops->copy_in(t->m->dev, t->dhead, half ? (const void *)rows : g_y, n * (half ? sizeof *rows : sizeof *g_y));
+    if (n)
+        t->m->ops->copy_in(t->m->dev, t->dhead, half ? (const void *)rows : g_y,
+                           n * (half ? sizeof *rows : sizeof *g_y));
     free(rows); /* copy_in has read it */
+    no_head_backward(t);
     return body_backward(t, b, e);
 }

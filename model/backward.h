@@ -107,11 +107,18 @@ enum clime_err clime_train_backward(struct clime_train *t, const struct clime_pa
                                     const float *g_entropy, struct clime_error *e);
 
 /* For a head that is not the model's, such as a value: the forward pass ends at the final norm, whose output for the
- * loss rows goes to the host as y[n_loss][D]; target and inv_temp play no part. */
+ * loss rows goes to the host as y, [D] each; of ranks that share the batch each gets its own loss rows. target and
+ * inv_temp play no part. */
 enum clime_err clime_train_hidden(struct clime_train *t, const struct clime_packed_batch *b, bool save, float *y,
                                   struct clime_error *e);
+/* The loss rows of the batch last run that are this rank's, cut by cut: those of its cut i are [from[i], from[i + 1])
+ * of all n_loss. *n_cuts: of its cuts. */
+const int *clime_train_own_loss(const struct clime_train *t, int *n_cuts);
+/* x[n_loss] of the batch last run, of which each rank that shares it has filled its own loss rows', is whole on all;
+ * all call it. Host memory. */
+enum clime_err clime_train_share(struct clime_train *t, float *x, struct clime_error *e);
 
-/* Its backward pass: adds to the gradients those of sum(g_y * y); g_y[n_loss][D], rounded to the model's type. */
+/* Its backward pass: adds to the gradients those of sum(g_y * y); g_y as y was, rounded to the model's type. */
 enum clime_err clime_train_hidden_backward(struct clime_train *t, const struct clime_packed_batch *b, const float *g_y,
                                            struct clime_error *e);
 

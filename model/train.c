@@ -253,19 +253,20 @@ int32_t *clime_train_choices(const struct clime_train *t, const struct clime_pac
 
 enum clime_err clime_train_hidden(struct clime_train *t, const struct clime_packed_batch *b, bool save, float *y,
                                   struct clime_error *e) {
-    CHECK(!(save && t->o.forward_only) && t->o.rows.cuts == 1);
+    CHECK(!(save && t->o.forward_only));
     t->saved = false;
     enum clime_err rc = check_batch(t, b, e);
     if (rc) return rc;
-    size_t n = (size_t)b->n_loss * (size_t)t->m->cfg.D;
+    upload(t, b);
+    size_t n = (size_t)t->R * (size_t)t->m->cfg.D;
     bool half = clime_model_dt(t->m) == CLIME_BF16;
     uint16_t *rows = half ? xmalloc(n * sizeof *rows + 1) : NULL;
-    upload(t, b);
     struct clime_batch batch = clime_train_batch(t);
-    if (n) {
+    if (b->n_loss) {
         run_layers(t, &batch);
-        run_norm(t, b->n_loss);
-        t->m->ops->copy_out(t->m->dev, half ? (void *)rows : y, t->head_y, n * (half ? sizeof *rows : sizeof *y));
+        if (n) run_norm(t, t->R);
+        if (n)
+            t->m->ops->copy_out(t->m->dev, half ? (void *)rows : y, t->head_y, n * (half ? sizeof *rows : sizeof *y));
     } else {
         clime_train_ask_layers(t);
     }
@@ -274,4 +275,18 @@ enum clime_err clime_train_hidden(struct clime_train *t, const struct clime_pack
     free(rows);
     t->saved = save && rc == CLIME_OK;
     return rc;
+}
+
+const int *clime_train_own_loss(const struct clime_train *t, int *n_cuts) {
+    *n_cuts = t->n_cuts;
+    return t->loss_from + t->o.rows.rank * t->n_cuts;
+}
+
+enum clime_err clime_train_share(struct clime_train *t, float *x, struct clime_error *e) {
+    const int first = clime_train_first_loss(t), n = t->loss_from[t->o.rows.cuts];
+    if (!t->context || n == 0) return CLIME_OK;
+    if (t->R) t->m->ops->copy_in(t->m->dev, t->logp + first, x + first, (size_t)t->R * sizeof *x);
+    share_loss_rows(t, t->logp); /* where the model's own head would have left as many */
+    t->m->ops->copy_out(t->m->dev, x, t->logp, (size_t)n * sizeof *x);
+    return clime_train_wait(t, e);
 }

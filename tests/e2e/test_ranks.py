@@ -73,13 +73,14 @@ def test_ranks_that_share_micro_batches(model):  # noqa: F811
     assert [k for k in done if done[k] != alone] == []
 
 
-def test_a_critic(model):  # noqa: F811
-    """It is another learner: alone for a rollout, then beside the policy, on all ranks; and a checkpoint of both goes on with
-    another number of them."""
+@pytest.mark.parametrize("cuts", [1, 4])
+def test_a_critic(model, cuts):  # noqa: F811
+    """It is another learner: alone for a rollout, then beside the policy, on all ranks, also where they share micro-batches; and
+    a checkpoint of both goes on with another number of them."""
     done, more = {}, ["--advantage-estimator", "ppo", "--num-critic-only-steps", "1", "--critic-lr", "1e-3", "--kl-coef", "0.05",
-                      "--gradient-lanes", "4", "--save-interval", "1"]  # fmt: skip
+                      "--gradient-lanes", "4", "--context-parallel-size", str(cuts), "--save-interval", "1"]  # fmt: skip
     for n, shard in ((1, "auto"), (2, "off"), (4, "on")):
-        run_dir, log = model / f"critic-{n}-{shard}", model / f"critic-{n}-{shard}.log"
+        run_dir, log = model / f"critic-{n}-{shard}-{cuts}", model / f"critic-{n}-{shard}-{cuts}.log"
         words = lambda n, shard, rollouts: command(model, run_dir, *more, "--actor-num-gpus-per-node", str(n), "--shard-weights", shard,
                                                    num_rollout=rollouts)  # fmt: skip
         if n == 4:

@@ -14,24 +14,25 @@
 #include "trainer/learn/micro.h"
 #include "trainer/learn/rows.h"
 
-struct clime_train_options clime_critic_train_options(const struct clime_learner_options *o) {
-    int rows = o->max_tokens_per_gpu > o->max_seq_len ? o->max_tokens_per_gpu : o->max_seq_len;
-    return (struct clime_train_options){
-        .max_rows = rows, .max_seqs = rows, .head_chunk = 1, .recompute = o->recompute}; /* no logits are made */
+struct clime_train_options clime_critic_train_options(struct clime_train_options policy) {
+    policy.head_chunk = 1; /* no logits are made */
+    policy.keep_logits = false;
+    return policy;
 }
 
-enum clime_err clime_critic_open(const struct clime_learner_options *o, const struct clime_model *like,
-                                 struct clime_team *team, bool offload, struct clime_critic **out,
-                                 struct clime_error *e) {
+enum clime_err clime_critic_open(const struct clime_learner_options *o, const struct clime_train_options *t,
+                                 const struct clime_model *like, struct clime_team *team, bool offload,
+                                 struct clime_critic **out, struct clime_error *e) {
     struct clime_critic *c = xcalloc(1, sizeof *c);
     struct clime_links *links = team ? team->links : NULL;
     c->team = team;
-    struct clime_train_options t = clime_critic_train_options(o);
     size_t D = (size_t)like->cfg.D;
     const int lanes = clime_lanes_left(o->gradient_lanes, o->context_parallel, o->n_ranks);
     c->opts = *o;
     c->opts.lr = o->critic_lr;
-    c->max_rows = (size_t)t.max_rows;
+    c->max_rows = (size_t)t->max_rows;
+    c->cuts = t->rows.cuts;
+    c->first_cut = t->rows.rank * (t->rows.cuts / t->rows.ranks);
     c->head = xcalloc(3 * D, sizeof *c->head);
     c->head_m = c->head + D;
     c->head_v = c->head + 2 * D;
@@ -48,9 +49,9 @@ enum clime_err clime_critic_open(const struct clime_learner_options *o, const st
         clime_model_ring_link(c->model, links);
     }
     if (!err) err = clime_model_load(c->model, dir, e);
-    if (!err) err = clime_train_open(c->model, &t, &c->train, e);
+    if (!err) err = clime_train_open(c->model, t, &c->train, e);
     if (!err) err = clime_optimizer_open(&c->optimizer, c->model, offload, o->model.dev.n_threads, links, e);
-    if (!err) err = clime_lanes_open(&c->lanes, c->model, c->train, lanes, 1, links, e);
+    if (!err) err = clime_lanes_open(&c->lanes, c->model, c->train, lanes, t->rows.ranks, links, e);
     if (err)
         clime_critic_close(c);
     else
@@ -71,19 +72,23 @@ void clime_critic_close(struct clime_critic *c) {
     free(c);
 }
 
-/* Hidden rows of micro-batch i to c->y, their values to v. */
+/* Hidden rows of micro-batch i to c->y, where they are this rank's; the values of all to v. */
 static enum clime_err forward(struct clime_critic *c, const struct clime_packing *p, int i,
                               const struct clime_stream *s, bool save, struct clime_micro *mb, float *v,
                               struct clime_error *e) {
     size_t D = (size_t)c->model->cfg.D;
     clime_micro_fill(mb, s->samples, s, p->sample + p->first[i], p->first[i + 1] - p->first[i]);
     enum clime_err err = clime_train_hidden(c->train, &mb->b, save, c->y, e);
-    for (int k = 0; k < mb->b.n_loss && !err; k++) {
+    if (err) return err;
+    int n_cuts;
+    const int *from = clime_train_own_loss(c->train, &n_cuts);
+    for (int k = from[0]; k < from[n_cuts]; k++) {
+        const float *y = c->y + (size_t)(k - from[0]) * D;
         double sum = 0;
-        for (size_t d = 0; d < D; d++) sum += (double)c->head[d] * (double)c->y[(size_t)k * D + d];
+        for (size_t d = 0; d < D; d++) sum += (double)c->head[d] * (double)y[d];
         v[k] = (float)sum;
     }
-    return err;
+    return clime_train_share(c->train, v, e);
 }
 
 enum clime_err clime_critic_values(struct clime_critic *c, const struct clime_packing *p, const struct clime_stream *s,
@@ -105,40 +110,35 @@ enum clime_err clime_critic_values(struct clime_critic *c, const struct clime_pa
 
 /* ---- a step ---- */
 
-/* From the derivatives by the values, g, to those of the head and of the hidden rows. */
-static void head_backward(struct clime_critic *c, int n, const float *g, double *head_grad) {
-    size_t D = (size_t)c->model->cfg.D;
-    for (size_t k = 0; k < (size_t)n; k++)
-        for (size_t d = 0; d < D; d++) {
-            head_grad[d] += (double)g[k] * (double)c->y[k * D + d];
-            c->g_y[k * D + d] = g[k] * c->head[d];
-        }
-}
-
 struct step { /* what its packs share */
     struct clime_critic *c;
     const struct clime_packing *p;
     const struct clime_stream *s;
     struct clime_micro mb;
     float *v; /* [s->n] of this rank's packs; rank 0 gets all */
-    /* [packs][D] the head's gradients, rank after rank; of one lane all packs add to the first */
+    /* [packs * cuts][D] the head's gradients, rank after rank; of one lane all packs add to the first */
     double *head_grad;
-    int *at;                          /* [packs] where in it a pack's are */
+    int *at;                          /* [packs * cuts] where in it a cut's are */
     size_t from[CLIME_GROUP_MAX + 1]; /* bytes: a rank's */
 };
+
+/* Cut k of pack i is one rank's. */
+static int rank_of(const struct clime_critic *c, int i, int k) {
+    return clime_lanes_rank(&c->lanes, i) + k / (c->cuts / c->lanes.share);
+}
 
 static void begin_step(struct step *st, struct clime_critic *c, const struct clime_packing *p,
                        const struct clime_stream *s) {
     const size_t row = (size_t)c->model->cfg.D * sizeof *st->head_grad;
-    const int world = c->team ? c->team->world : 1;
+    const int world = c->team ? c->team->world : 1, cuts = p->n_micro * c->cuts;
     int n = 0;
     *st = (struct step){.c = c, .p = p, .s = s};
     st->v = xcalloc((size_t)s->n + 1, sizeof *st->v);
-    st->head_grad = xcalloc((size_t)p->n_micro + 1, row);
-    st->at = xcalloc((size_t)p->n_micro + 1, sizeof *st->at);
+    st->head_grad = xcalloc((size_t)cuts + 1, row);
+    st->at = xcalloc((size_t)cuts + 1, sizeof *st->at);
     for (int r = 0; r < world; r++) {
-        for (int i = 0; i < p->n_micro && c->lanes.n > 1; i++)
-            if (clime_lanes_rank(&c->lanes, i) == r) st->at[i] = n++;
+        for (int i = 0; i < cuts && c->opts.gradient_lanes > 1; i++)
+            if (rank_of(c, i / c->cuts, i % c->cuts) == r) st->at[i] = n++;
         st->from[r + 1] = (size_t)n * row;
     }
     clime_micro_alloc(&st->mb, c->max_rows);
@@ -149,6 +149,24 @@ static void free_step(struct step *st) {
     free(st->v);
     free(st->head_grad);
     free(st->at);
+}
+
+/* From the derivatives by the values of pack i, g, to those of the head and of the hidden rows. */
+static void head_backward(struct step *st, int i, const float *g) {
+    struct clime_critic *c = st->c;
+    const size_t D = (size_t)c->model->cfg.D;
+    int n_cuts;
+    const int *from = clime_train_own_loss(c->train, &n_cuts);
+    for (int cut = 0; cut < n_cuts; cut++) {
+        double *head_grad = st->head_grad + (size_t)st->at[i * c->cuts + c->first_cut + cut] * D;
+        for (int k = from[cut]; k < from[cut + 1]; k++) {
+            const size_t row = (size_t)(k - from[0]) * D;
+            for (size_t d = 0; d < D; d++) {
+                head_grad[d] += (double)g[k] * (double)c->y[row + d];
+                c->g_y[row + d] = g[k] * c->head[d];
+            }
+        }
+    }
 }
 
 static enum clime_err train_micro(void *arg, int i, struct clime_error *e) {
@@ -165,18 +183,18 @@ static enum clime_err train_micro(void *arg, int i, struct clime_error *e) {
         clime_value_loss(c->opts.value_clip, 1, v + k, s->value + at, s->ret + at, s->w_pg + at, g + k, &loss,
                          &clipped);
     }
-    head_backward(c, st->mb.b.n_loss, g, st->head_grad + (size_t)st->at[i] * (size_t)c->model->cfg.D);
+    head_backward(st, i, g);
     return clime_train_hidden_backward(c->train, &st->mb.b, c->g_y, e);
 }
 
-/* The head's gradient over all packs, in their order; alike on all ranks. */
+/* The head's gradient over all packs and their cuts, in their order; alike on all ranks. */
 static enum clime_err sum_head(struct step *st, struct clime_error *e) {
     struct clime_critic *c = st->c;
     const size_t D = (size_t)c->model->cfg.D;
     enum clime_err rc = CLIME_OK;
     if (c->team) rc = clime_group_share(c->team->group, "the gradient of a critic's head", st->head_grad, st->from, e);
     memset(c->head_grad, 0, D * sizeof *c->head_grad);
-    for (int i = 0; i < (c->lanes.n > 1 ? st->p->n_micro : 1) && !rc; i++)
+    for (int i = 0; i < (c->opts.gradient_lanes > 1 ? st->p->n_micro * c->cuts : 1) && !rc; i++)
         for (size_t d = 0; d < D; d++) c->head_grad[d] += st->head_grad[(size_t)st->at[i] * D + d];
     return rc;
 }

@@ -5,7 +5,8 @@
  * the first values are 0. The body's own language-model head is carried along unused.
  *
  * Of a team every rank calls the same alike and runs its own packs, as for the policy: rank 0 gets all numbers, and
- * what it makes of the head goes to all.
+ * what it makes of the head goes to all. Of a pack that ranks share each computes the values of its own loss rows,
+ * which go to all of them as log-probabilities do, and what these give to the head's gradient.
  */
 #ifndef CLIME_TRAINER_LEARN_CRITIC_H
 #define CLIME_TRAINER_LEARN_CRITIC_H
@@ -26,17 +27,19 @@ struct clime_critic {
     struct clime_team *team;       /* borrowed; NULL = alone */
     float *head, *head_m, *head_v; /* [D] each, one allocation */
     double *head_grad;             /* [D] */
-    float *y, *g_y;                /* [max_rows, D] hidden rows and their gradient */
-    size_t max_rows;
+    float *y, *g_y;                /* [max_rows, D] hidden rows of the loss rows that are here, and their gradient */
+    size_t max_rows;               /* of a micro-batch */
+    int cuts, first_cut;           /* of a micro-batch, and which of them is the first here */
 };
 
-/* How its training passes are planned; for the memory plan too. */
-struct clime_train_options clime_critic_train_options(const struct clime_learner_options *o);
+/* How its training passes are planned, from how the policy's are; for the memory plan too. */
+struct clime_train_options clime_critic_train_options(struct clime_train_options policy);
 
-/* like: the policy, whose shape it must have; where that keeps parts of the weights, so does the critic. */
-enum clime_err clime_critic_open(const struct clime_learner_options *o, const struct clime_model *like,
-                                 struct clime_team *team, bool offload, struct clime_critic **out,
-                                 struct clime_error *e);
+/* t: as above. like: the policy, whose shape it must have; where that keeps parts of the weights, so does the critic.
+ */
+enum clime_err clime_critic_open(const struct clime_learner_options *o, const struct clime_train_options *t,
+                                 const struct clime_model *like, struct clime_team *team, bool offload,
+                                 struct clime_critic **out, struct clime_error *e);
 void clime_critic_close(struct clime_critic *c); /* NULL is fine */
 
 /* Values of the stream's tokens into out[s->n], on rank 0. */

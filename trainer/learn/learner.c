@@ -52,7 +52,7 @@ static struct clime_memory_users memory_users(const struct clime_learner *l) {
     const struct clime_learner_options *o = &l->opts;
     struct clime_memory_users u = {.policy = train_options(o),
                                    .reference = ref_options(o),
-                                   .critic = clime_critic_train_options(o),
+                                   .critic = clime_critic_train_options(train_options(o)),
                                    .has_reference = clime_needs_ref(&o->objective),
                                    .has_critic = needs_critic(o),
                                    .offload = offload(l),
@@ -162,12 +162,6 @@ static enum clime_err check_ranks(const struct clime_learner *l, struct clime_er
     enum clime_err err = clime_lanes_check(o->gradient_lanes, o->context_parallel, o->n_ranks, e);
     if (!err && o->expert_parallel > 1) err = check_experts(l, e);
     if (err || o->n_ranks == 1) return err;
-    if (needs_critic(o) && o->context_parallel > 1)
-        return clime_fail(
-            e, CLIME_ERR_INPUT,
-            "--context-parallel-size %d: --advantage-estimator %s trains a critic, whose micro-batches no "
-            "ranks share yet",
-            o->context_parallel, o->objective.estimator->name);
     if (o->shard_weights == CLIME_SHARD_ON && o->read_by_servers && !serves_parts(o))
         return clime_fail(
             e, CLIME_ERR_INPUT,
@@ -251,13 +245,14 @@ enum clime_err clime_learner_start(struct clime_learner *l, struct clime_error *
     if (!err && l->team) err = clime_team_link(l->team, l->model, e);
     struct clime_links *links = l->team ? l->team->links : NULL;
     if (!err && l->model->ring) clime_model_ring_link(l->model, links);
-    users.policy.rows.links = links;
+    users.policy.rows.links = users.critic.rows.links = links;
     if (!err) err = clime_model_load(l->model, l->opts.hf_checkpoint, e);
     if (!err) err = clime_train_open(l->model, &users.policy, &l->train, e);
     if (!err) err = clime_optimizer_open(&l->optimizer, l->model, offload(l), l->opts.model.dev.n_threads, links, e);
     if (!err) err = clime_lanes_open(&l->lanes, l->model, l->train, users.lanes, users.policy.rows.ranks, links, e);
     if (!err && clime_needs_ref(&l->opts.objective)) err = load_reference(l, e);
-    if (!err && needs_critic(&l->opts)) err = clime_critic_open(&l->opts, l->model, l->team, offload(l), &l->critic, e);
+    if (!err && needs_critic(&l->opts))
+        err = clime_critic_open(&l->opts, &users.critic, l->model, l->team, offload(l), &l->critic, e);
     return err;
 }
 
