@@ -30,13 +30,15 @@ bool clime_version_read(struct clime_str json, char out[CLIME_LABEL_SIZE]) {
     return ok;
 }
 
-/* A decimal number that fits, or -1. */
-static int64_t number_of(const char *label) {
+/* The decimal number that it begins with, if it fits, or -1; *rest: what follows. */
+static int64_t number_of(const char *label, const char **rest) {
     size_t n = strspn(label, "0123456789");
-    return n > 0 && n < 19 && !label[n] ? strtoll(label, NULL, 10) : -1;
+    *rest = label + n;
+    return n > 0 && n < 19 ? strtoll(label, NULL, 10) : -1;
 }
 
 bool clime_version_is_older(const char *version, const char *than) {
-    int64_t a = number_of(version), b = number_of(than);
-    return a >= 0 && b >= 0 ? a < b : strcmp(version, than) != 0;
+    const char *rest, *than_rest;
+    int64_t a = number_of(version, &rest), b = number_of(than, &than_rest);
+    return a >= 0 && b >= 0 && !strcmp(rest, than_rest) ? a < b : strcmp(version, than) != 0;
 }

@@ -10,7 +10,8 @@
  * null gives the empty label. */
 bool clime_version_read(struct clime_str json, char out[CLIME_LABEL_SIZE]);
 
-/* Of two decimal numbers the smaller one is older, of other labels any that differs is. */
+/* Of two that begin with a decimal number and go on alike ("7", "7@RUN") the smaller one is older, of other labels any
+ * that differs is. */
 bool clime_version_is_older(const char *version, const char *than);
 
 #endif

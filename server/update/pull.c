@@ -35,6 +35,7 @@ struct step { /* a packet, as the request names it */
 
 struct pull_request {
     int64_t version;
+    struct clime_str label; /* of it; empty: its number */
     struct step packets[MAX_PACKETS];
     int n_packets;
     struct clime_str sources[CLIME_FETCH_SOURCES];
@@ -51,7 +52,7 @@ struct pull {
     struct clime_fetch fetch;
     uint8_t *staging; /* host memory: what the next packet is applied to */
     uint64_t *sums;   /* of staging; NULL = nothing is in force, and nothing was applied */
-    int64_t label;    /* its version; -1 = another word */
+    int64_t label;    /* what its label begins with, the version that it may be; -1 = no number */
     bool is_here;     /* it is the version that is asked for */
     int n_applied;
     struct clime_packet *got[MAX_PACKETS]; /* [n_got] to be handed on when all is well */
@@ -102,6 +103,8 @@ static enum clime_err read_body(struct clime_http_request *rq, struct clime_aren
     for (clime_json_object(&j); clime_json_key(&j, &key);) {
         if (clime_str_is(key, "version"))
             clime_json_int(&j, 0, MAX_VERSION, &r->version);
+        else if (clime_str_is(key, "weight_version"))
+            clime_lenient_string(&j, &r->label);
         else if (clime_str_is(key, "packets"))
             for (clime_json_array(&j); clime_json_item(&j);) read_packet(&j, r);
         else if (clime_str_is(key, "sources"))
@@ -120,7 +123,7 @@ static enum clime_err read_body(struct clime_http_request *rq, struct clime_aren
     if (!clime_json_end(&j)) return e->code;
     if (r->version < 0 || !r->n_packets || !r->n_sources)
         return clime_fail(e, CLIME_ERR_INPUT, "version, packets and sources are required");
-    return CLIME_OK;
+    return r->label.len ? clime_update_label(r->label, e) : CLIME_OK;
 }
 
 static enum clime_err read_sources(struct pull *p, struct clime_arena *a, struct clime_error *e) {
@@ -151,7 +154,7 @@ static enum clime_err read_weights(struct pull *p, struct clime_error *e) {
     }
     const char *label = clime_engine_version(g)->name;
     int64_t version = label[0] >= '0' && label[0] <= '9' ? strtoll(label, &end, 10) : -1;
-    if (version >= 0 && !*end) p->label = version;
+    if (version >= 0 && (!*end || *end == '@')) p->label = version;
     p->sums = xcalloc((size_t)clime_packet_n_blocks(&p->shape), sizeof *p->sums);
     struct clime_pool *pool = clime_pool_new(1);
     clime_packet_sums(pool, &p->shape, p->staging, p->sums);
@@ -284,7 +287,7 @@ static enum clime_err pull(struct pull *p, struct clime_arena *a, int *n_infligh
     const struct clime_model *m = p->s->model;
     const struct clime_server_options *o = &p->s->opts;
     int64_t now = clime_now_us();
-    char label[24];
+    char label[CLIME_MAX_LABEL + 1];
     p->shape = (struct clime_packet_shape){.layout = m->layout.hash,
                                            .n = m->layout.n,
                                            .width = (uint32_t)clime_dtype_bytes(clime_dev_info(m->dev)->dt),
@@ -300,9 +303,12 @@ static enum clime_err pull(struct pull *p, struct clime_arena *a, int *n_infligh
     if (!rc) rc = take_packets(p, e);
     if (!rc) rc = check_finite(p, e);
     clime_http_client_free(p->fetch.http);
-    snprintf(label, sizeof label, "%" PRId64, p->r->version);
+    if (p->r->label.len)
+        snprintf(label, sizeof label, CLIME_STR_FMT, CLIME_STR_ARG(p->r->label));
+    else
+        snprintf(label, sizeof label, "%" PRId64, p->r->version);
     struct clime_weight_source from = {.kind = CLIME_FROM_HOST, .flat = p->staging};
-    if (!rc && !(p->is_here && p->label == p->r->version))
+    if (!rc && !(p->is_here && !strcmp(clime_engine_version(p->s->engine)->name, label)))
         rc = clime_engine_update(p->s->engine, &from, label, clime_update_inflight(p->r->abort_all, p->r->flush_cache),
                                  n_inflight, e);
     for (int i = 0; i < p->n_got; i++) {

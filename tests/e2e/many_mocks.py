@@ -25,6 +25,11 @@ class Mock:
     def url(self):
         return f"http://127.0.0.1:{self.port}"
 
+    @property
+    def number(self):
+        """Of its version, a label "N@RUN"; None before the first."""
+        return int(self.version.split("@")[0]) if "@" in self.version else None
+
 
 def tokens_of(body):
     """What a server with these weights and this seed would say: the same, whoever is asked."""
@@ -113,7 +118,7 @@ class Many:
             mock.stuck = False
             raise ConnectionResetError
         by_base, way = {p.get("base"): p for p in ask["packets"]}, []
-        at = int(mock.version) if mock.version.isdigit() else None
+        at = mock.number
         if at not in by_base and at != ask["version"]:
             at = None
         while at != ask["version"]:
@@ -130,7 +135,7 @@ class Many:
             self.packets.setdefault(p["id"], data)
             mock.packets |= {p["id"]} if mock.keeps else set()
             mock.n_packets += 1
-        self.newest = mock.version = str(ask["version"])
+        self.newest = mock.version = ask["weight_version"]
         return {"success": True, "packets": len(way), "relays": mock.keeps}
 
     async def answer(self, mock, path, body, reader):
@@ -139,7 +144,7 @@ class Many:
         if path.startswith("/weights/"):
             version = path.rsplit("/", 1)[1]
             await asyncio.sleep(random.uniform(0, self.longest_push_s))
-            if mock.held and version != "0":
+            if mock.held and not version.startswith("0@"):
                 await mock.held.wait()
                 if reader.at_eof():  # who pushed it has another one
                     raise ConnectionResetError

@@ -15,7 +15,7 @@ import urllib.request
 import pytest
 from programs import LIMIT
 from test_fleet import Run, d, rl  # noqa: F401
-from test_rl import external_fleet, final_sha
+from test_rl import external_fleet, final_sha, held_until
 
 
 class Proxy:
@@ -115,6 +115,26 @@ def undisturbed(d, tmp_path_factory):  # noqa: F811
     return final_sha(run.log_path)
 
 
+def test_two_runs_on_one_server(d, undisturbed, tmp_path):  # noqa: F811
+    """The second is told whose server it is and ends; the first trains on nothing but its own weights' samples. A third, after
+    the first has ended, finds its weights there and goes on with its own."""
+    with fleet(tmp_path, d / "init", 1) as (router, _):
+        go = tmp_path / "go"
+        words = ["--router-url", router]
+        first = Run(rl(d, tmp_path / "first", *words, server_threads=None, **{"num_rollout": 4, **held_until(go, 12)}))
+        first.wait_for("rollout  0 ")
+        log = Run(rl(d, tmp_path / "second", *words, server_threads=None, num_rollout=1000, rollout_seed=7)).end(status=1, limit=LIMIT)
+        name = re.search(r"run (\w+) drives \S+ too", log)
+        assert name, log[-3000:]
+        first.wait_for("It gets those of this run again")
+        go.touch()
+        first.end()
+        (own,) = sqlite3.connect(first.dir / "ledger.db").execute("SELECT name FROM runs").fetchone()
+        assert name[1] == own and final_sha(first.log_path) == undisturbed
+        third = Run(rl(d, tmp_path / "third", *words, server_threads=None, num_rollout=4)).end()
+        assert f'@{own}", of another run' in third and final_sha(tmp_path / "third.log") == undisturbed
+
+
 def test_statuses_that_pass(d, undisturbed, tmp_path):  # noqa: F811
     """Whatever a router says for a moment is no sample's fault; what it records of an external server's device is true."""
     said, statuses = set(), [408, 429, 499, 500, 503]
@@ -142,7 +162,7 @@ def test_a_status_that_does_not_pass_is_final(d, tmp_path):  # noqa: F811
 
 def test_a_failed_push_is_tried_again(d, undisturbed, tmp_path):  # noqa: F811
     """The worker is out of the router while it lacks the version, and back in it when it has it."""
-    fault = lambda method, path, n: 500 if method == "PUT" and path == "/weights/1" and n < 2 else None
+    fault = lambda method, path, n: 500 if method == "PUT" and path.startswith("/weights/1@") and n < 2 else None
     with fleet(tmp_path, d / "init", 2) as (router, (first, _)), Proxy(first, fault) as p:
         put_between(router, first, p)
         run = Run(rl(d, tmp_path / "run", "--router-url", router, server_threads=None, num_rollout=4))
@@ -154,7 +174,7 @@ def test_a_failed_push_is_tried_again(d, undisturbed, tmp_path):  # noqa: F811
 
 
 def test_the_only_worker_fails_a_push(d, undisturbed, tmp_path):  # noqa: F811
-    fault = lambda method, path, n: 503 if method == "PUT" and path == "/weights/1" and n < 2 else None
+    fault = lambda method, path, n: 503 if method == "PUT" and path.startswith("/weights/1@") and n < 2 else None
     with fleet(tmp_path, d / "init", 1) as (router, (first,)), Proxy(first, fault) as p:
         put_between(router, first, p)
         run = Run(rl(d, tmp_path / "run", "--router-url", router, server_threads=None, num_rollout=4))

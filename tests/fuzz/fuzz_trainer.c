@@ -89,7 +89,7 @@ static bool be_told(void *arg, const struct clime_partial *so_far) {
 static enum clime_generate_outcome read_events(struct clime_str reply, bool alone) {
     static const struct clime_listener listener = {nobody_left, be_told, NULL};
     struct clime_sampling_options sampling = {.temperature = 1, .max_response_len = N_RESPONSE};
-    struct clime_request r = {.sample = new_sample(0), .sampling = &sampling, .listener = &listener};
+    struct clime_request r = {.sample = new_sample(0), .sampling = &sampling, .rid = "r/0", .listener = &listener};
     struct clime_generate_stream *s = clime_generate_stream_new(&r);
     struct clime_error e = {0};
     if (!alone) clime_generate_stream_feed(s, reply.ptr, reply.len);
@@ -106,7 +106,7 @@ static enum clime_generate_outcome read_events(struct clime_str reply, bool alon
 
 static int read_generate(struct clime_str reply) {
     struct clime_sampling_options sampling = {.temperature = 1, .max_response_len = N_RESPONSE};
-    struct clime_request r = {.sample = new_sample(0), .sampling = &sampling};
+    struct clime_request r = {.sample = new_sample(0), .sampling = &sampling, .rid = "r/0"};
     struct clime_error e = {0};
     enum clime_generate_outcome out = clime_generate_read(&r, reply, &e);
     const struct clime_sample *s = r.sample;
@@ -224,7 +224,7 @@ int main(int argc, char **argv) {
         SEED("{\"text\":\"a\",\"sampling_params\":{\"max_new_tokens\":3,\"stop\":\"x\"}}"),
         SEED("{\"input_ids\":[1,2,3]}"),
         SEED("{\"text\":\"ab\",\"meta_info\":{\"output_token_logprobs\":[[-0.5,7,null],[-1e-3,8,\"b\"]],"
-             "\"finish_reason\":{\"type\":\"stop\",\"matched\":8},\"token_versions\":[[\"0\",2]],\"kept_kv\":[[0,1]],"
+             "\"finish_reason\":{\"type\":\"stop\",\"matched\":8},\"token_versions\":[[\"0@r\",2]],\"kept_kv\":[[0,1]],"
              "\"completion_tokens\":2,\"cached_tokens\":0}}"),
         SEED("{\"meta_info\":{\"input_token_logprobs\":[[null,2],[-0.25,3,null],[-1.5,4,\"x\"],[-2,5]]}}"),
         SEED("{\"score\":0.5,\"acc\":true}"),

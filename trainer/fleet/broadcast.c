@@ -145,9 +145,8 @@ static enum clime_err send_weights(struct clime_broadcast *b, const char *url, c
     struct clime_comm_part *parts = xcalloc((size_t)p->model->layout.n_slices, sizeof *parts);
     clime_buf_init(&post.body, MAX_BODY);
     clime_buf_printf(&post.body,
-                     "{\"group_name\":\"%s\",\"weight_version\":\"%" PRId64 "\",\"checksum\":\"%016" PRIx64
-                     "\",\"timeout\":%d",
-                     b->name, p->version, p->checksum, LIMIT_S);
+                     "{\"group_name\":\"%s\",\"weight_version\":\"%s\",\"checksum\":\"%016" PRIx64 "\",\"timeout\":%d",
+                     b->name, p->label, p->checksum, LIMIT_S);
     if (bucket) clime_buf_adds(&post.body, ",\"load_format\":\"flattened_bucket\"");
     if (p->keep_kv) clime_buf_adds(&post.body, ",\"flush_cache\":false");
     for (int i = 0; i < 3; i++) write_list(&post.body, lists[i], p, i);

@@ -77,7 +77,7 @@ static enum clime_err make_server(struct clime_fleet *f, int i, const char *prog
                          "--dtype",
                          f->o.dtype,
                          "--weight-version",
-                         f->o.serve_folder ? "0" : "initial",
+                         f->o.serve_folder ? f->push.label : "initial",
                          "--load-format",
                          owner ? "none" : "auto",
                          "--gpu",

@@ -160,7 +160,7 @@ void clime_fleet_poll_announcement(struct clime_fleet *f) {
     for (int i = 0; i < f->n_servers; i++) anyone = anyone || f->servers[i]->pushed == f->push.version;
     if (!anyone) return;
     snprintf(f->announce_url, sizeof f->announce_url, "%s/weight_version", f->url);
-    snprintf(f->announce_body, sizeof f->announce_body, "{\"weight_version\":\"%" PRId64 "\"}", f->push.version);
+    snprintf(f->announce_body, sizeof f->announce_body, "{\"weight_version\":\"%s\"}", f->push.label);
     const struct clime_http_call call = {.method = "PUT",
                                          .url = f->announce_url,
                                          .body = clime_str_of(f->announce_body),

@@ -96,6 +96,7 @@ static struct clime_fleet *make(const struct clime_fleet_options *o) {
     pthread_condattr_t attr;
     f->o = *o;
     f->has_push = o->serve_folder; /* of version 0, without a body */
+    clime_label_write(f->push.label, 0, o->run);
     f->known = clime_metric_gauge("clime_train_servers", "", "Servers that the trainer knows");
     f->serving =
         clime_metric_gauge("clime_train_servers_serving", "", "Servers that serve the newest weights to rollouts");

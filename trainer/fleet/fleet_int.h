@@ -82,6 +82,8 @@ struct clime_fleet_server {
     bool lent;               /* its KV memory is, or may be, not there: nothing else is asked of it before it is back */
     bool out;                /* taken out of its router by us, until it has the version */
     bool unlisted;           /* external: its router has it no more; it is forgotten */
+    bool was_ours;           /* it has served weights of ours */
+    int n_taken;             /* how often it was found with those of another run after that */
     int n_failures;          /* quarantines in a row */
     int n_probed;            /* the failure after which it answered again */
     int n_failed, n_ends;    /* a child, since it last took a version: calls that failed; processes that ended */
@@ -131,14 +133,15 @@ struct clime_fleet {
     struct clime_http_client *one;      /* the owner's, for a call that it waits for */
     bool closing;
     struct clime_wait router_wait;
-    bool publishing;          /* the model holds the version that is pushed */
-    bool was_published;       /* a version was served by all once */
-    bool writing;             /* weights on the device are, or are about to be, rewritten */
-    bool lending;             /* the servers' KV memory is wanted elsewhere */
-    atomic_bool holding;      /* no push may begin, and those of host memory end */
-    int n_pins;               /* the owner uses servers: none is freed */
-    struct clime_error fatal; /* the fleet cannot be kept up */
-    char device[64];          /* kind of the trainer's own; without one that of the first server */
+    bool publishing;               /* the model holds the version that is pushed */
+    bool was_published;            /* a version was served by all once */
+    bool writing;                  /* weights on the device are, or are about to be, rewritten */
+    bool lending;                  /* the servers' KV memory is wanted elsewhere */
+    atomic_bool holding;           /* no push may begin, and those of host memory end */
+    int n_pins;                    /* the owner uses servers: none is freed */
+    char met[CLIME_VERSION_LABEL]; /* the run whose weights a server had when this one came; "" = none */
+    struct clime_error fatal;      /* the fleet cannot be kept up */
+    char device[64];               /* kind of the trainer's own; without one that of the first server */
     /* external: the list of workers and the word which version the fleet is on */
     bool listing, list_now, list_counts, list_fresh; /* fresh: one was asked for since the version is published */
     int64_t list_us, next_list_us, external_seen_us; /* begun; due; last answered */
@@ -148,7 +151,7 @@ struct clime_fleet {
     bool announcing, announce_now;
     struct clime_http_result announce_result;
     struct clime_error announce_error;
-    char announce_url[CLIME_FLEET_URL + 24], announce_body[64];
+    char announce_url[CLIME_FLEET_URL + 24], announce_body[CLIME_VERSION_LABEL + 32];
     struct clime_metric *known, *serving; /* for /metrics */
     pthread_mutex_t *url_lock;
     char url[CLIME_FLEET_URL];
@@ -192,6 +195,9 @@ void clime_fleet_ended(struct clime_fleet *f, struct clime_fleet_server *s);
 void clime_fleet_push_failed(struct clime_fleet *f, struct clime_fleet_server *s);
 void clime_fleet_took(struct clime_fleet *f, struct clime_fleet_server *s); /* the version, by its own word */
 enum clime_way clime_fleet_way_now(const struct clime_fleet *f, const struct clime_fleet_server *s);
+
+/* owner.c: what label a server says its weights have, when it is not the one that this run gave it last. */
+void clime_fleet_see_label(struct clime_fleet *f, struct clime_fleet_server *s, const char *label);
 
 /* relay.c: whom s shall pull from; false: nobody has room for one more now. And that it does not any more. */
 bool clime_fleet_take_relay(struct clime_fleet *f, struct clime_fleet_server *s);

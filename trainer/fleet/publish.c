@@ -259,6 +259,7 @@ enum clime_err clime_fleet_publish(struct clime_fleet *f, const struct clime_pus
     pthread_mutex_lock(f->lock);
     f->push = *p;
     f->push.api_key = clime_fleet_api_key(f);
+    clime_label_write(f->push.label, p->version, f->o.run);
     f->push.source = f->source;
     f->has_push = true;
     f->writing = false;

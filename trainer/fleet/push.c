@@ -83,7 +83,8 @@ static bool stopped(void *arg) {
     return c->stop && atomic_load(c->stop);
 }
 
-enum clime_err clime_push_read_label(const char *url, struct clime_str reply, char label[64], struct clime_error *e) {
+enum clime_err clime_push_read_label(const char *url, struct clime_str reply, char label[CLIME_VERSION_LABEL],
+                                     struct clime_error *e) {
     struct clime_arena a;
     struct clime_error je = {0};
     struct clime_json j;
@@ -98,18 +99,18 @@ enum clime_err clime_push_read_label(const char *url, struct clime_str reply, ch
         else
             clime_json_skip(&j, NULL);
     }
-    if (!clime_json_end(&j) || v.len > 63)
+    if (!clime_json_end(&j) || v.len >= CLIME_VERSION_LABEL)
         rc = clime_fail(e, CLIME_ERR_INTERNAL, "%s/get_weight_version: %s", url,
                         je.code ? je.msg : "the label is too long");
     else
-        snprintf(label, 64, CLIME_STR_FMT, CLIME_STR_ARG(v));
+        snprintf(label, CLIME_VERSION_LABEL, CLIME_STR_FMT, CLIME_STR_ARG(v));
     clime_arena_free(&a);
     return rc;
 }
 
 static void make_body(const struct clime_push *p, const char *url, struct clime_push_call *out) {
     const char *inflight = p->keep_kv ? "keep" : "recompute";
-    out->url = xasprintf("%s/weights/%" PRId64 "?inflight=%s", url, p->version, inflight);
+    out->url = xasprintf("%s/weights/%s?inflight=%s", url, p->label, inflight);
     out->writer = clime_weights_writer_new(&p->model->layout, dtype_of(p), p->flat);
     snprintf(out->sha, sizeof out->sha, "X-Clime-SHA256: %s", p->body_sha256);
     out->headers[0] = out->sha;
@@ -128,8 +129,8 @@ static void make_handle(const struct clime_push *p, enum clime_way way, const ch
     struct clime_buf *b = &out->body;
     out->url = xasprintf("%s" CLIME_PUSH_IPC_PATH, url);
     clime_buf_init(b, (size_t)1 << 15);
-    clime_buf_printf(b, "{\"mode\":\"%s\",\"weight_version\":\"%" PRId64 "\",\"dtype\":\"%s\",",
-                     way == CLIME_BY_SHARE ? "share" : "copy", p->version, dtype_of(p) == CLIME_BF16 ? "bf16" : "f32");
+    clime_buf_printf(b, "{\"mode\":\"%s\",\"weight_version\":\"%s\",\"dtype\":\"%s\",",
+                     way == CLIME_BY_SHARE ? "share" : "copy", p->label, dtype_of(p) == CLIME_BF16 ? "bf16" : "f32");
     if (way == CLIME_BY_IPC) clime_buf_printf(b, "\"checksum\":\"%016" PRIx64 "\",", p->checksum);
     clime_buf_printf(b, "\"device_unit\":\"%s\",", owners->unit);
     clime_buf_printf(b, "\"layout\":\"%016" PRIx64 "\",", p->model->handover);
@@ -147,7 +148,7 @@ static void make_handle(const struct clime_push *p, enum clime_way way, const ch
 static void make_request(const struct clime_push *p, const char *url, const char *relay, struct clime_push_call *out) {
     int64_t limit_us = STALL_US + (int64_t)(clime_source_bytes(p->source) / PULL_BYTES_PER_US);
     out->url = xasprintf("%s/pull_weights", url);
-    clime_source_body(p->source, p->version, relay, p->keep_kv, limit_us, &out->body);
+    clime_source_body(p->source, p->version, p->label, relay, p->keep_kv, limit_us, &out->body);
     out->call = (struct clime_http_call){.method = "POST",
                                          .body = clime_buf_str(&out->body),
                                          .timeout_us = limit_us + STALL_US,

@@ -1,4 +1,4 @@
-/* Weights to a server, by one of the ways of enum clime_way. The label of a version is its number as text.
+/* Weights to a server, by one of the ways of enum clime_way. The label of a version names the run, too (label.h).
  *
  * HTTP: PUT /weights/{version}, a safetensors body streamed from a host copy; the server checks its SHA-256.
  *
@@ -20,6 +20,7 @@
 
 #include "common/http/client.h"
 #include "model/model.h"
+#include "trainer/sample/label.h"
 
 enum clime_way { CLIME_BY_HTTP, CLIME_BY_IPC, CLIME_BY_NCCL, CLIME_BY_SHARE, CLIME_BY_PULL };
 extern const char *const clime_way_names[]; /* for the log */
@@ -32,6 +33,7 @@ struct clime_push {
     int64_t timeout_us;
     bool keep_kv;        /* HTTP, NCCL: requests in flight go on with the KV they have; else it is computed anew */
     const char *api_key; /* filled by the fleet; NULL = none */
+    char label[CLIME_VERSION_LABEL];
     const void *(*host)(void *arg); /* the weights in host memory; called once, when a body is needed */
     void *arg;
     /* HTTP: filled by clime_push_body */
@@ -91,6 +93,7 @@ void clime_push_call_free(struct clime_push_call *c); /* zero is fine */
 extern const char *const clime_push_writing_body;
 
 /* The label in the answer of /get_weight_version. */
-enum clime_err clime_push_read_label(const char *url, struct clime_str reply, char label[64], struct clime_error *e);
+enum clime_err clime_push_read_label(const char *url, struct clime_str reply, char label[CLIME_VERSION_LABEL],
+                                     struct clime_error *e);
 
 #endif

@@ -126,6 +126,7 @@ void clime_fleet_push_failed(struct clime_fleet *f, struct clime_fleet_server *s
 
 void clime_fleet_took(struct clime_fleet *f, struct clime_fleet_server *s) {
     s->pushed = f->push.version;
+    s->was_ours = true;
     s->n_failed = s->n_ends = 0;
     s->next_look_us = clime_now_us() + CLIME_FLEET_LOOK_US;
     clime_fleet_enter(s, CLIME_SERVER_PUSHED);
@@ -134,14 +135,17 @@ void clime_fleet_took(struct clime_fleet *f, struct clime_fleet_server *s) {
 /* ---- what a server says of itself ---- */
 
 struct server_info {
-    char device_name[64], device_unit[64], host_id[64];
+    char device_name[64], device_unit[64], host_id[64], weight_version[CLIME_VERSION_LABEL];
 };
 
 static enum clime_err read_info(const struct clime_fleet_server *s, struct server_info *out, struct clime_error *e) {
     const struct {
         const char *name;
         char *at;
-    } fields[] = {{"device_name", out->device_name}, {"device_unit", out->device_unit}, {"host_id", out->host_id}};
+    } fields[] = {{"device_name", out->device_name},
+                  {"device_unit", out->device_unit},
+                  {"host_id", out->host_id},
+                  {"weight_version", out->weight_version}};
     struct clime_arena a;
     struct clime_json j;
     struct clime_error je = {0};
@@ -209,15 +213,14 @@ static void take_info(struct clime_fleet *f, struct clime_fleet_server *s) {
     }
     snprintf(s->device, sizeof s->device, "%s", info.device_name[0] ? info.device_name : f->device);
     choose_way(f, s, &info);
+    clime_fleet_see_label(f, s, info.weight_version);
 }
 
-/* Which version it says it has; -1 = another label, or none that can be read. */
-static bool says_version(struct clime_fleet_server *s, int64_t version, char label[64]) {
-    char want[24];
-    snprintf(want, sizeof want, "%" PRId64, version);
+/* Whether it says that it has the version; label: what it says. */
+static bool says_version(struct clime_fleet_server *s, int64_t version, char label[CLIME_VERSION_LABEL]) {
     if (clime_push_read_label(s->url, clime_buf_str(&s->result.reply), label, &s->last)) return false;
     s->last.code = CLIME_OK;
-    return !strcmp(label, want);
+    return clime_label_version(clime_str_of(label), clime_str_of(s->fleet->o.run)) == version;
 }
 
 /* In the answer of a pull. A server may keep nothing, or have no room for so much (--weight-relay-memory). One that had
@@ -341,12 +344,13 @@ static void push(struct clime_fleet *f, struct clime_fleet_server *s) {
 /* ---- what calls bring ---- */
 
 static void end_check(struct clime_fleet *f, struct clime_fleet_server *s, enum clime_err rc) {
-    char label[64];
+    char label[CLIME_VERSION_LABEL];
     s->next_look_us = clime_now_us() + CLIME_FLEET_LOOK_US;
     if (!rc && (says_version(s, f->push.version, label) || (f->o.serve_folder && !s->last.code))) {
         clime_fleet_enter(s, CLIME_SERVER_ADMITTED);
     } else if (!rc && !s->last.code) {
-        s->pushed = -1; /* it was started again behind our back */
+        s->pushed = -1; /* it was started again behind our back, or another run gave it weights */
+        clime_fleet_see_label(f, s, label);
     } else if (s->state == CLIME_SERVER_SUSPECT) {
         clime_fleet_failed(f, s);
     } else {
@@ -356,14 +360,16 @@ static void end_check(struct clime_fleet *f, struct clime_fleet_server *s, enum 
 }
 
 static void end_confirm(struct clime_fleet *f, struct clime_fleet_server *s, enum clime_err rc) {
-    char label[64];
+    char label[CLIME_VERSION_LABEL];
     bool has = !rc && says_version(s, s->call_version, label);
     if (has && s->call_version == f->push.version) {
         clime_fleet_took(f, s);
     } else if (!has) {
-        if (!rc && !s->last.code)
+        if (!rc && !s->last.code) {
+            clime_fleet_see_label(f, s, label);
             clime_fail(&s->last, CLIME_ERR_INTERNAL, "%s serves version \"%s\" after the push of %" PRId64, s->url,
                        label, s->call_version);
+        }
         clime_fleet_push_failed(f, s);
     }
 }

@@ -258,13 +258,14 @@ static void name_packet(void *arg, const struct clime_packet *p) {
     clime_jw_close(w);
 }
 
-void clime_source_body(struct clime_source *s, int64_t version, const char *relay, bool keep_kv, int64_t timeout_us,
-                       struct clime_buf *out) {
+void clime_source_body(struct clime_source *s, int64_t version, const char *label, const char *relay, bool keep_kv,
+                       int64_t timeout_us, struct clime_buf *out) {
     struct clime_jw w;
     clime_buf_init(out, (size_t)1 << 20);
     clime_jw_init(&w, out);
     clime_jw_object(&w);
     clime_jw_put_int(&w, "version", version);
+    clime_jw_put_strz(&w, "weight_version", label);
     clime_jw_key(&w, "packets");
     clime_jw_array(&w);
     clime_shelf_each(s->shelf, name_packet, &w);

@@ -31,9 +31,9 @@ void clime_source_close(struct clime_source *s); /* NULL is fine */
 enum clime_err clime_source_publish(struct clime_source *s, const struct clime_layout *l, enum clime_dtype dt,
                                     int64_t version, const void *flat, struct clime_error *e);
 
-/* The body of POST /pull_weights. relay: a server to be asked first; NULL = none. */
-void clime_source_body(struct clime_source *s, int64_t version, const char *relay, bool keep_kv, int64_t timeout_us,
-                       struct clime_buf *out);
+/* The body of POST /pull_weights. label: of the version; relay: a server to be asked first; NULL = none. */
+void clime_source_body(struct clime_source *s, int64_t version, const char *label, const char *relay, bool keep_kv,
+                       int64_t timeout_us, struct clime_buf *out);
 
 uint64_t clime_source_bytes(struct clime_source *s); /* of all packets that may be asked for */
 bool clime_source_is_folder(const struct clime_source *s);

@@ -15,6 +15,7 @@
 
 #include "common/json/scan.h"
 #include "common/json/write.h"
+#include "trainer/sample/label.h"
 
 #define MAX_EVENT ((size_t)64 << 20)
 
@@ -70,6 +71,11 @@ void clime_generate_body(const struct clime_request *r, struct clime_buf *out) {
 
 /* ---- reply ---- */
 
+/* Its rid begins with it. */
+static struct clime_str run_of(const struct clime_request *r) {
+    return (struct clime_str){r->rid, strcspn(r->rid, "/")};
+}
+
 struct reply {
     int32_t *ids;
     float *logp;
@@ -78,7 +84,8 @@ struct reply {
     int n_routing, size_routing;
     struct clime_str finish; /* raw JSON */
     char finish_type[16];
-    struct clime_version_run *runs; /* [n_runs] version -1 = a label that is no number of ours */
+    struct clime_str run;           /* whose weights are asked for */
+    struct clime_version_run *runs; /* [n_runs] version -1 = a label that is not this run's */
     int n_runs;
     struct clime_str odd; /* such a label */
     int32_t first_kept;   /* token whose context held KV of older weights; -1 = none */
@@ -128,17 +135,6 @@ static void read_routing(struct clime_json *j, struct reply *p) {
     }
 }
 
-/* A label as the trainer writes it: the digits of a number; -1 = another. */
-static int64_t version_of(struct clime_str label) {
-    int64_t v = 0;
-    if (label.len == 0 || label.len > 18 || (label.len > 1 && label.ptr[0] == '0')) return -1;
-    for (size_t i = 0; i < label.len; i++) {
-        if (label.ptr[i] < '0' || label.ptr[i] > '9') return -1;
-        v = 10 * v + (label.ptr[i] - '0');
-    }
-    return v;
-}
-
 static void read_versions(struct clime_json *j, struct reply *p) {
     for (clime_json_array(j); clime_json_item(j);) {
         struct clime_str label = {0};
@@ -155,7 +151,7 @@ static void read_versions(struct clime_json *j, struct reply *p) {
         if (n == 0) clime_json_bad(j, "a version without its number of tokens");
         if (j->failed) return;
         p->runs = xrealloc(p->runs, (size_t)(p->n_runs + 1) * sizeof *p->runs);
-        p->runs[p->n_runs++] = (struct clime_version_run){version_of(label), (int32_t)n};
+        p->runs[p->n_runs++] = (struct clime_version_run){clime_label_version(label, p->run), (int32_t)n};
         if (p->runs[p->n_runs - 1].version < 0) p->odd = label;
     }
 }
@@ -255,14 +251,17 @@ static void fill_sample(struct clime_request *r, const struct reply *p, enum cli
 /* The versions of the tokens are those that the servers were given since it was asked for, in their order. */
 static bool is_stale(const struct clime_request *r, const struct reply *p, struct clime_error *e) {
     int64_t newest = r->newest ? atomic_load(r->newest) : r->version, least = r->version;
-    char is[24];
     for (int i = 0; i < p->n_runs; least = p->runs[i++].version) {
         int64_t v = p->runs[i].version;
         if (v >= least && v <= newest) continue;
-        snprintf(is, sizeof is, "%" PRId64, v);
-        clime_fail(e, CLIME_ERR_UNAVAILABLE, "sampled by weights \"" CLIME_STR_FMT "\", wanted \"%" PRId64 "\"%s",
-                   CLIME_STR_ARG(v < 0 ? p->odd : clime_str_of(is)), r->version,
-                   newest > r->version ? " or later" : "");
+        const char *later = newest > r->version ? " or later" : "";
+        if (v < 0)
+            clime_fail(
+                e, CLIME_ERR_UNAVAILABLE, "sampled by weights \"%.*s\", wanted version %" PRId64 "%s of run %.*s",
+                (int)(p->odd.len < 200 ? p->odd.len : 200), p->odd.ptr, r->version, later, (int)p->run.len, p->run.ptr);
+        else
+            clime_fail(e, CLIME_ERR_UNAVAILABLE, "sampled by weights of version %" PRId64 ", wanted %" PRId64 "%s", v,
+                       r->version, later);
         return true;
     }
     return false;
@@ -318,7 +317,7 @@ enum clime_generate_outcome clime_generate_read(struct clime_request *r, struct 
     struct clime_json j;
     struct clime_error je = {0};
     struct clime_str key;
-    struct reply p = {.completion_tokens = -1, .first_kept = -1};
+    struct reply p = {.run = run_of(r), .completion_tokens = -1, .first_kept = -1};
     enum clime_generate_outcome out = CLIME_GENERATE_BROKEN;
     clime_arena_init(&a, reply.len + 4096);
     clime_json_init(&j, reply.ptr, reply.len, &a, &je);
@@ -358,7 +357,7 @@ bool clime_generate_streams(const struct clime_request *r) {
 struct clime_generate_stream *clime_generate_stream_new(struct clime_request *r) {
     struct clime_generate_stream *s = xcalloc(1, sizeof *s);
     s->r = r;
-    s->p = (struct reply){.completion_tokens = -1, .first_kept = -1};
+    s->p = (struct reply){.run = run_of(r), .completion_tokens = -1, .first_kept = -1};
     clime_buf_init(&s->held, MAX_EVENT);
     clime_buf_init(&s->event, MAX_EVENT);
     clime_arena_init(&s->arena, MAX_EVENT);

@@ -289,7 +289,8 @@ static enum clime_err open_page(struct clime_rl *rl, struct clime_error *e) {
 }
 
 static enum clime_err open_fleet(struct clime_rl *rl, struct clime_error *e) {
-    struct clime_fleet_options o = {.run_dir = rl->o.run,
+    struct clime_fleet_options o = {.run = rl->run.name,
+                                    .run_dir = rl->o.run,
                                     .hf_checkpoint = rl->o.hf_checkpoint,
                                     .device = rl->o.device,
                                     .dtype = rl->o.dtype,

@@ -472,6 +472,8 @@ static void test_versions(void **state) {
     clime_workers_free(w);
 
     assert_true(clime_version_is_older("9", "10") && !clime_version_is_older("10", "9"));
+    assert_true(clime_version_is_older("9@a", "10@a") && !clime_version_is_older("10@a", "9@a"));
+    assert_true(clime_version_is_older("10@a", "9@b") && clime_version_is_older("9@b", "10@a"));
     assert_true(!clime_version_is_older("10", "10") && !clime_version_is_older("a", "a"));
     assert_true(clime_version_is_older("b", "a") && clime_version_is_older("a", "b"));
     assert_true(clime_version_is_older("99999999999999999999", "1")); /* no number that fits, so another label */

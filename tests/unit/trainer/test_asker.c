@@ -18,7 +18,7 @@
 #define FAR_US 120000000
 #define ANSWER                                                                                                         \
     "{\"text\":\"x\",\"meta_info\":{\"id\":\"r\",\"finish_reason\":{\"type\":\"length\",\"length\":1},"                \
-    "\"token_versions\":[[\"0\",1]],\"completion_tokens\":1,\"cached_tokens\":0,"                                      \
+    "\"token_versions\":[[\"0@r\",1]],\"completion_tokens\":1,\"cached_tokens\":0,"                                    \
     "\"output_token_logprobs\":[[-1,5,null]]}}"
 
 static struct clime_http_server *server;

@@ -50,7 +50,7 @@ static void test_body(void **state) {
     "{\"text\":\"x\",\"meta_info\":{\"id\":\"r\",\"finish_reason\":" finish ",\"token_versions\":[" runs               \
     "],\"kept_kv\":[" kept "],\"completion_tokens\":" n ",\"cached_tokens\":2,\"output_token_logprobs\":[" tokens      \
     "]}}"
-#define META(finish, version, n, tokens) REPLY(finish, "[\"" version "\"," n "]", "", n, tokens)
+#define META(finish, version, n, tokens) REPLY(finish, "[\"" version "@r\"," n "]", "", n, tokens)
 #define NOTHING(finish) REPLY(finish, "", "", "0", "")
 #define STOP "{\"type\":\"stop\",\"matched\":5}"
 
@@ -61,15 +61,17 @@ static void test_replies(void **state) {
         const char *says;
     } cases[] = {
         {NOTHING("{\"type\":\"abort\",\"message\":\"Aborted\"}"), CLIME_GENERATE_ABORTED, "Aborted"},
-        {META(STOP, "11", "1", "[-1,5,null]"), CLIME_GENERATE_STALE, "\"11\""},
-        {META(STOP, "012", "1", "[-1,5,null]"), CLIME_GENERATE_STALE, "\"012\", wanted \"12\""},
-        {META(STOP, "13", "1", "[-1,5,null]"), CLIME_GENERATE_STALE, "\"13\""},
-        {META(STOP, "", "1", "[-1,5,null]"), CLIME_GENERATE_STALE, "\"\""},
-        {REPLY(STOP, "[\"12\",1],[\"14\",1]", "", "2", "[-1,5],[-1,5]"), CLIME_GENERATE_STALE, "\"14\""},
-        {REPLY(STOP, "[\"12\",1]", "", "2", "[-1,5],[-1,5]"), CLIME_GENERATE_BROKEN, "2 tokens"},
-        {REPLY(STOP, "[\"12\",3]", "", "2", "[-1,5],[-1,5]"), CLIME_GENERATE_BROKEN, "2 tokens"},
-        {REPLY(STOP, "[\"12\",2]", "[2,1]", "2", "[-1,5],[-1,5]"), CLIME_GENERATE_BROKEN, "2 tokens"},
-        {REPLY(STOP, "[\"12\",0]", "", "2", "[-1,5],[-1,5]"), CLIME_GENERATE_BROKEN, "reply"},
+        {META(STOP, "11", "1", "[-1,5,null]"), CLIME_GENERATE_STALE, "version 11, wanted 12"},
+        {META(STOP, "012", "1", "[-1,5,null]"), CLIME_GENERATE_STALE, "\"012@r\", wanted version 12 of run r"},
+        {META(STOP, "13", "1", "[-1,5,null]"), CLIME_GENERATE_STALE, "version 13"},
+        {META(STOP, "", "1", "[-1,5,null]"), CLIME_GENERATE_STALE, "\"@r\""},
+        {REPLY(STOP, "[\"12@s\",1]", "", "1", "[-1,5]"), CLIME_GENERATE_STALE, "\"12@s\", wanted version 12 of run r"},
+        {REPLY(STOP, "[\"12\",1]", "", "1", "[-1,5]"), CLIME_GENERATE_STALE, "\"12\", wanted version 12 of run r"},
+        {REPLY(STOP, "[\"12@r\",1],[\"14@r\",1]", "", "2", "[-1,5],[-1,5]"), CLIME_GENERATE_STALE, "version 14"},
+        {REPLY(STOP, "[\"12@r\",1]", "", "2", "[-1,5],[-1,5]"), CLIME_GENERATE_BROKEN, "2 tokens"},
+        {REPLY(STOP, "[\"12@r\",3]", "", "2", "[-1,5],[-1,5]"), CLIME_GENERATE_BROKEN, "2 tokens"},
+        {REPLY(STOP, "[\"12@r\",2]", "[2,1]", "2", "[-1,5],[-1,5]"), CLIME_GENERATE_BROKEN, "2 tokens"},
+        {REPLY(STOP, "[\"12@r\",0]", "", "2", "[-1,5],[-1,5]"), CLIME_GENERATE_BROKEN, "reply"},
         {META(STOP, "12", "2", "[-1,5,null]"), CLIME_GENERATE_BROKEN, "1 log-probabilities for 2"},
         {NOTHING(STOP), CLIME_GENERATE_BROKEN, "0 log-probabilities"},
         {META(STOP, "12", "1", "[0.5,5,null]"), CLIME_GENERATE_BROKEN, "0.5"},
@@ -78,9 +80,9 @@ static void test_replies(void **state) {
         {META(STOP, "12", "1", "[-1e999,5,null]"), CLIME_GENERATE_BROKEN, ""},
         {META(STOP, "12", "1", "[],[-1,5]"), CLIME_GENERATE_BROKEN, "without its log-probability"},
         {META(STOP, "12", "1", "[-1],[-1,5]"), CLIME_GENERATE_BROKEN, "without its log-probability"},
-        {REPLY(STOP, "[],[\"12\",1]", "", "1", "[-1,5]"), CLIME_GENERATE_BROKEN, "without its number"},
-        {REPLY(STOP, "[\"12\"]", "", "1", "[-1,5]"), CLIME_GENERATE_BROKEN, "without its number"},
-        {REPLY(STOP, "[\"12\",1]", "[],[2,1]]", "1", "[-1,5]"), CLIME_GENERATE_BROKEN, "reply"},
+        {REPLY(STOP, "[],[\"12@r\",1]", "", "1", "[-1,5]"), CLIME_GENERATE_BROKEN, "without its number"},
+        {REPLY(STOP, "[\"12@r\"]", "", "1", "[-1,5]"), CLIME_GENERATE_BROKEN, "without its number"},
+        {REPLY(STOP, "[\"12@r\",1]", "[],[2,1]]", "1", "[-1,5]"), CLIME_GENERATE_BROKEN, "reply"},
         {META("{\"type\":\"tired\"}", "12", "1", "[-1,5,null]"), CLIME_GENERATE_BROKEN, "tired"},
         {"{\"text\":\"x\"}", CLIME_GENERATE_BROKEN, ""},
         {"{\"meta_info\":", CLIME_GENERATE_BROKEN, "reply"},
@@ -180,13 +182,13 @@ static void test_versions_in_flight(void **state) {
     _Atomic int64_t newest = 14;
     (void)state;
     r.newest = &newest;
-    const char *back = REPLY(STOP, "[\"14\",1],[\"12\",1]", "", "2", "[-1,5],[-1,6]");
+    const char *back = REPLY(STOP, "[\"14@r\",1],[\"12@r\",1]", "", "2", "[-1,5],[-1,6]");
     assert_int_equal(clime_generate_read(&r, clime_str_of(back), &e), CLIME_GENERATE_STALE);
-    const char *future = REPLY(STOP, "[\"12\",1],[\"16\",1]", "", "2", "[-1,5],[-1,6]");
+    const char *future = REPLY(STOP, "[\"12@r\",1],[\"16@r\",1]", "", "2", "[-1,5],[-1,6]");
     assert_int_equal(clime_generate_read(&r, clime_str_of(future), &e), CLIME_GENERATE_STALE);
-    assert_non_null(strstr(e.msg, "\"16\", wanted \"12\" or later"));
+    assert_non_null(strstr(e.msg, "version 16, wanted 12 or later"));
 
-    const char *kept = REPLY(STOP, "[\"12\",2],[\"14\",1]", "[2,1]", "3", "[-1,5],[-1,6],[-1,7]");
+    const char *kept = REPLY(STOP, "[\"12@r\",2],[\"14@r\",1]", "[2,1]", "3", "[-1,5],[-1,6],[-1,7]");
     assert_int_equal(clime_generate_read(&r, clime_str_of(kept), &e), CLIME_GENERATE_DONE);
     struct clime_sample *s = r.sample;
     assert_true(s->n_versions == 2 && s->versions[0].version == 12 && s->versions[0].n == 2);
@@ -195,7 +197,7 @@ static void test_versions_in_flight(void **state) {
 
     /* cut and continued: the first run goes on, and the first mark stays */
     r.version = 14;
-    const char *more = REPLY(STOP, "[\"14\",1],[\"14\",1]", "[0,1]", "2", "[-1,8],[-1,9]");
+    const char *more = REPLY(STOP, "[\"14@r\",1],[\"14@r\",1]", "[0,1]", "2", "[-1,8],[-1,9]");
     assert_int_equal(clime_generate_read(&r, clime_str_of(more), &e), CLIME_GENERATE_DONE);
     assert_true(s->n_response == 5 && s->n_versions == 2 && s->versions[1].n == 3 && s->mixed_kv == 3);
     for (int k = 0; k < 2; k++) clime_sample_drop_token(s);
@@ -205,7 +207,7 @@ static void test_versions_in_flight(void **state) {
     clime_sample_free(s);
 
     r = request(); /* an update during its prefill: no token is of the weights that began it */
-    const char *prefill = REPLY(STOP, "[\"12\",1]", "[0,1]", "1", "[-1,5]");
+    const char *prefill = REPLY(STOP, "[\"12@r\",1]", "[0,1]", "1", "[-1,5]");
     assert_int_equal(clime_generate_read(&r, clime_str_of(prefill), &e), CLIME_GENERATE_DONE);
     assert_int_equal(r.sample->mixed_kv, 1);
     clime_sample_free(r.sample);
@@ -252,7 +254,7 @@ static void test_events(void **state) {
         {FIRST EVENT("{\"error\":{\"message\":\"gone\"}}") EVENT("[DONE]"), CLIME_GENERATE_ABORTED, "gone", 1, false},
         {FIRST EVENT("{}") LAST, CLIME_GENERATE_ABORTED, "says nothing", 1, false},
         {FIRST EVENT("{\"meta_info\":") LAST, CLIME_GENERATE_BROKEN, "event", 1, false},
-        {EVENT(META("null", "11", "1", "[-1,5,null]")) LAST, CLIME_GENERATE_STALE, "\"11\"", 0, false},
+        {EVENT(META("null", "11", "1", "[-1,5,null]")) LAST, CLIME_GENERATE_STALE, "version 11, wanted 12", 0, false},
         {FIRST SECOND LAST, CLIME_GENERATE_BROKEN, "something else", 1, true},
         {FIRST EVENT(META("null", "12", "9", "[-1,5],[-1,5],[-1,5],[-1,5],[-1,5],[-1,5],[-1,5],[-1,5]")),
          CLIME_GENERATE_BROKEN, "more tokens", 1, false},

@@ -1,0 +1,33 @@
+/* See label.h. Called by the fleet, which gives labels to weights, and by who reads answers. */
+#include "trainer/sample/label.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#define MOST_DIGITS 18
+
+void clime_label_write(char out[CLIME_VERSION_LABEL], int64_t version, const char *run) {
+    snprintf(out, CLIME_VERSION_LABEL, "%" PRId64 "@%s", version, run);
+}
+
+/* Its digits, as they are written above; 0: it does not begin with a version. */
+static size_t digits_of(struct clime_str label) {
+    size_t n = 0;
+    while (n < label.len && label.ptr[n] >= '0' && label.ptr[n] <= '9') n++;
+    bool is_number = n > 0 && n <= MOST_DIGITS && (n == 1 || label.ptr[0] != '0');
+    return is_number && n < label.len && label.ptr[n] == '@' ? n : 0;
+}
+
+struct clime_str clime_label_run(struct clime_str label) {
+    size_t n = digits_of(label);
+    return n ? (struct clime_str){label.ptr + n + 1, label.len - n - 1} : (struct clime_str){"", 0};
+}
+
+int64_t clime_label_version(struct clime_str label, struct clime_str run) {
+    struct clime_str is = clime_label_run(label);
+    int64_t version = 0;
+    if (!digits_of(label) || is.len != run.len || memcmp(is.ptr, run.ptr, run.len)) return -1;
+    for (size_t i = 0; i < digits_of(label); i++) version = 10 * version + (label.ptr[i] - '0');
+    return version;
+}
