@@ -1,6 +1,8 @@
 /* Moving bytes between the devices of a group: one process a device, and nothing is ever added on the way
  * (docs/devices.md). A sum over ranks is an exchange and a local sum in a fixed order.
  *
+ * Links belong to a device context: what they send is made by its operations, and what they receive is read by them.
+ *
  * Everything is one operation, an exchange: each rank says what it sends to whom and what it gets from whom; what goes
  * from one rank to another arrives in the order in which both name it, cut alike. The collectives below are exchanges
  * that all ranks call alike. at is memory of the device (ops->alloc); on a device that queues, an exchange is queued

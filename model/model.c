@@ -363,14 +363,21 @@ enum clime_err clime_model_prepare(const char *dir, const struct clime_model_opt
     enum clime_err rc;
     *out = NULL;
     if ((rc = clime_config_load(dir, &m->cfg, e))) goto done;
-    if ((rc = clime_ops_choose(o->device ? o->device : "auto", &m->ops, e))) goto done;
+    if (o->beside)
+        m->ops = o->beside->ops;
+    else if ((rc = clime_ops_choose(o->device ? o->device : "auto", &m->ops, e)))
+        goto done;
     if ((rc = clime_model_operations(m->ops, c, e))) goto done;
     if (o->whole_experts && !c->router.E) {
         rc = clime_fail(e, CLIME_ERR_INPUT, "%s has no experts that could lie whole on a device each", c->architecture);
         goto done;
     }
-    if ((rc = choose_dtype(o->dtype, c, m->ops, &dev.dt, e))) goto done;
-    if ((rc = m->ops->open(&dev, &m->dev, e))) goto done;
+    if ((m->beside = o->beside)) {
+        m->dev = o->beside->dev;
+    } else {
+        if ((rc = choose_dtype(o->dtype, c, m->ops, &dev.dt, e))) goto done;
+        if ((rc = m->ops->open(&dev, &m->dev, e))) goto done;
+    }
     m->no_weights = o->no_weights;
     m->shared = o->shared;
     m->releasable = o->releasable;
@@ -427,7 +434,7 @@ void clime_model_close(struct clime_model *m) {
         if (m->coming.flat) clime_model_use_share(m, false);
         drop_weights(m);
         clime_plan_free(&m->plan, m->dev);
-        m->ops->close(m->dev);
+        if (!m->beside) m->ops->close(m->dev);
     }
     clime_layout_free(&m->layout);
     clime_shard_free(&m->shard);

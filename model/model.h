@@ -86,8 +86,9 @@ struct clime_model {
     struct clime_ring *ring; /* a trainer's weights in parts (above); NULL: they lie in flat at their places */
     uint64_t handover;       /* hash of layout and rotary table: both sides of a handover compare it */
     const struct clime_ops *ops;
-    struct clime_dev *dev; /* dt inside; owned */
-    void *flat;            /* device: shard.n elements of dt, ring->n with a ring; NULL while it has no weights */
+    struct clime_dev *dev; /* dt inside; owned, or another model's (beside) */
+    bool beside;
+    void *flat; /* device: shard.n elements of dt, ring->n with a ring; NULL while it has no weights */
     bool no_weights, shared, releasable; /* as in the options */
     bool released;                       /* the bytes of flat are given back */
     bool foreign; /* flat is another process's memory, mapped from the handle: never written here */
@@ -119,6 +120,9 @@ struct clime_model_options {
     bool releasable;              /* the weights may be given back, their address stays; then never exported */
     bool whole_experts;           /* over ranks: of experts a rank has some whole, not rows of all (ranks.h) */
     int rank, n_ranks;            /* of a group that shares the model; 0 of 0 or 1: alone */
+    /* NULL, or a model that lives longer: this one computes in its device context, in its type, whatever else is said.
+     * So what both are told is done in the order in which they are told it, and links are of both (kernels/links.h). */
+    const struct clime_model *beside;
 };
 
 /* What a user gave as a type, at a program's start: one that model options know, or CLIME_ERR_INPUT. */

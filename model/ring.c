@@ -232,7 +232,7 @@ void clime_model_ring(struct clime_model *m, const struct clime_layout *trained,
 }
 
 void clime_model_ring_link(struct clime_model *m, struct clime_links *links) {
-    CHECK(m->ring && links->world == m->ring->who.world && links->rank == m->ring->who.rank);
+    CHECK(m->ring && links->world == m->ring->who.world && links->rank == m->ring->who.rank && links->dev == m->dev);
     m->ring->links = links;
 }
 

@@ -18,7 +18,7 @@ static int value(const struct clime_context *c) {
 
 void clime_context_init(struct clime_context *c, const struct clime_ops *ops, struct clime_dev *dev,
                         const struct clime_heads *heads, int cuts, int n, int me, struct clime_links *links) {
-    CHECK(heads->H % heads->HK == 0 && cuts <= CLIME_CUTS_MAX && cuts % n == 0);
+    CHECK(heads->H % heads->HK == 0 && cuts <= CLIME_CUTS_MAX && cuts % n == 0 && (!links || links->dev == dev));
     *c = (struct clime_context){.ops = ops, .dev = dev, .links = links, .n = n, .me = me, .heads = *heads};
     c->turns = latent(c) ? cuts / n : 1;
     const int groups = n * c->turns, whole = latent(c) ? heads->H : heads->HK, each = heads->H / whole;

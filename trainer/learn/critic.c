@@ -40,7 +40,9 @@ enum clime_err clime_critic_open(const struct clime_learner_options *o, const st
     c->y = xcalloc(c->max_rows * D, sizeof *c->y);
     c->g_y = xcalloc(c->max_rows * D, sizeof *c->g_y);
     const char *dir = o->critic_load ? o->critic_load : o->hf_checkpoint;
-    enum clime_err err = clime_model_prepare(dir, &o->model, &c->model, e);
+    struct clime_model_options model = o->model;
+    model.beside = like;
+    enum clime_err err = clime_model_prepare(dir, &model, &c->model, e);
     if (!err && c->model->layout.hash != like->layout.hash)
         err = clime_fail(e, CLIME_ERR_INPUT, "the critic in %s has another architecture or shape than the policy", dir);
     if (!err) err = clime_freeze(&c->model->layout, &o->only_train, &o->freeze, e);

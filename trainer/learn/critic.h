@@ -35,8 +35,8 @@ struct clime_critic {
 /* How its training passes are planned, from how the policy's are; for the memory plan too. */
 struct clime_train_options clime_critic_train_options(struct clime_train_options policy);
 
-/* t: as above. like: the policy, whose shape it must have; where that keeps parts of the weights, so does the critic.
- */
+/* t: as above. like: the policy, whose shape it must have and beside which it computes; where that keeps parts of the
+ * weights, so does the critic. */
 enum clime_err clime_critic_open(const struct clime_learner_options *o, const struct clime_train_options *t,
                                  const struct clime_model *like, struct clime_team *team, bool offload,
                                  struct clime_critic **out, struct clime_error *e);

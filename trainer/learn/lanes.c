@@ -70,6 +70,7 @@ enum clime_err clime_lanes_open(struct clime_lanes *l, const struct clime_model 
     *l = (struct clime_lanes){.train = t, .m = m, .n = n, .share = share, .round = clime_train_grads(t)};
     clime_parts_make(&l->parts, &m->layout, m->ops->norm_block, clime_model_part(m, links));
     enum clime_err rc;
+    CHECK(!links || links->dev == m->dev);
     if (n == 1) return CLIME_OK;
     l->between.from = l->round;
     plan_buffers(l, m);

@@ -223,9 +223,11 @@ static enum clime_err obey_plan(struct clime_learner *l, const struct clime_memo
 static enum clime_err load_reference(struct clime_learner *l, struct clime_error *e) {
     const struct clime_learner_options *o = &l->opts;
     struct clime_train_options t = ref_options(o);
+    struct clime_model_options model = o->model;
+    model.beside = l->model;
     if (l->team) t.rows.links = l->team->links;
     const char *dir = o->ref_load ? o->ref_load : o->hf_checkpoint;
-    enum clime_err err = clime_model_prepare(dir, &o->model, &l->ref_model, e);
+    enum clime_err err = clime_model_prepare(dir, &model, &l->ref_model, e);
     if (!err && l->ref_model->layout.hash != l->model->layout.hash)
         err = clime_fail(e, CLIME_ERR_INPUT, "the reference model in %s has another architecture or shape than %s",
                          o->ref_load, o->hf_checkpoint);

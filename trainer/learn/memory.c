@@ -41,14 +41,15 @@ void clime_memory_plan_make(const struct clime_model *m, const struct clime_memo
     m->ops->memory(m->dev, &out->free_bytes, &out->total_bytes);
     clime_train_sizes(m, &u->policy, &s);
     clime_optimizer_bytes(m, u->offload, u->part, &o);
+    /* both compute in the policy's context, whose scratch is there for them too */
     if (u->has_reference) {
         clime_train_sizes(m, &u->reference, &r);
-        out->part[CLIME_MEM_REFERENCE] = clime_model_memory(m) + r.activations + r.head + r.scratch;
+        out->part[CLIME_MEM_REFERENCE] = clime_model_memory(m) + r.activations + r.head;
     }
     if (u->has_critic) {
         clime_train_sizes(m, &u->critic, &r);
         out->part[CLIME_MEM_CRITIC] =
-            clime_model_memory(m) + o.master + o.moments + r.gradients + r.activations + r.head + r.scratch + lanes;
+            clime_model_memory(m) + o.master + o.moments + r.gradients + r.activations + r.head + lanes;
     }
     out->part[CLIME_MEM_WEIGHTS] = clime_model_memory(m);
     out->part[CLIME_MEM_MASTER] = o.master;

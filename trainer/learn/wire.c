@@ -10,7 +10,7 @@
 /* Structs go as they are, and each of their pointers is sent and replaced one by one: a field that is added to one of
  * them is looked at here, and its size put right. */
 #if __SIZEOF_POINTER__ == 8
-_Static_assert(sizeof(struct clime_learner_options) == 728, "put_options, clime_wire_options");
+_Static_assert(sizeof(struct clime_learner_options) == 736, "put_options, clime_wire_options");
 _Static_assert(sizeof(struct clime_sample) == 240, "put_sample, sample");
 _Static_assert(sizeof(struct clime_estimate) == 40, "put_estimate, estimate");
 #endif
@@ -116,6 +116,7 @@ enum clime_err clime_wire_options(struct clime_wire *w, struct clime_learner_opt
     o->objective.custom_rewards = o->objective.custom_advantages = NULL;
     o->objective.estimator = NULL;
     o->rank_logs = NULL;
+    o->model.beside = NULL;
     if (!rc && estimator) o->objective.estimator = clime_estimator_find(estimator, e);
     if (!rc && estimator && !o->objective.estimator) rc = e->code;
     if (!rc && loss) rc = clime_hook_open(loss, CLIME_HOOK_LOSS, &hook, e);

@@ -1,6 +1,6 @@
 /* A critic beside its policy on several ranks that share packs: values, figures, heads and the weights of both are the
  * same bits on 1, 2 and 4 of them, also where a checkpoint goes on with another number; and what cuts change is the
- * order of sums of gradients alone. */
+ * order of sums of gradients alone. Critic and reference compute as the policy does, in the memory that was planned. */
 #include <math.h>
 #include <unistd.h>
 
@@ -62,7 +62,7 @@ static struct clime_sample *sample(int V, int step, int i) {
 
 struct said { /* of a step */
     float value[N][LEN], ret[N][LEN];
-    double loss, grad_norm, value_loss, critic_norm, clipfrac;
+    double loss, kl, grad_norm, value_loss, critic_norm, clipfrac;
 };
 
 static void steps(struct clime_learner *l, int from, int to, struct said *out) {
@@ -96,6 +96,7 @@ static void steps(struct clime_learner *l, int from, int to, struct said *out) {
             clime_sample_free(s[i]);
         }
         of->loss = done.loss;
+        of->kl = done.kl_loss;
         of->grad_norm = done.grad_norm;
         of->value_loss = done.value_loss;
         of->critic_norm = done.critic_norm;
@@ -225,9 +226,57 @@ static void checkpoints_do_not_know_the_ranks(void **state) {
     assert_int_equal(rmdir(root), 0);
 }
 
+/* What rank 0 takes is what the plan said: policy, reference and critic, alone and with parts of packs. */
+static void the_plan_says_what_is_taken(void **state) {
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        struct clime_learner_options o = critic_of(i & 1 ? "qwen3_moe" : "qwen3", i & 2 ? "f32" : "bf16", i ? 4 : 1);
+        o.objective.use_kl_loss = true;
+        o.objective.kl_loss_coef = 0.1;
+        o.n_ranks = i ? 2 : 1;
+        o.shard_weights = i & 1 ? CLIME_SHARD_ON : CLIME_SHARD_OFF;
+        own_memory = true;
+        offered = (size_t)1 << 30;
+        struct clime_learner *l = prepare_with(&o);
+        start(l);
+        assert_int_equal(clime_learner_memory(l, NULL)->need, taken + (i ? clime_cpu_ops.links_bytes(2) : 0));
+        clime_learner_close(l);
+    }
+}
+
+/* Folders of another type than the policy's are read into that: a reference of the same weights is 0 away from it, and
+ * so it is when it has become the policy. */
+static void folders_of_another_type(void **state) {
+    char root[] = "/tmp/clime-critic-XXXXXX", dir[64];
+    struct said said[2];
+    struct clime_error e;
+    (void)state;
+    assert_non_null(mkdtemp(root));
+    snprintf(dir, sizeof dir, "%s/fp32", root);
+    struct clime_learner_options o = critic_of("qwen3", "f32", 1);
+    struct clime_learner *l = open_learner(&o);
+    if (clime_learner_export(l, dir, &e)) fail_msg("%s", e.msg);
+    clime_learner_close(l);
+    o = critic_of("qwen3", "auto", 1);
+    o.ref_load = o.critic_load = dir;
+    o.objective.use_kl_loss = true;
+    o.objective.kl_loss_coef = 0.1;
+    l = open_learner(&o);
+    assert_int_equal(clime_model_dt(l->model), CLIME_BF16);
+    for (int step = 0; step < 2; step++) {
+        steps(l, step, step + 1, said);
+        assert_true(fabs(said[step].kl) <= 0);
+        if (clime_learner_refresh_reference(l, &e)) fail_msg("%s", e.msg);
+    }
+    clime_learner_close(l);
+    assert_int_equal(clime_dir_remove(dir, &e), CLIME_OK);
+    assert_int_equal(rmdir(root), 0);
+}
+
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(same_critic_on_any_number_of_ranks),
-                                       cmocka_unit_test(checkpoints_do_not_know_the_ranks)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(same_critic_on_any_number_of_ranks), cmocka_unit_test(checkpoints_do_not_know_the_ranks),
+        cmocka_unit_test(the_plan_says_what_is_taken), cmocka_unit_test(folders_of_another_type)};
     if (argc == 2 && !strcmp(argv[1], "rank")) return clime_follower_main();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
