@@ -10,6 +10,10 @@
 #include "kernels/cuda/links.cuh"
 #include "kernels/cuda/ops.h"
 
+extern "C" {
+#include "common/log.h"
+}
+
 enum { STAGE_BYTES = 32 << 20 }; /* room for two steps' sets of ids of 64 sequences */
 
 bool clime_cuda_ok(struct clime_dev *d, cudaError_t rc, const char *what) {
@@ -94,13 +98,20 @@ enum clime_err clime_cuda_reserve_scratch(struct clime_dev *d, size_t bytes, str
     return rc;
 }
 
-/* prop.name and multiProcessorCount of a GPU that will do. */
-static enum clime_err find_gpu(int gpu, cudaDeviceProp *prop, struct clime_error *e) {
+/* Where CLIME_SHARE_GPUS is set the GPU after the last is the first again, so that tests have more ranks than GPUs. */
+static int shared_gpu(int gpu, int n) {
+    const char *share = getenv("CLIME_SHARE_GPUS");
+    return share && *share ? gpu % n : gpu;
+}
+
+/* prop.name and multiProcessorCount of a GPU that will do, and its number. */
+static enum clime_err find_gpu(int gpu, int *found, cudaDeviceProp *prop, struct clime_error *e) {
     int n = 0;
     cudaError_t rc = cudaGetDeviceCount(&n);
     if (rc != cudaSuccess || n == 0)
         return clime_fail(e, CLIME_ERR_UNAVAILABLE, "no GPU answers: %s",
                           rc == cudaSuccess ? "none is installed" : cudaGetErrorString(rc));
+    *found = gpu = shared_gpu(gpu, n);
     if (gpu < 0 || gpu >= n) return clime_fail(e, CLIME_ERR_INPUT, "GPU %d does not exist; there are %d", gpu, n);
     if ((rc = cudaGetDeviceProperties(prop, gpu)) != cudaSuccess)
         return clime_fail(e, CLIME_ERR_DEVICE, "GPU %d does not answer: %s", gpu, cudaGetErrorString(rc));
@@ -112,25 +123,28 @@ static enum clime_err find_gpu(int gpu, cudaDeviceProp *prop, struct clime_error
 
 enum clime_err clime_cuda_probe(int gpu, struct clime_error *e) {
     cudaDeviceProp prop;
-    return find_gpu(gpu, &prop, e);
+    int found;
+    return find_gpu(gpu, &found, &prop, e);
 }
 
 enum clime_err clime_cuda_open(const struct clime_dev_options *o, struct clime_dev **out, struct clime_error *e) {
     cudaDeviceProp prop;
-    enum clime_err err = find_gpu(o->gpu, &prop, e);
+    int gpu = 0;
+    enum clime_err err = find_gpu(o->gpu, &gpu, &prop, e);
     if (err) return err;
+    if (gpu != o->gpu) LOG_WARN("GPU %d is GPU %d (CLIME_SHARE_GPUS): ranks share it, for checks alone", o->gpu, gpu);
     if (o->dt != CLIME_BF16)
         return clime_fail(e, CLIME_ERR_INPUT, "the CUDA table computes in bf16; give --dtype bf16");
-    cudaError_t rc = cudaSetDevice(o->gpu);
+    cudaError_t rc = cudaSetDevice(gpu);
     if (rc != cudaSuccess)
-        return clime_fail(e, CLIME_ERR_DEVICE, "GPU %d does not open: %s", o->gpu, cudaGetErrorString(rc));
+        return clime_fail(e, CLIME_ERR_DEVICE, "GPU %d does not open: %s", gpu, cudaGetErrorString(rc));
 
     struct clime_dev *d = (struct clime_dev *)xcalloc(1, sizeof *d);
     d->head.ops = &clime_cuda_ops;
     d->head.dt = o->dt;
     snprintf(d->head.name, sizeof d->head.name, "cuda %.56s", prop.name);
     clime_cuda_unit(&prop, d->head.unit);
-    d->gpu = o->gpu;
+    d->gpu = gpu;
     d->n_sm = prop.multiProcessorCount;
     d->deterministic = o->deterministic;
     d->links_way = o->links;

@@ -18,15 +18,16 @@ import tempfile
 import time
 
 import ranks
-from ranks import BUILD, LIMIT, ON_GPUS, at_once, deepen, finish, hit, rows, same, sft, speed_of, train
-from shared import SHAPES, check, failures
+from ranks import BUILD, LIMIT, at_once, deepen, finish, hit, rows, same, sft, speed_of, train
+from shared import SHAPES, check, failures, own_gpus, share_gpus
 
 FAMILIES = {"qwen3_moe": (), "glm4_moe": ("--num-dense-layers", 1), "deepseek_v3": ("--num-dense-layers", 1, "--kv-lora-rank", 512,
             "--qk-nope-head-dim", 128, "--qk-rope-head-dim", 64, "--v-head-dim", 128)}  # fmt: skip
 
 
 def bits(root):
-    small = ("--global-batch-size", 8, "--num-epoch", 2, "--lr", 1e-3, "--save-interval", 10, "--max-tokens-per-gpu", 32, "--threads", 4,
+    own = own_gpus(2)
+    small = ("--global-batch-size", 8, "--num-epoch", 1 if share_gpus() else 2, "--lr", 1e-3, "--save-interval", 10, "--max-tokens-per-gpu", 32, "--threads", 4,
              "--gradient-lanes", 2)  # fmt: skip
     for family, more in FAMILIES.items():
         heads = ("--num-key-value-heads", 4) if family == "deepseek_v3" else ("--num-key-value-heads", 2, "--head-dim", 64)
@@ -41,7 +42,7 @@ def bits(root):
     stay, share = ("--expert-model-parallel-size", 2), ("--context-parallel-size", 2)
     ways = {f"{m}-{w}": (finish, root, f"{m}-{w}", words(f"{m}-{w}", m, n, *more)) for m in FAMILIES
             for w, n, *more in (("alone", 1), ("stay", 2, *stay), ("full", 2, *stay, "--recompute-granularity", "full"))}  # fmt: skip
-    also = {"offload": ("--optimizer-cpu-offload",)} | ({"nccl": ("--rank-transport", "nccl")} if ON_GPUS else {})
+    also = {"offload": ("--optimizer-cpu-offload",)} | ({"nccl": ("--rank-transport", "nccl")} if own else {})
     ways |= {f"qwen3_moe-{w}": (finish, root, f"qwen3_moe-{w}", words(f"qwen3_moe-{w}", "qwen3_moe", 2, *stay, *more)) for w, more in also.items()}
     shared = {f"shared-{m}-{w}": (finish, root, f"shared-{m}-{w}", words(f"shared-{m}-{w}", m, n, *share, *more)) for m in FAMILIES
               for w, n, *more in (("alone", 1), ("stay", 2, *stay), ("full", 2, *stay, "--recompute-granularity", "full"))}  # fmt: skip

@@ -3,7 +3,8 @@ prompts of mixed lengths, shared and cached prefixes, prompts in chunks, decode 
 requests wait. The gap must be 0 on every token, and the weights after two steps the same whatever the way.
 
     python3 tests/gpu/gap.py [BUILD] [qwen3-0.6b|qwen3-4b|glm4-9b|qwen3-30b-a3b|moonlight|tiny|tiny-experts|tiny-latent]
-    LAYERS=N cuts the model; DEVICE=cpu with the tiny ones; TP=N: a server over N devices, EP=N: with whole experts
+    LAYERS=N cuts the model; DEVICE=cpu with the tiny ones; TP=N: a server over N devices, EP=N: with whole experts; where there
+    are fewer GPUs its ranks share them
 
 Exit status 1 when something is wrong.
 """
@@ -18,11 +19,12 @@ import sys
 import tempfile
 import time
 
-from shared import SHAPES, check, failures
+from shared import SHAPES, check, failures, own_gpus
 
 # the rollouts of a shape: prompts, samples of each, most new tokens, longest prompt in bytes
 SIZES = {name: (8, 4, 40, 300) for name in ("tiny", "tiny-experts", "tiny-latent")}
 FEWER = (4, 4, 64, 300)  # for one request at a time, which would take minutes
+FEWEST = (2, 2, 24, 300)  # and of ranks that share a GPU, which takes turns wherever they wait for each other
 ALONE = "one at a time"
 WAYS = {
     "256 at a time": ["--server-concurrency", "256", "--server-max-running-requests", "256"],
@@ -89,9 +91,9 @@ def main():
     build = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "build").resolve()
     what = sys.argv[2] if len(sys.argv) > 2 else "qwen3-0.6b"
     device = os.environ.get("DEVICE", "cuda")
-    over = ["--rollout-num-gpus-per-engine", os.environ["TP"]] if "TP" in os.environ else []
-    if "EP" in os.environ:
-        over = ["--rollout-num-gpus-per-engine", os.environ["EP"], "--sglang-ep-size", os.environ["EP"]]
+    n = int(os.environ.get("EP", os.environ.get("TP", 1)))
+    over = ["--rollout-num-gpus-per-engine", n, *(["--sglang-ep-size", n] if "EP" in os.environ else [])]
+    own = n == 1 or own_gpus(n)
     with tempfile.TemporaryDirectory(prefix="gap-") as root:
         root = pathlib.Path(root)
         words = ["init", root / "init", *SHAPES[what], "--max-position-embeddings", 2048]
@@ -100,8 +102,8 @@ def main():
         stops = ["--rollout-stop-token-ids", *range(300, 364)]
         shas = {}
         for name, more in WAYS.items():
-            sizes = FEWER if name == ALONE else SIZES.get(what, (32, 8, 192, 1500))
-            loop = rl(build, root, root / "init", device, *sizes, *stops, "--colocate", "--server-mem-fraction-static", "0.5", *over, *more)
+            sizes = (FEWER if own else FEWEST) if name == ALONE else SIZES.get(what, (32, 8, 192, 1500))
+            loop = rl(build, root, root / "init", device, *sizes, *stops, "--colocate", "--server-mem-fraction-static", 0.5 if own else 0.5 / n, *over, *more)
             shas[name], _ = no_gap(root, name, loop, "--num-experts" in SHAPES[what])
             if not shas[name]:
                 break

@@ -16,8 +16,8 @@ import sys
 import tempfile
 import time
 
-from ranks import ON_GPUS, at_once, deepen, finish, rows, same, sft, steps_of, train
-from shared import SHAPES, check, failures
+from ranks import at_once, deepen, finish, rows, same, sft, steps_of, train
+from shared import SHAPES, check, failures, own_gpus
 
 RANKS = int(sys.argv[2]) if len(sys.argv) > 2 else 2
 LIMIT, LONG_LIMIT = 120, 480
@@ -46,7 +46,7 @@ def bits(root):
             for w, n, *more in (("alone", 1), ("ranks", RANKS))}  # fmt: skip
     ways |= {f"{m}-{w}": run(f"{m}-{w}", m, RANKS, *more) for m in ("qwen3", "deepseek_v3")
              for w, *more in (("parts", *on), ("full", *full), ("both", *on, *full))}  # fmt: skip
-    if ON_GPUS:
+    if own_gpus(RANKS):
         ways["qwen3-nccl"] = run("qwen3-nccl", "qwen3", RANKS, "--rank-transport", "nccl")
     shas = at_once(**ways)
     for what in families:

@@ -4,7 +4,7 @@ the limit, and the GPUs are free for the next server.
 
     python3 tests/gpu/lost_ranks.py [BUILD]
 
-Needs two GPUs and nothing but Python's standard library. Exit status 1 when something is wrong.
+Needs two GPUs, or one that the ranks share, and nothing but Python's standard library. Exit status 1 when something is wrong.
 """
 
 import os
@@ -19,7 +19,7 @@ import urllib.error
 import urllib.request
 
 import handover
-from shared import SHAPES, check, failures
+from shared import SHAPES, check, failures, own_gpus
 
 LIMIT_S = 3
 
@@ -89,6 +89,7 @@ def lose(root, model, how, busy, whole):
 
 def main():
     build = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "build")
+    own_gpus(2)
     with tempfile.TemporaryDirectory(prefix="lost-") as root:
         root = pathlib.Path(root)
         words = ["init", root / "m", *SHAPES["tiny-experts"], "--max-position-embeddings", 2048]

@@ -4,8 +4,8 @@ lanes of gradients cost.
 
     python3 tests/gpu/ranks.py [BUILD] [qwen3-4b]    (default: build, and no speed)
 
-Needs two GPUs, libnccl.so.2 and nothing but Python's standard library. DEVICE=cpu runs what needs no GPU. Exit status 1
-when something is wrong.
+Needs two GPUs, libnccl.so.2 and nothing but Python's standard library. On one GPU, which the ranks share, and with DEVICE=cpu it
+runs what needs no second. Exit status 1 when something is wrong.
 """
 
 import concurrent.futures
@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 
-from shared import SHAPES, check, failures
+from shared import SHAPES, check, failures, own_gpus, share_gpus
 
 BUILD = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "build")
 DEVICE = os.environ.get("DEVICE", "cuda")
@@ -167,7 +167,8 @@ def same(what, shas):
 
 
 def at_once(**jobs):
-    with concurrent.futures.ThreadPoolExecutor(len(jobs)) as pool:
+    """Of ranks that share a GPU few: each process on it has a slice of time, also where it waits for another."""
+    with concurrent.futures.ThreadPoolExecutor(min(len(jobs), 3 if share_gpus() else len(jobs))) as pool:
         futures = {name: pool.submit(*job) for name, job in jobs.items()}
         return {name: f.result() for name, f in futures.items()}
 
@@ -177,7 +178,8 @@ def other_gpu(*more):
 
 
 def bits(root):
-    small = ("--global-batch-size", 8, "--num-epoch", 4, "--lr", 1e-3, "--save-interval", 10, "--max-tokens-per-gpu", 32, "--threads", 4)
+    own = own_gpus(2)
+    small = ("--global-batch-size", 8, "--num-epoch", 1 if share_gpus() else 4, "--lr", 1e-3, "--save-interval", 10, "--max-tokens-per-gpu", 32, "--threads", 4)
     init = ("--num-hidden-layers", 2, "--num-attention-heads", 4, "--num-key-value-heads", 2, "--head-dim", 64)
     for family in ("qwen3", "glm4"):
         train("init", root / family, "--family", family, "--hidden-size", 256, "--intermediate-size", 512, *init, "--dtype", "bf16")
@@ -186,15 +188,15 @@ def bits(root):
     def run(name, ranks, lanes, *more, model="qwen3"):
         return finish, root, name, sft(root, model, "data", name, ranks, *small, "--gradient-lanes", lanes, *more)
 
-    ways = {f"lanes-{g}-ranks-{n}": run(f"lanes-{g}-ranks-{n}", n, g) for g in (2, 4) for n in (1, 2)}
-    if ON_GPUS:
+    ways = {f"lanes-{g}-ranks-{n}": run(f"lanes-{g}-ranks-{n}", n, g) for g in (2, 4) for n in (1, 2, 4) if n <= (2 if own else g)}
+    if own:
         ways["lanes-2-nccl"] = run("lanes-2-nccl", 2, 2, "--rank-transport", "nccl")
         ways["lanes-2-gpu-1"] = run("lanes-2-gpu-1", 1, 2, *other_gpu())
         ways["lanes-4-elastic"] = run("lanes-4-elastic", 4, 4, "--elastic", 1)  # on two GPUs: ranks 2 and 3 find none
     ways["lanes-2-offload"] = run("lanes-2-offload", 2, 2, "--optimizer-cpu-offload")
     ways |= {f"glm4-{n}": run(f"glm4-{n}", n, 2, model="glm4") for n in (1, 2)}
     shas = at_once(**ways)
-    if ON_GPUS:
+    if own:
         with contextlib.closing(sqlite3.connect(root / "lanes-4-elastic" / "ledger.db")) as db:
             said = [detail for (detail,) in db.execute("SELECT detail FROM events WHERE kind = 'rank'")]
         check("is left out, and the run goes on with 2 of 4 ranks" in said[-1], f"devices that are not there: {said}")
@@ -227,7 +229,7 @@ def rl(root):
                 "--device", DEVICE, "--server-max-total-tokens", 65536, "--actor-num-gpus-per-node", ranks, *more)]  # fmt: skip
 
     jobs = {f"rl-{n}": (finish, root, f"rl-{n}", words(f"rl-{n}", n)) for n in (1, 2)}
-    if ON_GPUS:
+    if own_gpus(2):
         jobs["rl-2-server-on-gpu-1"] = finish, root, "rl-b", words("rl-b", 2, "--server-base-gpu-id", 1)
     shas = at_once(**jobs)
     same("rl", shas)

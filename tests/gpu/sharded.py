@@ -18,12 +18,13 @@ import tempfile
 import time
 
 import ranks
-from ranks import BUILD, DEVICE, LIMIT, ON_GPUS, at_once, deepen, finish, hit, rows, same, sft, speed_of, train
-from shared import SHAPES, check, failures
+from ranks import BUILD, DEVICE, LIMIT, at_once, deepen, finish, hit, rows, same, sft, speed_of, train
+from shared import SHAPES, check, failures, own_gpus, share_gpus
 
 
 def bits(root):
-    small = ("--global-batch-size", 8, "--num-epoch", 2, "--lr", 1e-3, "--save-interval", 10, "--max-tokens-per-gpu", 32, "--threads", 4)
+    own = own_gpus(2)
+    small = ("--global-batch-size", 8, "--num-epoch", 1 if share_gpus() else 2, "--lr", 1e-3, "--save-interval", 10, "--max-tokens-per-gpu", 32, "--threads", 4)
     experts = ("--num-experts", 8, "--num-experts-per-tok", 2, "--moe-intermediate-size", 128)
     for family, *more in (("qwen3",), ("glm4",), ("qwen3_moe", *experts)):
         train("init", root / family, "--family", family, "--hidden-size", 512, "--intermediate-size", 1024, "--num-hidden-layers", 3,
@@ -39,7 +40,7 @@ def bits(root):
     ways |= {f"lanes-4-{w}": run(f"lanes-4-{w}", "qwen3", n, 4, *more) for w, n, *more in (("alone", 1), ("parts", 2, *on))}
     ways["qwen3-offload"] = run("qwen3-offload", "qwen3", 2, 2, "--optimizer-cpu-offload", *on)
     ways["qwen3-full"] = run("qwen3-full", "qwen3", 2, 2, "--recompute-granularity", "full", *on)
-    if ON_GPUS:
+    if own:
         ways["qwen3-nccl"] = run("qwen3-nccl", "qwen3", 2, 2, "--rank-transport", "nccl", *on)
     shas = at_once(**ways)
     for what in ("qwen3-", "glm4-", "qwen3_moe-", "lanes-4-"):

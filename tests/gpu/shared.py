@@ -1,6 +1,8 @@
-"""What the scripts for GPUs share: checks that are counted, and the shapes of real models as words of `clime-train init`."""
+"""What the scripts for GPUs share: checks that are counted, how many GPUs there are, and the shapes of real models as words of
+`clime-train init`."""
 
 import os
+import subprocess
 
 failures = []
 
@@ -9,6 +11,24 @@ def check(good, what):
     print(("ok      " if good else "FAILED  ") + what, flush=True)
     if not good:
         failures.append(what)
+
+
+def own_gpus(n):
+    """Whether n ranks have a GPU each. Where they have not they share what there is, the first GPU again after the last: what they
+    compute is the same, and the times say nothing, for a rank that waits for another keeps it from the GPU for a slice of time, a
+    millisecond or two. NCCL, which takes a GPU once, must be left out. DEVICE=cpu: false."""
+    if os.environ.get("DEVICE", "cuda") == "cpu":
+        return False
+    there = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout.count("GPU ")
+    if there < n and not share_gpus():
+        os.environ["CLIME_SHARE_GPUS"] = "1"  # read by the programs (kernels/cuda/device.cu)
+        print(f"GPUs: {there}; ranks share, for checks alone", flush=True)
+    return there >= n
+
+
+def share_gpus():
+    """Whether the programs that are started from here on do (own_gpus)."""
+    return "CLIME_SHARE_GPUS" in os.environ
 
 
 def shape(family, hidden, intermediate, layers, heads, kv, head_dim, vocab, *more):

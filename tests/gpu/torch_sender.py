@@ -5,9 +5,9 @@ sends handles of its memory; sleep and wake. Weights are compared by their check
 those of the same files loaded from disk.
 
     python3 tests/gpu/torch_sender.py [BUILD]
-    TP=2: a server over both GPUs, which takes handles of its first one's memory and no torch group
+    TP=2: a server over both GPUs, which takes handles of its first one's memory and no torch group; on one GPU too
 
-Needs two GPUs, torch and safetensors. Exit status 1 when something is wrong.
+Needs two GPUs otherwise, torch and safetensors. Exit status 1 when something is wrong.
 """
 
 import ctypes
@@ -26,7 +26,7 @@ import traceback
 import urllib.request
 
 import handover
-from shared import check, failures
+from shared import check, failures, own_gpus
 
 SENDER = "cuda:1"
 GROUP = "slime-pp_0"
@@ -426,6 +426,7 @@ def stopping(url, bits, killed):
 
 def main():
     root = pathlib.Path(tempfile.mkdtemp(prefix="torch-sender-"))
+    own_gpus(2)
     s = None
     try:
         for name, seed in (("a", 1), ("b", 2)):

@@ -7,7 +7,7 @@ and the weights of all ways the same.
 
 SHAPE: of shared.py. PROMPTS of a rollout, 8 answers each (default: 8 for each rank). WAYs: below (default: the two that are
 colocated). In the environment: LAYERS=N cuts the model; LENGTH=N tokens of an answer (1,024); ROLLOUTS=N (2); MORE="--words of
-the trainer"; LIMIT=seconds of a way (150); DEVICE=cpu with the tiny shapes. Exit status 1 when something is wrong.
+the trainer"; LIMIT=seconds of a way (150); DEVICE=cpu, or fewer GPUs, which the ranks share, with the tiny shapes. Exit status 1 when something is wrong.
 """
 
 import contextlib
@@ -25,13 +25,15 @@ import tempfile
 import threading
 import time
 
-from ranks import BUILD, DEVICE, ON_GPUS, deepen, train
-from shared import SHAPES, check, failures
+from ranks import BUILD, DEVICE, deepen, train
+from shared import SHAPES, check, failures, own_gpus
 
 SHAPE, RANKS = sys.argv[2], int(sys.argv[3])
 PROMPTS = int(sys.argv[4]) if len(sys.argv) > 4 else 8 * RANKS
 LENGTH, ROLLOUTS, LIMIT = (int(os.environ.get(k, v)) for k, v in (("LENGTH", 1024), ("ROLLOUTS", 2), ("LIMIT", 150)))
 SAMPLES = 8
+OWN = own_gpus(RANKS)
+KV = [] if OWN else ["--server-max-total-tokens", 2 * LENGTH * SAMPLES * PROMPTS]  # no part of a GPU that others plan with, too
 WAYS = {
     "replicated": ["--shard-weights", "off", "--colocate", "--rollout-num-gpus", RANKS],
     "sharded": ["--shard-weights", "on", "--colocate", "--rollout-num-gpus", RANKS, "--rollout-num-gpus-per-engine", RANKS],
@@ -66,7 +68,7 @@ class Peaks(threading.Thread):
     def run(self):
         while not self.ended.wait(0.25):
             self.host = max(self.host, self.of_host())
-            if ON_GPUS:
+            if OWN:
                 said = subprocess.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"], capture_output=True, text=True)
                 now = [int(x) / 1024 for x in said.stdout.split()]
                 self.gpus = [max(a, b) for a, b in zip(now, self.gpus or now)]
@@ -92,7 +94,7 @@ def words_of(root, way):
             root / "task" / "train.jsonl", "--input-key", "prompt", "--label-key", "label", "--rm-type", "random", "--num-rollout", 1000,
             "--rollout-batch-size", PROMPTS, "--n-samples-per-prompt", SAMPLES, "--rollout-max-response-len", LENGTH, "--lr", "1e-5",
             "--use-dynamic-batch-size", "--max-tokens-per-gpu", 8 * LENGTH, "--apply-chat-template", "--save-interval", 1000, "--device", DEVICE,
-            "--dtype", "bf16", "--recompute-granularity", "full", "--actor-num-gpus-per-node", RANKS, *WAYS[way],
+            "--dtype", "bf16", "--recompute-granularity", "full", "--actor-num-gpus-per-node", RANKS, *WAYS[way], *KV,
             *shlex.split(os.environ.get("MORE", "")))]  # fmt: skip
 
 

@@ -5,7 +5,7 @@ steps the same.
     python3 tests/gpu/widths.py [BUILD [GPUS [SHAPE ...]]]    (default: build, 2 GPUs, qwen3-4b and glm4-9b)
 
 Four GPUs: python3 tests/gpu/widths.py build 4. LAYERS=N (default 4) of each, which are one layer's weights N times. Needs
-nothing but Python's standard library; DEVICE=cpu with tiny shapes. Exit status 1 when something is wrong.
+nothing but Python's standard library; with fewer GPUs, which the ranks share, or DEVICE=cpu: tiny shapes. Exit status 1 when something is wrong.
 """
 
 import os
@@ -17,13 +17,14 @@ import tempfile
 import time
 
 import gap
-from ranks import BUILD, DEVICE, ON_GPUS, deepen, same, train
-from shared import SHAPES, check, failures
+from ranks import BUILD, DEVICE, deepen, same, train
+from shared import SHAPES, check, failures, own_gpus
 
 GPUS = int(sys.argv[2]) if len(sys.argv) > 2 else 2
 LAYERS = int(os.environ.get("LAYERS", 4))
-SIZES = (32, 8, 224, 400) if ON_GPUS else (4, 2, 12, 40)  # prompts, samples of each, new tokens, longest prompt in bytes
-LEAST = 100000 if ON_GPUS else 1  # tokens of a pair
+OWN = own_gpus(GPUS)
+SIZES = (32, 8, 224, 400) if OWN else (4, 2, 12, 40)  # prompts, samples of each, new tokens, longest prompt in bytes
+LEAST = 100000 if OWN else 1  # tokens of a pair
 
 
 def powers():
