@@ -216,7 +216,7 @@ def bits(root):
 
 
 def rl(root):
-    """Old, reference and policy on both ranks, a server beside rank 0; the gap is 0."""
+    """Old, reference and policy on both ranks, a server beside rank 0; the gap is 0. And a critic, where both share micro-batches."""
     train("task", root / "task", "--kind", "add", "--max-operand", 9, "--num-warmup", 40, "--num-heldout", 20)
 
     def words(name, ranks, *more):
@@ -231,8 +231,12 @@ def rl(root):
     jobs = {f"rl-{n}": (finish, root, f"rl-{n}", words(f"rl-{n}", n)) for n in (1, 2)}
     if own_gpus(2):
         jobs["rl-2-server-on-gpu-1"] = finish, root, "rl-b", words("rl-b", 2, "--server-base-gpu-id", 1)
+    critic = ("--advantage-estimator", "ppo", "--critic-lr", "1e-3", "--ref-update-interval", 1, "--context-parallel-size", 2)
+    jobs |= {name: (finish, root, name, words(name, n, *critic, "--shard-weights", how))
+             for name, n, how in (("critic-alone", 1, "auto"), ("critic-whole", 2, "off"), ("critic-parts", 2, "on"))}  # fmt: skip
     shas = at_once(**jobs)
-    same("rl", shas)
+    for what in ("rl-", "critic-"):
+        same(what, {k: v for k, v in shas.items() if k.startswith(what)})
     for run in [root / name for name in ("rl-1", "rl-2", "rl-b") if (root / name).exists()]:
         steps = [m for m in map(json.loads, open(run / "metrics.jsonl")) if m["kind"] == "train"]
         gap = [m.get("train/train_rollout_logprob_abs_diff") for m in steps]
