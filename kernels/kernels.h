@@ -307,9 +307,10 @@ struct clime_ops {
      * where nothing is queued. */
     enum clime_err (*share_wait)(struct clime_dev *d, const uint8_t event[CLIME_SHARE_BYTES], int64_t limit_us,
                                  struct clime_error *e);
-    /* Sum over 8-byte words (the last padded with zeros) of a mixture of word and index; waits. The same on every
-     * device: both sides of a copy compare it. */
-    uint64_t (*checksum)(struct clime_dev *d, size_t bytes, const void *p);
+    /* Sum over 8-byte words (the last padded with zeros) of a mixture of word and index, the first word's being
+     * `first`: of a buffer it is the sum of its parts'. p: of whole words. Waits. The same on every device: both sides
+     * of a copy compare it. */
+    uint64_t (*checksum)(struct clime_dev *d, uint64_t first, size_t bytes, const void *p);
     /* Neither NaN nor infinite, all n numbers (dt); waits. */
     bool (*finite)(struct clime_dev *d, size_t n, const void *x);
     /* The calling thread takes the context over from the one that opened it. */

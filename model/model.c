@@ -137,15 +137,18 @@ enum clime_err clime_model_take_back(struct clime_model *m, struct clime_error *
     return rc;
 }
 
+enum clime_err clime_model_new_weights(const struct clime_model *m, void **out, struct clime_error *e) {
+    const struct clime_ops *ops = m->ops;
+    return (m->releasable                  ? ops->alloc_fixed
+            : m->shared || ops->own_memory ? ops->alloc_shared
+                                           : ops->alloc)(m->dev, clime_model_own_bytes(m), "weights", out, e);
+}
+
 /* Memory of the model's own, as it is or fresh. */
 enum clime_err clime_model_own(struct clime_model *m, struct clime_error *e) {
     void *p;
     if (m->flat && !m->foreign) return clime_model_take_back(m, e);
-    const struct clime_ops *ops = m->ops;
-    enum clime_err rc =
-        (m->releasable                  ? ops->alloc_fixed
-         : m->shared || ops->own_memory ? ops->alloc_shared
-                                        : ops->alloc)(m->dev, clime_model_own_bytes(m), "weights", &p, e);
+    enum clime_err rc = clime_model_new_weights(m, &p, e);
     if (rc) return rc;
     drop_weights(m);
     m->flat = p;
@@ -227,14 +230,28 @@ enum clime_err clime_model_open_share(struct clime_model *m, const uint8_t handl
     return open_owners(m, handle, n * clime_dtype_bytes(clime_model_dt(m)), &m->coming.flat, e);
 }
 
+/* What was staged becomes the weights: copied where they are the model's own, so that their address stays. */
+static void use_staged(struct clime_model *m) {
+    if (m->flat && !m->foreign && !m->released) {
+        m->ops->copy(m->dev, m->flat, m->coming.flat, clime_model_own_bytes(m));
+        m->ops->free(m->dev, m->coming.flat);
+        return;
+    }
+    drop_weights(m);
+    m->flat = m->coming.flat;
+}
+
 void clime_model_use_share(struct clime_model *m, bool use) {
-    if (m->coming.flat && use) {
+    if (m->coming.flat && use && m->coming.staged) {
+        use_staged(m);
+    } else if (m->coming.flat && use) {
         use_owners(m, m->coming.handle, m->coming.flat);
         lay_share(m, true);
     } else if (m->coming.flat) {
-        m->ops->share_close(m->dev, m->coming.flat);
+        (m->coming.staged ? m->ops->free : m->ops->share_close)(m->dev, m->coming.flat);
     }
     m->coming.flat = NULL;
+    m->coming.staged = false;
     if (use) clime_model_repack(m);
 }
 

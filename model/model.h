@@ -93,8 +93,9 @@ struct clime_model {
     bool released;                       /* the bytes of flat are given back */
     bool foreign; /* flat is another process's memory, mapped from the handle: never written here */
     uint8_t handle[CLIME_SHARE_BYTES];
-    struct { /* clime_model_open_share: until it is used or let go */
+    struct { /* clime_model_open_share, _stage: until it is used or let go */
         void *flat;
+        bool staged; /* memory of the model's own */
         uint8_t handle[CLIME_SHARE_BYTES];
     } coming;
     struct clime_rope rope;
@@ -159,6 +160,26 @@ enum clime_err clime_model_map(struct clime_model *m, const uint8_t handle[CLIME
 enum clime_err clime_model_open_share(struct clime_model *m, const uint8_t handle[CLIME_SHARE_BYTES],
                                       struct clime_error *e);
 void clime_model_use_share(struct clime_model *m, bool use);
+/* All weights as they lie in the memory of several processes of this host: a sharded trainer's ranks, of any number. */
+struct clime_weight_parts {
+    const uint8_t (*handles)[CLIME_SHARE_BYTES]; /* [n_handles] */
+    int n_handles;
+    const struct clime_range *ranges; /* [n_ranges] of which each has some: rank is the handle's number, `at` an element
+                                       * of its memory (clime_ranges_check) */
+    int n_ranges;
+    uint64_t
+        checksum; /* of the tensors, each word by its place in the whole buffer: what lies between does not count */
+};
+/* On a model alone or on each rank of several: the rank's share is copied into memory beside its weights, which
+ * use_share puts in force or lets go. *sum: of what no rank before it has; over all ranks it must be the checksum.
+ * CLIME_ERR_INPUT: a part does not map or lies elsewhere, or a tensor is not finite; CLIME_ERR_LIMIT: there is no
+ * memory. The model's thread (model/stage.c). */
+enum clime_err clime_model_stage(struct clime_model *m, const struct clime_weight_parts *p, uint64_t *sum,
+                                 struct clime_error *e);
+enum clime_err clime_weight_parts_check(const struct clime_weight_parts *p, uint64_t sum, struct clime_error *e);
+/* The sum of what this rank of a trainer gives away, of `ranges`; all ranks' together are the checksum. */
+enum clime_err clime_model_sum(const struct clime_model *m, const struct clime_range *ranges, int n_ranges,
+                               uint64_t *sum, struct clime_error *e);
 /* Where others find the weights of this one (options.shared), while it has them. */
 struct clime_model_card {
     uint8_t handle[CLIME_SHARE_BYTES];
@@ -241,6 +262,9 @@ void *clime_model_kept(const struct clime_model *m, int64_t offset);
 struct clime_share *clime_model_cut_shares(const struct clime_model *m, struct clime_share *shares, int *n);
 /* Element `offset` is on every rank. */
 bool clime_model_everywhere(const struct clime_model *m, int64_t offset);
+/* With a ring: which rank gives what of the whole away, and where it lies in that rank's flat. Of what is everywhere
+ * each gives as much as the others. Without gaps; owned. */
+struct clime_range *clime_ring_gives(const struct clime_model *m, int *n);
 /* What of the whole lies on this rank, and where in flat; the first *n_everywhere on every rank. Owned. */
 struct clime_range *clime_model_holds(const struct clime_model *m, int *n, int *n_everywhere);
 
@@ -314,6 +338,8 @@ enum clime_err clime_model_lay(struct clime_model *m, struct clime_error *e);
 size_t clime_model_piece_bytes(const struct clime_model *m);
 /* The rank's rows of a head that is the embedding. */
 const void *clime_tied_head(const struct clime_model *m);
+/* Memory for the rank's own weights. */
+enum clime_err clime_model_new_weights(const struct clime_model *m, void **out, struct clime_error *e);
 /* n elements of the whole model's buffer from offset on, of which the rank keeps what is its own; as
  * clime_weights_import_blocks calls it. arg: the model. */
 void clime_model_put(void *arg, int64_t offset, const void *data, int64_t n);

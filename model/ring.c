@@ -452,6 +452,36 @@ struct clime_range *clime_model_holds(const struct clime_model *m, int *n, int *
     return out;
 }
 
+/* Elements [lo, hi), which every rank has at the same place. */
+static int give_evenly(struct clime_range *out, int64_t lo, int64_t hi, int64_t at, int world) {
+    int n = 0;
+    for (int q = 0; q < world; q++) {
+        const int64_t from = lo + (hi - lo) / ALIGN * q / world * ALIGN,
+                      to = q == world - 1 ? hi : lo + (hi - lo) / ALIGN * (q + 1) / world * ALIGN;
+        if (from < to) out[n++] = (struct clime_range){from, to, at + (from - lo), q};
+    }
+    return n;
+}
+
+struct clime_range *clime_ring_gives(const struct clime_model *m, int *n) {
+    const struct clime_ring *r = m->ring;
+    const int world = r->who.world;
+    struct clime_range *out = xcalloc((size_t)r->n_kept + 2 * (size_t)world, sizeof *out);
+    *n = give_evenly(out, 0, r->first, 0, world);
+    for (int q = 0; q < world; q++) { /* all keep the same list, each with its own places */
+        struct clime_part who = r->who;
+        who.rank = q;
+        struct clime_ring *theirs = new_ring(m, &m->layout, who);
+        CHECK(theirs->n_kept == r->n_kept);
+        for (int i = 0; i < r->n_kept; i++)
+            if (theirs->kept[i].rank == q) out[*n + i] = theirs->kept[i];
+        clime_ring_free(theirs);
+    }
+    *n += r->n_kept;
+    *n += give_evenly(out + *n, r->end, m->layout.n, r->tail, world);
+    return out;
+}
+
 static void put(struct clime_model *m, const struct clime_range *ranges, int n_ranges, int64_t offset, const void *data,
                 int64_t n) {
     const struct clime_parts all = {.ranges = (struct clime_range *)(uintptr_t)ranges, .n = n_ranges};

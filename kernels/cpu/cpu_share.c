@@ -149,14 +149,14 @@ bool clime_cpu_finite(struct clime_dev *d, size_t n, const void *x) {
     return clime_all_finite(d->head.dt, n, x);
 }
 
-uint64_t clime_cpu_checksum(struct clime_dev *d, size_t bytes, const void *p) {
+uint64_t clime_cpu_checksum(struct clime_dev *d, uint64_t first, size_t bytes, const void *p) {
     uint64_t sum = 0, word;
     (void)d;
     for (size_t at = 0; at < bytes; at += sizeof word) {
         size_t n = bytes - at < sizeof word ? bytes - at : sizeof word;
         word = 0;
         memcpy(&word, (const char *)p + at, n);
-        sum += clime_checksum_term(word, at / sizeof word);
+        sum += clime_checksum_term(word, first + at / sizeof word);
     }
     return sum;
 }

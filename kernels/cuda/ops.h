@@ -46,7 +46,7 @@ enum clime_err clime_cuda_share_open(struct clime_dev *d, const uint8_t handle[C
 enum clime_err clime_cuda_share_wait(struct clime_dev *d, const uint8_t event[CLIME_SHARE_BYTES], int64_t limit_us,
                                      struct clime_error *e);
 void clime_cuda_share_close(struct clime_dev *d, void *p);
-uint64_t clime_cuda_checksum(struct clime_dev *d, size_t bytes, const void *p);
+uint64_t clime_cuda_checksum(struct clime_dev *d, uint64_t first, size_t bytes, const void *p);
 bool clime_cuda_finite(struct clime_dev *d, size_t n, const void *x);
 void clime_cuda_bind(struct clime_dev *d);
 enum clime_err clime_cuda_alloc_fixed(struct clime_dev *d, size_t bytes, const char *what, void **out,

@@ -106,20 +106,17 @@ void clime_cuda_share_close(struct clime_dev *d, void *p) {
     CU(d, cudaIpcCloseMemHandle(p));
 }
 
-/* Integer sums do not depend on their order, so atomics are exact here. 16 bytes read a thread and turn. */
-static __global__ void checksum_kernel(const uint4 *x, size_t n_pairs, size_t bytes, unsigned long long *out) {
+/* Integer sums do not depend on their order, so atomics are exact here. */
+static __global__ void checksum_kernel(const uint64_t *x, uint64_t first, size_t bytes, unsigned long long *out) {
+    const size_t n = bytes / 8;
     uint64_t sum = 0;
-    for (size_t i = blockIdx.x * (size_t)THREADS + threadIdx.x; i < n_pairs; i += (size_t)gridDim.x * THREADS) {
-        uint4 v = x[i];
-        sum += clime_checksum_term((uint64_t)v.y << 32 | v.x, 2 * i) +
-               clime_checksum_term((uint64_t)v.w << 32 | v.z, 2 * i + 1);
+    for (size_t i = blockIdx.x * (size_t)THREADS + threadIdx.x; i < n; i += (size_t)gridDim.x * THREADS)
+        sum += clime_checksum_term(x[i], first + i);
+    if (blockIdx.x == 0 && threadIdx.x == 0 && bytes % 8) {
+        uint64_t word = 0;
+        for (size_t k = 0; k < bytes % 8; k++) word |= (uint64_t)((const uint8_t *)(x + n))[k] << 8 * k;
+        sum += clime_checksum_term(word, first + n);
     }
-    if (blockIdx.x == 0 && threadIdx.x == 0)
-        for (size_t at = n_pairs * 16; at < bytes; at += 8) {
-            uint64_t word = 0;
-            for (size_t k = 0; k < 8 && at + k < bytes; k++) word |= (uint64_t)((const uint8_t *)x)[at + k] << 8 * k;
-            sum += clime_checksum_term(word, at / 8);
-        }
     for (int m = 16; m > 0; m >>= 1) sum += __shfl_xor_sync(0xffffffffu, sum, m);
     if ((threadIdx.x & 31) == 0) atomicAdd(out, (unsigned long long)sum);
 }
@@ -162,12 +159,11 @@ bool clime_cuda_finite(struct clime_dev *d, size_t n, const void *x) {
     return !bad;
 }
 
-uint64_t clime_cuda_checksum(struct clime_dev *d, size_t bytes, const void *p) {
+uint64_t clime_cuda_checksum(struct clime_dev *d, uint64_t first, size_t bytes, const void *p) {
     unsigned long long *sum = (unsigned long long *)clime_cuda_scratch(d, sizeof *sum), out = 0;
     if (!sum) return 0;
-    size_t pairs = bytes / 16;
     CU(d, cudaMemsetAsync(sum, 0, sizeof *sum, d->stream));
-    launch_after(d, checksum_kernel, blocks_for(d, pairs), THREADS, 0, (const uint4 *)p, pairs, bytes, sum);
+    launch_after(d, checksum_kernel, blocks_for(d, bytes / 8), THREADS, 0, (const uint64_t *)p, first, bytes, sum);
     clime_cuda_copy_out(d, &out, sum, sizeof out);
     return out;
 }

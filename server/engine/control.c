@@ -240,9 +240,19 @@ static enum clime_err share_weights(struct clime_engine *g, const struct clime_w
     return err;
 }
 
+static enum clime_err take_parts(struct clime_engine *g, const struct clime_weight_parts *p, struct clime_error *e) {
+    uint64_t sum;
+    if (g->opts.followers) return clime_followers_stage(g->opts.followers, p, e);
+    enum clime_err err = clime_model_stage(g->model, p, &sum, e);
+    if (!err) err = clime_weight_parts_check(p, sum, e);
+    clime_model_use_share(g->model, !err);
+    return err;
+}
+
 static enum clime_err take_weights(struct clime_engine *g, const struct clime_weight_source *from,
                                    struct clime_error *e) {
     struct clime_model *m = g->model;
+    if (from->kind == CLIME_FROM_PARTS) return take_parts(g, &from->parts, e);
     if (g->opts.followers) return share_weights(g, from, e);
     switch (from->kind) {
     case CLIME_FROM_HOST:

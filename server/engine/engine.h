@@ -73,13 +73,14 @@ enum clime_err clime_engine_flush(struct clime_engine *g, bool running, struct c
 
 /* Where weights come from, in the model's layout and type. */
 struct clime_weight_source {
-    enum { CLIME_FROM_HOST, CLIME_FROM_DEVICE, CLIME_FROM_OWNER } kind;
+    enum { CLIME_FROM_HOST, CLIME_FROM_DEVICE, CLIME_FROM_OWNER, CLIME_FROM_PARTS } kind;
     const void *flat; /* host or device memory, copied */
     /* FROM_OWNER: [n_handles] of memory that stays another process's: one with all weights (clime_model_map), or one
      * with a share for each of the server's devices (clime_model_open_share) */
     const uint8_t (*handles)[CLIME_SHARE_BYTES];
     int n_handles;
-    const bool *slices; /* FROM_DEVICE: [layout.n_slices] the tensors that change; NULL = all do */
+    struct clime_weight_parts parts; /* FROM_PARTS: copied by each of the server's devices, and the sum compared */
+    const bool *slices;              /* FROM_DEVICE: [layout.n_slices] the tensors that change; NULL = all do */
 };
 
 /* Replaces the weights at a step boundary. n_inflight: sequences it met. CLIME_ERR_INPUT for a part of them where the

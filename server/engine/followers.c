@@ -139,20 +139,27 @@ enum clime_err clime_followers_check(struct clime_followers *f, struct clime_err
 /* ---- between steps -------------------------------------------------------------------------------------------------
  */
 
-/* All followers' answers to a word; the first error of one is ours, and none of the others' is left unread. */
-static enum clime_err ask(struct clime_followers *f, const void *message, size_t n, size_t *kv, size_t *weights,
-                          struct clime_error *e) {
+static enum clime_err tell_all(struct clime_followers *f, const void *message, size_t n, struct clime_error *e) {
+    enum clime_err err = clime_model_ranks_check(f->model, e);
+    if (!err && (err = tell(f, message, n, e))) clime_model_ranks_fail(f->model, e);
+    return err;
+}
+
+/* All followers' answers to what they were told, added to *all; the first error of one is ours, and none of the others'
+ * is left unread. */
+static enum clime_err hear_all(struct clime_followers *f, const char *what, struct clime_follow_answer *all,
+                               struct clime_error *e) {
     struct clime_follow_answer a;
     struct clime_error lost = {0};
-    enum clime_err rc = CLIME_OK, err = clime_model_ranks_check(f->model, &lost);
-    if (!err) err = tell(f, message, n, &lost);
+    enum clime_err rc = CLIME_OK, err = CLIME_OK;
     for (int r = 1; r < f->world && !err; r++) {
-        err = clime_group_receive(f->group, r, "memory taken, given back or mapped", f->limit_us, &f->wire, &lost);
+        err = clime_group_receive(f->group, r, what, f->limit_us, &f->wire, &lost);
         if (err) break;
         CHECK(f->wire.len == sizeof a);
         memcpy(&a, f->wire.data, sizeof a);
-        *kv += a.kv;
-        *weights += a.weights;
+        all->kv += a.kv;
+        all->weights += a.weights;
+        all->sum += a.sum;
         if (a.error.code && !rc) rc = clime_fail(e, a.error.code, "%s: %s", clime_group_name(f->group, r), a.error.msg);
     }
     if (!err) return rc;
@@ -161,10 +168,20 @@ static enum clime_err ask(struct clime_followers *f, const void *message, size_t
     return err;
 }
 
+static enum clime_err ask(struct clime_followers *f, const void *message, size_t n, struct clime_follow_answer *all,
+                          struct clime_error *e) {
+    enum clime_err err = tell_all(f, message, n, e);
+    return err ? err : hear_all(f, "memory taken, given back or mapped", all, e);
+}
+
 enum clime_err clime_followers_memory(struct clime_followers *f, enum clime_follow_word word, unsigned tags, size_t *kv,
                                       size_t *weights, struct clime_error *e) {
     const struct clime_follow m = {.word = word, .tags = tags};
-    return ask(f, &m, sizeof m, kv, weights, e);
+    struct clime_follow_answer all = {.kv = *kv, .weights = *weights};
+    enum clime_err rc = ask(f, &m, sizeof m, &all, e);
+    *kv = all.kv;
+    *weights = all.weights;
+    return rc;
 }
 
 /* Puts what rank has said of n elements where it belongs. What the rank before has, too, is there already. */
@@ -214,37 +231,56 @@ enum clime_err clime_followers_read(struct clime_followers *f, int64_t offset, i
 
 enum clime_err clime_followers_update(struct clime_followers *f, const void *flat, bool host, struct clime_error *e) {
     const struct clime_follow own = {.word = CLIME_FOLLOW_OWN}, m = {.word = CLIME_FOLLOW_WEIGHTS};
-    size_t unused[2] = {0};
+    struct clime_follow_answer unused = {0};
     enum clime_err rc = clime_model_own(f->model, e);
-    if (!rc) rc = ask(f, &own, sizeof own, &unused[0], &unused[1], e);
-    if (rc) return rc;
-    if ((rc = tell(f, &m, sizeof m, e))) {
-        clime_model_ranks_fail(f->model, e);
-        return rc;
-    }
-    return clime_model_hand_out(f->model, flat, host, e);
+    if (!rc) rc = ask(f, &own, sizeof own, &unused, e);
+    if (!rc) rc = tell_all(f, &m, sizeof m, e);
+    return rc ? rc : clime_model_hand_out(f->model, flat, host, e);
+}
+
+/* After rc of what all ranks have mapped or copied: all use it, or none does. */
+static enum clime_err settle(struct clime_followers *f, enum clime_err rc, struct clime_error *e) {
+    const struct clime_follow end = {.word = rc ? CLIME_FOLLOW_LET_GO : CLIME_FOLLOW_USE};
+    struct clime_error lost;
+    clime_model_use_share(f->model, !rc);
+    if (!rc) return tell_all(f, &end, sizeof end, e);
+    if (!clime_model_ranks_check(f->model, NULL)) tell_all(f, &end, sizeof end, &lost);
+    return rc;
 }
 
 enum clime_err clime_followers_map(struct clime_followers *f, const uint8_t handles[][CLIME_SHARE_BYTES],
                                    struct clime_error *e) {
     const struct clime_follow open = {.word = CLIME_FOLLOW_OPEN};
-    struct clime_follow end = {.word = CLIME_FOLLOW_USE};
-    size_t unused[2] = {0};
-    enum clime_err rc = clime_model_open_share(f->model, handles[0], e), err;
+    struct clime_follow_answer unused = {0};
+    struct clime_buf message;
+    enum clime_err rc = clime_model_open_share(f->model, handles[0], e);
     if (rc) return rc;
-    clime_buf_clear(&f->wire);
-    clime_buf_add(&f->wire, &open, sizeof open);
-    clime_buf_add(&f->wire, handles, (size_t)f->world * sizeof *handles);
-    struct clime_buf message = f->wire; /* answers come into the other */
-    clime_buf_init(&f->wire, CLIME_FOLLOW_BYTES);
-    rc = ask(f, message.data, message.len, &unused[0], &unused[1], e);
+    clime_buf_init(&message, CLIME_FOLLOW_BYTES);
+    clime_buf_add(&message, &open, sizeof open);
+    clime_buf_add(&message, handles, (size_t)f->world * sizeof *handles);
+    rc = ask(f, message.data, message.len, &unused, e);
     clime_buf_free(&message);
-    if (rc) end.word = CLIME_FOLLOW_LET_GO;
-    clime_model_use_share(f->model, !rc);
-    struct clime_error lost;
-    if (!clime_model_ranks_check(f->model, NULL) && (err = tell(f, &end, sizeof end, &lost))) {
-        clime_model_ranks_fail(f->model, &lost);
-        if (!rc) rc = clime_fail(e, err, "%s", lost.msg);
-    }
-    return rc;
+    return settle(f, rc, e);
+}
+
+enum clime_err clime_followers_stage(struct clime_followers *f, const struct clime_weight_parts *p,
+                                     struct clime_error *e) {
+    const struct clime_follow stage = {.word = CLIME_FOLLOW_STAGE, .n_handles = p->n_handles, .n_ranges = p->n_ranges};
+    struct clime_follow_answer all = {0};
+    struct clime_error own;
+    struct clime_buf message;
+    uint64_t sum = 0;
+    clime_buf_init(&message, CLIME_FOLLOW_BYTES);
+    clime_buf_add(&message, &stage, sizeof stage);
+    clime_buf_add(&message, p->handles, (size_t)p->n_handles * sizeof *p->handles);
+    clime_buf_add(&message, p->ranges, (size_t)p->n_ranges * sizeof *p->ranges);
+    CHECK(!message.full);
+    enum clime_err rc = tell_all(f, message.data, message.len, e);
+    clime_buf_free(&message);
+    if (rc) return rc;
+    enum clime_err mine = clime_model_stage(f->model, p, &sum, &own); /* while they do */
+    rc = hear_all(f, "taking weights that lie in parts", &all, e);
+    if (!rc && mine) rc = clime_fail(e, mine, "%s", own.msg);
+    if (!rc) rc = clime_weight_parts_check(p, all.sum + sum, e);
+    return settle(f, rc, e);
 }

@@ -16,13 +16,15 @@
 #include "server/engine/step_graphs.h"
 
 enum clime_follow_word {
-    CLIME_FOLLOW_ROWS,      /* run these rows; their arrays follow, then copies of pages */
-    CLIME_FOLLOW_LOGITS,    /* and the head over some of them, whose numbers follow */
-    CLIME_FOLLOW_OWN,       /* have memory for weights. Answered */
-    CLIME_FOLLOW_WEIGHTS,   /* take your share of new ones */
-    CLIME_FOLLOW_OPEN,      /* map the share that another process has for you; all ranks' handles follow. Answered */
-    CLIME_FOLLOW_USE,       /* compute with it from now on; */
-    CLIME_FOLLOW_LET_GO,    /* or not */
+    CLIME_FOLLOW_ROWS,    /* run these rows; their arrays follow, then copies of pages */
+    CLIME_FOLLOW_LOGITS,  /* and the head over some of them, whose numbers follow */
+    CLIME_FOLLOW_OWN,     /* have memory for weights. Answered */
+    CLIME_FOLLOW_WEIGHTS, /* take your share of new ones */
+    CLIME_FOLLOW_OPEN,    /* map the share that another process has for you; all ranks' handles follow. Answered */
+    CLIME_FOLLOW_STAGE,   /* copy your share of weights that lie in parts elsewhere; handles and ranges follow. Answered
+                           */
+    CLIME_FOLLOW_USE,     /* compute with what was mapped or copied from now on; */
+    CLIME_FOLLOW_LET_GO,  /* or not */
     CLIME_FOLLOW_GIVE_BACK, /* memory by tags. Answered */
     CLIME_FOLLOW_TAKE_BACK, /* the same */
     CLIME_FOLLOW_READ,      /* say what your share of some weights is. Answered with the bytes alone */
@@ -35,10 +37,12 @@ struct clime_follow { /* what a message begins with; all are the same program on
     int n_copies, n_rows;
     unsigned tags;   /* enum clime_memory_tag */
     int64_t from, n; /* elements of the whole model's buffer, to be read */
+    int n_handles, n_ranges;
 };
 
 struct clime_follow_answer {
     size_t kv, weights; /* bytes given back or taken */
+    uint64_t sum;       /* of what was staged */
     struct clime_error error;
 };
 
@@ -55,6 +59,7 @@ struct clime_follow_plan { /* what the leader has decided, told once, before wei
 #define CLIME_FOLLOW_START_US ((int64_t)600000000) /* for meeting, and for ranks that load their weights */
 
 struct clime_model;
+struct clime_weight_parts;
 struct clime_links;
 struct clime_group_children;
 
@@ -99,6 +104,11 @@ enum clime_err clime_followers_update(struct clime_followers *f, const void *fla
  * nothing has changed. */
 enum clime_err clime_followers_map(struct clime_followers *f, const uint8_t handles[][CLIME_SHARE_BYTES],
                                    struct clime_error *e);
+
+/* Each rank copies its share of weights that lie in parts in other processes' memory; in force on all ranks when their
+ * sum is the checksum, on none else. CLIME_ERR_INPUT, CLIME_ERR_LIMIT as clime_model_stage: nothing has changed. */
+enum clime_err clime_followers_stage(struct clime_followers *f, const struct clime_weight_parts *p,
+                                     struct clime_error *e);
 
 /* n elements of the whole model's weights, from offset on, from all ranks into host memory. CLIME_ERR_INTERNAL: what
  * several ranks have is not the same on all. */

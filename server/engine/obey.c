@@ -64,6 +64,20 @@ static enum clime_err open_share(struct clime_model *model, struct clime_group *
     return clime_group_send(g, 0, &a, sizeof a, e);
 }
 
+/* Its sum, or why not, is the leader's to judge. */
+static enum clime_err stage(struct clime_model *model, struct clime_group *g, const struct clime_follow *m,
+                            const char *rest, size_t n, struct clime_error *e) {
+    struct clime_follow_answer a = {0};
+    struct clime_weight_parts p = {.n_handles = m->n_handles, .n_ranges = m->n_ranges};
+    bool sane = p.n_handles > 0 && p.n_handles <= CLIME_GROUP_MAX && p.n_ranges > 0;
+    const size_t handles = sane ? (size_t)p.n_handles * sizeof *p.handles : 0;
+    if (!sane || n != handles + (size_t)p.n_ranges * sizeof *p.ranges) return misfit(m, e);
+    p.handles = (const uint8_t(*)[CLIME_SHARE_BYTES])(const void *)rest;
+    p.ranges = (const struct clime_range *)(const void *)(rest + handles);
+    clime_model_stage(model, &p, &a.sum, &a.error);
+    return clime_group_send(g, 0, &a, sizeof a, e);
+}
+
 static enum clime_err read_weights(const struct clime_model *model, struct clime_group *g, const struct clime_follow *m,
                                    struct clime_error *e) {
     size_t width = clime_dtype_bytes(clime_model_dt(model));
@@ -87,6 +101,8 @@ static enum clime_err obey(struct clime_model *model, struct clime_runner *r, st
         return clime_model_take_share(model, e);
     case CLIME_FOLLOW_OPEN:
         return open_share(model, g, rest, n, e);
+    case CLIME_FOLLOW_STAGE:
+        return stage(model, g, m, rest, n, e);
     case CLIME_FOLLOW_USE:
     case CLIME_FOLLOW_LET_GO:
         clime_model_use_share(model, m->word == CLIME_FOLLOW_USE);

@@ -235,7 +235,7 @@ static enum clime_err check_sum(struct clime_server *s, struct clime_str checksu
     if (clime_update_hex64("checksum", checksum, &want, e)) return e->code;
     if (!clime_incoming_complete(s))
         return clime_fail(e, CLIME_ERR_INPUT, "checksum is of all tensors, and only some have come");
-    sum = u->ops->checksum(u->dev, clime_model_bytes(s->model), u->incoming);
+    sum = u->ops->checksum(u->dev, 0, clime_model_bytes(s->model), u->incoming);
     if (sum == want) return CLIME_OK;
     return clime_fail(e, CLIME_ERR_INPUT, "the checksum of what came is %016llx, the request says %016llx",
                       (unsigned long long)sum, (unsigned long long)want);

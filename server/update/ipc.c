@@ -1,10 +1,11 @@
 /* POST /update_weights_from_ipc: weights from the memory of another process on this host. HTTP workers.
  *
- * By a handle of all weights, or of as many shares as this server has devices. Three modes. "copy": map, copy into
- * staging memory on the device, compare the checksum, swap in at a step boundary. "share": compute with the owner's
- * memory itself, nothing is copied. "writing": the owner is about to rewrite what is shared; the answer says that no
- * step runs any more, and "share" with the new version ends it. Invariant: a handle is mapped only when
- * layout and type are this model's; a refused update leaves the old version serving.
+ * By a handle of all weights, or by several of parts. Three modes. "copy": map, copy into staging memory on the device,
+ * compare the checksum, swap in at a step boundary; of several handles "ranges" say which has what, and each of this
+ * server's devices takes its share of them. "share": compute with the owner's memory itself, nothing is copied; of
+ * several, a handle for each of this server's devices. "writing": the owner is about to rewrite what is shared; the
+ * answer says that no step runs any more, and "share" with the new version ends it. Invariant: a handle is mapped only
+ * when layout and type are this model's; a refused update leaves the old version serving.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,6 +21,8 @@ struct ipc_request {
     enum mode mode;
     uint8_t handles[CLIME_GROUP_MAX][CLIME_SHARE_BYTES];
     int n_handles;
+    struct clime_range *ranges; /* [n_ranges] owned */
+    int n_ranges;
     uint64_t checksum;
     char label[CLIME_MAX_LABEL + 1];
     bool abort_all, flush_cache;
@@ -77,14 +80,37 @@ static void read_handles(struct clime_json *j, struct ipc_words *w) {
     }
 }
 
-/* One handle of all weights, or of a trainer that keeps parts of them one for each of this server's devices. */
+/* [[handle, from, to, at], ...] */
+static void read_ranges(struct clime_json *j, struct ipc_request *r) {
+    int room = 0;
+    for (clime_json_array(j); clime_json_item(j);) {
+        int64_t v[4];
+        int n = 0;
+        for (clime_json_array(j); clime_json_item(j); n++)
+            if (n < 4)
+                clime_json_int(j, 0, INT64_MAX, &v[n]);
+            else
+                clime_json_skip(j, NULL);
+        if (n != 4 || v[0] >= CLIME_GROUP_MAX) {
+            clime_json_bad(j, "each of ranges is [handle, from, to, at]");
+            return;
+        }
+        if (r->n_ranges == room) {
+            room = room ? 2 * room : 64;
+            r->ranges = xrealloc(r->ranges, (size_t)room * sizeof *r->ranges);
+        }
+        r->ranges[r->n_ranges++] = (struct clime_range){.lo = v[1], .hi = v[2], .at = v[3], .rank = (int)v[0]};
+    }
+}
+
+/* One handle of all weights, or of a trainer that keeps parts of them one for each of its ranks. */
 static enum clime_err check_handles(const struct clime_server *s, struct ipc_request *r, struct ipc_words *w,
                                     struct clime_error *e) {
     const int n = w->n_handles;
     if (n && w->handle.len) return clime_fail(e, CLIME_ERR_INPUT, "handle and handles: only one of them can be meant");
-    if (n && r->mode != MODE_SHARE)
-        return clime_fail(e, CLIME_ERR_INPUT, "handles are of parts that are shared: mode must be share");
-    if (n && (n < 2 || n != s->model->ranks.n))
+    if (r->mode == MODE_COPY && !n != !r->n_ranges)
+        return clime_fail(e, CLIME_ERR_INPUT, "handles of parts to be copied need ranges, which say what each has");
+    if (n && r->mode == MODE_SHARE && (n < 2 || n != s->model->ranks.n))
         return clime_fail(e, CLIME_ERR_INPUT, "%d handles of parts are not those of a server over %d device%s", n,
                           s->model->ranks.n, s->model->ranks.n == 1 ? "" : "s");
     if (!n) w->handles[0] = w->handle;
@@ -116,6 +142,8 @@ static enum clime_err read_body(struct clime_http_request *rq, struct clime_aren
             clime_json_string(&j, word);
         else if (clime_str_is(key, "handles"))
             read_handles(&j, w);
+        else if (clime_str_is(key, "ranges"))
+            read_ranges(&j, r);
         else if (clime_str_is(key, "abort_all_requests"))
             clime_json_bool(&j, &r->abort_all);
         else if (clime_str_is(key, "flush_cache"))
@@ -156,6 +184,18 @@ static enum clime_err parse(struct clime_server *s, struct clime_http_request *r
 
 /* ---- the three modes --------------------------------------------------------------------------------------- */
 
+static enum clime_err copy_parts(struct clime_server *s, const struct ipc_request *r, int *n_inflight,
+                                 struct clime_error *e) {
+    struct clime_weight_source from = {.kind = CLIME_FROM_PARTS,
+                                       .parts = {.handles = r->handles,
+                                                 .n_handles = r->n_handles,
+                                                 .ranges = r->ranges,
+                                                 .n_ranges = r->n_ranges,
+                                                 .checksum = r->checksum}};
+    return clime_engine_update(s->engine, &from, r->label, clime_update_inflight(r->abort_all, r->flush_cache),
+                               n_inflight, e);
+}
+
 static enum clime_err copy_weights(struct clime_server *s, const struct ipc_request *r, int *n_inflight,
                                    struct clime_error *e) {
     const struct clime_ops *ops = s->model->ops;
@@ -169,7 +209,7 @@ static enum clime_err copy_weights(struct clime_server *s, const struct ipc_requ
         (err = ops->alloc(dev, bytes, "staging of the weights", &staging, e)))
         goto done;
     ops->copy(dev, staging, theirs, bytes);
-    uint64_t sum = ops->checksum(dev, bytes, staging);
+    uint64_t sum = ops->checksum(dev, 0, bytes, staging);
     if ((err = ops->sync(dev, e))) goto done;
     if (sum != r->checksum) {
         err = clime_fail(e, CLIME_ERR_INPUT, "the copy's checksum is %016llx, the request says %016llx",
@@ -191,7 +231,7 @@ static enum clime_err do_request(struct clime_server *s, const struct ipc_reques
     struct clime_weight_source from = {.kind = CLIME_FROM_OWNER, .handles = r->handles, .n_handles = r->n_handles};
     switch (r->mode) {
     case MODE_COPY:
-        return copy_weights(s, r, n_inflight, e);
+        return (r->n_ranges ? copy_parts : copy_weights)(s, r, n_inflight, e);
     case MODE_SHARE:
         return clime_engine_update(s->engine, &from, r->label, clime_update_inflight(r->abort_all, r->flush_cache),
                                    n_inflight, e);
@@ -225,5 +265,6 @@ void clime_handle_update_from_ipc(struct clime_http_request *rq, void *context) 
         if (r.mode != MODE_WRITING) clime_server_metrics_load_time(s->metrics, (double)(clime_now_us() - t0) / 1e6);
         clime_update_reply(rq, done[r.mode], clime_engine_version(s->engine)->name, n_inflight);
     }
+    free(r.ranges);
     clime_arena_free(&a);
 }

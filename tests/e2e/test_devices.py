@@ -196,7 +196,7 @@ def test_new_weights_by_every_way(servers, model, tmp_path):
         before = s.json("/weights_checker", {"action": "checksum"})
         for wrong, says in [
             ({"handles": handles + handles[:1]}, f"{n + 1} handles of parts are not those of a server over {n} device"),
-            ({"handles": handles, "mode": "copy", "checksum": "0" * 16}, "mode must be share"),
+            ({"handles": handles, "mode": "copy", "checksum": "0" * 16}, "handles of parts to be copied need ranges"),
             ({"handles": handles, "handle": handles[0]}, "only one of them"),
             ({"handles": ["00"] * n}, "each of handles must be 128" if n > 1 else "1 handles"),
             ({"handles": [*handles[:-1], Owner(64).handle()]}, f"rank {n - 1}" if n > 1 else "1 handles"),

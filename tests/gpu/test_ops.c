@@ -610,10 +610,15 @@ static void test_checksum(struct gpu_test *t) {
     printf("checksum\n");
     for (size_t n = 1; n < 40000; n = n * 5 + 3) {
         struct both x = both_random(t, n, CLIME_BF16, 1);
-        uint64_t c = t->cpu.ops->checksum(t->cpu.dev, n * 2, x.cpu), u = t->gpu.ops->checksum(t->gpu.dev, n * 2, x.gpu);
+        uint64_t c = t->cpu.ops->checksum(t->cpu.dev, 0, n * 2, x.cpu),
+                 u = t->gpu.ops->checksum(t->gpu.dev, 0, n * 2, x.gpu);
+        size_t some = n / 12 * 8; /* bytes */
+        uint64_t parts = t->gpu.ops->checksum(t->gpu.dev, 0, some, x.gpu) +
+                         t->gpu.ops->checksum(t->gpu.dev, some / 8, n * 2 - some, (char *)x.gpu + some);
         check(t, c == u, "checksum", "");
+        check(t, c == parts, "checksum of two parts", "");
         ((uint16_t *)x.cpu)[n / 2] ^= 1;
-        check(t, t->cpu.ops->checksum(t->cpu.dev, n * 2, x.cpu) != u, "checksum of another buffer", "");
+        check(t, t->cpu.ops->checksum(t->cpu.dev, 0, n * 2, x.cpu) != u, "checksum of another buffer", "");
         check(t, t->gpu.ops->finite(t->gpu.dev, n, x.gpu), "finite", "");
         check(t, t->gpu.ops->finite(t->gpu.dev, n - 1, (uint16_t *)x.gpu + 1), "finite from the second on", "");
         for (int k = 0; k < 3; k++) { /* at its end, at its beginning, NaN and infinities */

@@ -48,8 +48,8 @@ static enum clime_err init_program(struct clime_fleet *f, struct clime_program *
     return clime_program_init(p, &o, e);
 }
 
-/* Whose weights server i computes with: the servers take the ranks in turn, each as many as it has devices; one that
- * has more devices than there are ranks hands rank 0's out. gpus: for the server's --gpu. */
+/* On whose devices server i is, and whose weights it computes with: the servers take the ranks in turn, each as many as
+ * it has devices; one that has more devices than there are ranks hands rank 0's out. gpus: for the server's --gpu. */
 static const struct clime_model_card *owner_of(const struct clime_fleet_options *o, int i, struct clime_buf *gpus) {
     const bool each = o->owners && o->n_owners % o->tp_size == 0;
     const struct clime_model_card *first = o->owners ? &o->owners[each ? i * o->tp_size % o->n_owners : 0] : NULL;
@@ -79,7 +79,7 @@ static enum clime_err make_server(struct clime_fleet *f, int i, const char *prog
                          "--weight-version",
                          f->o.serve_folder ? f->push.label : "initial",
                          "--load-format",
-                         owner ? "none" : "auto",
+                         owner && !f->o.copied ? "none" : "auto",
                          "--gpu",
                          clime_buf_str(&gpus).ptr,
                          "--mem-fraction-static",
@@ -95,7 +95,7 @@ static enum clime_err make_server(struct clime_fleet *f, int i, const char *prog
     s->child = &f->children[i];
     s->owners = owner;
     s->n_owners = f->o.in_parts ? f->o.n_owners : 1;
-    s->way = owner ? CLIME_BY_SHARE : CLIME_BY_HTTP;
+    s->way = !owner ? CLIME_BY_HTTP : f->o.copied ? CLIME_BY_IPC : CLIME_BY_SHARE;
     clime_buf_free(&gpus);
     free(args);
     return rc;

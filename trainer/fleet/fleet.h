@@ -47,10 +47,11 @@ struct clime_fleet_options {
     const char *router_url;           /* NULL = start a router and num_servers servers */
     const char *api_key; /* of an external router and its servers, their admin key where they have one; NULL = none */
     int concurrency;     /* requests in flight for each server, for which router and servers must have room */
-    const struct clime_model_card *owners; /* [n_owners] the servers compute with the trainer's own weights, on the
-                                            * devices of these ranks (--colocate). NULL = they have their own */
+    const struct clime_model_card *owners; /* [n_owners] the servers are on the devices of these ranks, and compute with
+                                            * the trainer's own weights (--colocate). NULL = they are elsewhere */
     int n_owners;
-    bool in_parts; /* each server computes with the parts of all of them */
+    bool in_parts; /* each server computes with the parts of all of them, */
+    bool copied;   /* or has weights of its own, which it copies from the parts that it needs */
     enum clime_transport transport;
     struct {
         const char *host;   /* where the trainer hands packets out, as servers reach it */

@@ -23,7 +23,7 @@
 static enum clime_err prepare(struct clime_push *p, enum clime_way way, struct clime_error *e) {
     if (way == CLIME_BY_HTTP) clime_push_body(p);
     if (way == CLIME_BY_PULL) return clime_push_packets(p, e);
-    if (way == CLIME_BY_IPC || way == CLIME_BY_NCCL) clime_push_checksum(p);
+    if (way == CLIME_BY_NCCL) clime_push_checksum(p);
     return way == CLIME_BY_IPC ? clime_push_export(p, e) : CLIME_OK;
 }
 
@@ -38,11 +38,12 @@ static void help(struct clime_fleet *f, struct clime_fleet_server *s) {
     s->with_owner = true;
     pthread_mutex_unlock(f->lock);
     enum clime_err rc = prepare(&push, way, &e);
+    const bool own = rc != CLIME_OK;
     if (!rc && way == CLIME_BY_NCCL) rc = clime_broadcast_push(&s->group, url, &push, &e);
     pthread_mutex_lock(f->lock);
     f->push = push;
     s->with_owner = false;
-    if (rc && way == CLIME_BY_PULL) { /* no server's fault, and none can have the version */
+    if (own && f->o.transport != CLIME_TRANSPORT_AUTO) { /* no server's fault, and none can have the version */
         f->fatal = e;
         return;
     }

@@ -14,6 +14,7 @@
 #include "trainer/fleet/source.h"
 
 #define MAX_REPLY ((size_t)64 << 10)
+#define MAX_HANDLES ((size_t)1 << 25) /* a body that says where the weights are */
 #define PIECE ((size_t)1 << 20)
 #define STALL_US 60000000   /* of a body under way, or of a server that puts it into force */
 #define PULL_BYTES_PER_US 8 /* the slowest link that servers may pull by */
@@ -30,10 +31,6 @@ const char *const clime_push_writing_body = "{\"mode\":\"writing\"}";
 
 static enum clime_dtype dtype_of(const struct clime_push *p) {
     return clime_dev_info(p->model->dev)->dt;
-}
-
-bool clime_push_from_device(const struct clime_push *p) {
-    return p->model->ops->own_memory && !p->model->ring;
 }
 
 void clime_push_body(struct clime_push *p) {
@@ -53,9 +50,9 @@ void clime_push_body(struct clime_push *p) {
 }
 
 enum clime_err clime_push_export(struct clime_push *p, struct clime_error *e) {
-    const struct clime_model *m = p->model;
-    CHECK(!m->ring);
-    enum clime_err rc = p->exported ? CLIME_OK : clime_model_show(m, 0, &p->card, e);
+    if (p->exported) return CLIME_OK;
+    if (!p->model->ring) clime_push_checksum(p);
+    enum clime_err rc = p->model->ring ? p->locate(p->arg, &p->parts, e) : clime_model_show(p->model, 0, &p->card, e);
     p->exported = rc == CLIME_OK;
     return rc;
 }
@@ -63,7 +60,7 @@ enum clime_err clime_push_export(struct clime_push *p, struct clime_error *e) {
 void clime_push_checksum(struct clime_push *p) {
     const struct clime_model *m = p->model;
     CHECK(!m->ring);
-    if (!p->checksum) p->checksum = m->ops->checksum(m->dev, clime_model_bytes(m), m->flat);
+    if (!p->checksum) p->checksum = m->ops->checksum(m->dev, 0, clime_model_bytes(m), m->flat);
 }
 
 enum clime_err clime_push_packets(struct clime_push *p, struct clime_error *e) {
@@ -124,24 +121,44 @@ static void make_body(const struct clime_push *p, const char *url, struct clime_
                                          .arg = out};
 }
 
+static void put_handle(struct clime_buf *b, const char *before, const uint8_t handle[CLIME_SHARE_BYTES]) {
+    clime_buf_adds(b, before);
+    for (int i = 0; i < CLIME_SHARE_BYTES; i++) clime_buf_printf(b, "%02x", handle[i]);
+    clime_buf_adds(b, "\"");
+}
+
+/* A version in parts: each of the server's devices copies what it needs of them. */
+static void put_parts(struct clime_buf *b, const struct clime_weight_parts *p) {
+    clime_buf_printf(b, "\"checksum\":\"%016" PRIx64 "\",\"handles\":[", p->checksum);
+    for (int r = 0; r < p->n_handles; r++) put_handle(b, r ? ",\"" : "\"", p->handles[r]);
+    clime_buf_adds(b, "],\"ranges\":[");
+    for (int i = 0; i < p->n_ranges; i++) {
+        const struct clime_range *r = &p->ranges[i];
+        clime_buf_printf(b, "%s[%d,%" PRId64 ",%" PRId64 ",%" PRId64 "]", i ? "," : "", r->rank, r->lo, r->hi, r->at);
+    }
+    clime_buf_adds(b, "]}");
+}
+
 static void make_handle(const struct clime_push *p, enum clime_way way, const char *url,
                         const struct clime_model_card *owners, int n_owners, struct clime_push_call *out) {
     struct clime_buf *b = &out->body;
     out->url = xasprintf("%s" CLIME_PUSH_IPC_PATH, url);
-    clime_buf_init(b, (size_t)1 << 15);
+    out->call = (struct clime_http_call){.method = "POST"};
+    clime_buf_init(b, MAX_HANDLES);
     clime_buf_printf(b, "{\"mode\":\"%s\",\"weight_version\":\"%s\",\"dtype\":\"%s\",",
                      way == CLIME_BY_SHARE ? "share" : "copy", p->label, dtype_of(p) == CLIME_BF16 ? "bf16" : "f32");
-    if (way == CLIME_BY_IPC) clime_buf_printf(b, "\"checksum\":\"%016" PRIx64 "\",", p->checksum);
-    clime_buf_printf(b, "\"device_unit\":\"%s\",", owners->unit);
     clime_buf_printf(b, "\"layout\":\"%016" PRIx64 "\",", p->model->handover);
-    clime_buf_adds(b, n_owners > 1 ? "\"handles\":[" : "\"handle\":");
-    for (int r = 0; r < n_owners; r++) {
-        clime_buf_adds(b, r ? ",\"" : "\"");
-        for (int i = 0; i < CLIME_SHARE_BYTES; i++) clime_buf_printf(b, "%02x", owners[r].handle[i]);
-        clime_buf_adds(b, "\"");
+    if (way == CLIME_BY_IPC && p->model->ring) {
+        put_parts(b, &p->parts);
+    } else {
+        if (way == CLIME_BY_IPC) clime_buf_printf(b, "\"checksum\":\"%016" PRIx64 "\",", p->checksum);
+        clime_buf_printf(b, "\"device_unit\":\"%s\",", owners->unit);
+        clime_buf_adds(b, n_owners > 1 ? "\"handles\":[" : "\"handle\":");
+        for (int r = 0; r < n_owners; r++) put_handle(b, r ? ",\"" : "\"", owners[r].handle);
+        clime_buf_adds(b, n_owners > 1 ? "]}" : "}");
     }
-    clime_buf_adds(b, n_owners > 1 ? "]}" : "}");
-    out->call = (struct clime_http_call){.method = "POST", .body = clime_buf_str(b)};
+    CHECK(!b->full);
+    out->call.body = clime_buf_str(b);
 }
 
 /* All that it may have to fetch has time. */

@@ -2,8 +2,8 @@
  *
  * HTTP: PUT /weights/{version}, a safetensors body streamed from a host copy; the server checks its SHA-256.
  *
- * IPC: POST /update_weights_from_ipc; the server, on a device of this host, copies from the trainer's own memory and
- * compares the checksum.
+ * IPC: POST /update_weights_from_ipc; the server, on devices of this host, copies from the trainer's own memory and
+ * compares the checksum. Of a sharded trainer it gets the handles of all ranks' parts, and which has what.
  *
  * SHARE: the same endpoint; the server computes with the trainer's own memory, nothing is copied. Before the trainer
  * rewrites it, it has the server's word that no step runs (clime_push_writing_body).
@@ -39,24 +39,23 @@ struct clime_push {
     /* HTTP: filled by clime_push_body */
     const void *flat; /* host memory, layout.n elements; NULL = not asked for yet */
     char body_sha256[65];
-    /* IPC: filled by clime_push_export */
+    /* IPC: filled by clime_push_export; of a model in parts by `locate` */
     bool exported;
     struct clime_model_card card;
     uint64_t checksum; /* IPC, NCCL: filled by clime_push_checksum; 0 = not asked for yet */
+    enum clime_err (*locate)(void *arg, struct clime_weight_parts *out, struct clime_error *e);
+    struct clime_weight_parts parts; /* what it points to stays until the next publish */
     /* PULL: filled by the fleet, and by clime_push_packets */
     struct clime_source *source;
     bool packed; /* the version's packets are there */
 };
 
-/* Whether a server may be given the weights as they lie in the device's memory: all of them, and not parts
- * (clime_model_ring). Else it is by HTTP. */
-bool clime_push_from_device(const struct clime_push *p);
-
 /* What HTTP needs: the host copy, and its hash by one pass over it. Does nothing the second time. The owner's thread.
  */
 void clime_push_body(struct clime_push *p);
 
-/* What IPC needs: where the model's weights are (struct clime_model_options.shared). The owner's thread. */
+/* What IPC needs: where the model's weights are (struct clime_model_options.shared), and their checksum; the second is
+ * what NCCL needs. The owner's thread. */
 enum clime_err clime_push_export(struct clime_push *p, struct clime_error *e);
 void clime_push_checksum(struct clime_push *p);
 

@@ -179,10 +179,11 @@ static void choose_way(struct clime_fleet *f, struct clime_fleet_server *s, cons
     char host[64];
     if (s->way_known || f->o.serve_folder) return;
     if (!f->o.owners) s->way = asked[f->o.transport];
-    if (!f->o.owners && !f->o.moving && f->o.transport == CLIME_TRANSPORT_AUTO && clime_push_from_device(&f->push)) {
+    if (!f->o.owners && !f->o.moving && f->o.transport == CLIME_TRANSPORT_AUTO && m->ops->own_memory) {
+        const bool other = strcmp(info->device_unit, clime_dev_info(m->dev)->unit) != 0;
         clime_host_id(host, sizeof host);
         if (!strncmp(info->device_unit, "GPU-", 4) && host[0] && !strcmp(host, info->host_id))
-            s->way = strcmp(info->device_unit, clime_dev_info(m->dev)->unit) ? CLIME_BY_NCCL : CLIME_BY_IPC;
+            s->way = other && !m->ring ? CLIME_BY_NCCL : CLIME_BY_IPC; /* parts: from all ranks' devices */
     }
     s->way_known = true;
     LOG_INFO("weights go to %s %s", clime_fleet_name(s), clime_way_names[s->way]);
@@ -316,7 +317,7 @@ static bool prepared(const struct clime_fleet *f, enum clime_way way) {
     case CLIME_BY_HTTP:
         return f->push.flat != NULL;
     case CLIME_BY_IPC:
-        return f->push.exported && f->push.checksum;
+        return f->push.exported;
     case CLIME_BY_SHARE:
         return true;
     case CLIME_BY_PULL:

@@ -86,6 +86,11 @@ static enum clime_err obey(struct clime_learner *l, struct clime_error *e) {
             rc = clime_learner_show(l, cards, &n, e);
             break;
         }
+        case CLIME_TEAM_PARTS: {
+            struct clime_weight_parts parts;
+            rc = clime_learner_parts(l, &parts, e);
+            break;
+        }
         case CLIME_TEAM_SAVE:
         case CLIME_TEAM_LOAD:
             rc = in_folder(l, &w, word, e);

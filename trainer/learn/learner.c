@@ -85,7 +85,7 @@ static size_t need(const struct clime_learner *l, bool *fits) {
 }
 
 /* Whole weights where they fit, since gathering layers is not free; where neither fits, what takes less says what else
- * would help. Memory that servers read must be whole, or in parts that are theirs. out: gets the arithmetic of both;
+ * would help. out: gets the arithmetic of both;
  * may be NULL. Followers are told what rank 0 has decided. */
 static void choose_parts(struct clime_learner *l, struct clime_buf *out) {
     struct clime_learner_options *o = &l->opts;
@@ -108,8 +108,7 @@ static void choose_parts(struct clime_learner *l, struct clime_buf *out) {
                          (double)of[0] / (1 << 30), fits[0] ? "" : ", which does not fit", (double)of[1] / (1 << 30),
                          fits[1] ? "" : ", which does not fit");
     if (o->shard_weights == CLIME_SHARD_AUTO)
-        o->shard_weights =
-            fits[0] || of[1] >= of[0] || (o->read_by_servers && !serves_parts(o)) ? CLIME_SHARD_OFF : CLIME_SHARD_ON;
+        o->shard_weights = fits[0] || of[1] >= of[0] || o->read_whole ? CLIME_SHARD_OFF : CLIME_SHARD_ON;
     if (o->shard_weights == CLIME_SHARD_OFF) clime_model_ring(l->model, &l->model->layout, (struct clime_part){0, 1});
 }
 
@@ -149,11 +148,12 @@ static enum clime_err check_experts(const struct clime_learner *l, struct clime_
                           "--shard-weights off: with --expert-model-parallel-size %d no rank has all experts, and the "
                           "other weights are kept in parts too",
                           n);
-    if (o->read_by_servers)
-        return clime_fail(e, CLIME_ERR_INPUT,
-                          "--expert-model-parallel-size %d: with --colocate, --update-weight-transport ipc and nccl "
-                          "servers read whole weights in this rank's device memory; http can be had",
-                          n);
+    if (o->read_whole)
+        return clime_fail(
+            e, CLIME_ERR_INPUT,
+            "--expert-model-parallel-size %d: --update-weight-transport nccl sends whole weights from one "
+            "rank's device memory; ipc, http and pull can be had",
+            n);
     return CLIME_OK;
 }
 
@@ -162,13 +162,11 @@ static enum clime_err check_ranks(const struct clime_learner *l, struct clime_er
     enum clime_err err = clime_lanes_check(o->gradient_lanes, o->context_parallel, o->n_ranks, e);
     if (!err && o->expert_parallel > 1) err = check_experts(l, e);
     if (err || o->n_ranks == 1) return err;
-    if (o->shard_weights == CLIME_SHARD_ON && o->read_by_servers && !serves_parts(o))
+    if (o->shard_weights == CLIME_SHARD_ON && o->read_whole)
         return clime_fail(
             e, CLIME_ERR_INPUT,
-            "--shard-weights on: with --colocate, --update-weight-transport ipc and nccl servers read whole "
-            "weights in this rank's device memory; http can be had, and --colocate with a server over as many devices "
-            "as there are ranks (--rollout-num-gpus-per-engine %d)",
-            o->n_ranks);
+            "--shard-weights on: --update-weight-transport nccl sends whole weights from one rank's device "
+            "memory; ipc, http and pull can be had");
     if (o->rank_transport == CLIME_LINKS_NCCL && strcmp(l->model->ops->comm_backend, "nccl"))
         return clime_fail(e, CLIME_ERR_INPUT, "--rank-transport nccl is of GPUs; ranks on \"%s\" share memory",
                           l->model->ops->name);
@@ -278,6 +276,7 @@ void clime_learner_close(struct clime_learner *l) {
     if (l->model) clime_optimizer_close(&l->optimizer, l->model);
     clime_train_close(l->train);
     clime_model_close(l->model);
+    free(l->ranges);
     free(l);
 }
 
@@ -420,28 +419,6 @@ enum clime_err clime_learner_gather(struct clime_learner *l, enum clime_team_mod
 
 enum clime_err clime_learner_whole(struct clime_learner *l, struct clime_error *e) {
     return clime_learner_gather(l, CLIME_TEAM_POLICY, e);
-}
-
-/* On rank 0's host: it has started that rank itself, or both know where they are and it is the same. */
-static bool ours_or_here(const struct clime_learner *l, const struct clime_model_card *mine,
-                         const struct clime_model_card *its) {
-    return l->team->children || (mine->host[0] && !strcmp(its->host, mine->host));
-}
-
-enum clime_err clime_learner_show(struct clime_learner *l, struct clime_model_card cards[CLIME_GROUP_MAX], int *n,
-                                  struct clime_error *e) {
-    const int world = l->team ? l->team->world : 1, rank = l->team ? l->team->rank : 0;
-    size_t from[CLIME_GROUP_MAX + 1];
-    enum clime_err err = CLIME_OK;
-    if (clime_team_leads(l->team)) {
-        clime_team_begin(l->team, CLIME_TEAM_SHOW);
-        if ((err = clime_team_say(l->team, e))) return err;
-    }
-    for (int r = 0; r <= world; r++) from[r] = (size_t)r * sizeof *cards;
-    err = clime_model_show(l->model, l->opts.model.dev.gpu, &cards[rank], e);
-    if (!err && l->team) err = clime_group_share(l->team->group, "where the weights are", cards, from, e);
-    for (*n = 1; !err && *n < world && ours_or_here(l, &cards[0], &cards[*n]);) ++*n;
-    return clime_team_done(l->team, err, e);
 }
 
 /* Of the tensors of a layout, which may be a part of the model's; NULL: of all. */

@@ -82,6 +82,10 @@ const struct clime_memory_plan *clime_learner_memory(const struct clime_learner 
  * Returns, in the order of ranks, those of this host: rank 0's first. */
 enum clime_err clime_learner_show(struct clime_learner *l, struct clime_model_card cards[CLIME_GROUP_MAX], int *n,
                                   struct clime_error *e);
+/* Where weights in parts are, for processes of this host that copy what they need. Borrowed; it holds until the next
+ * step. CLIME_ERR_UNAVAILABLE, and others: a rank is on another host, or its memory cannot be mapped or summed; the
+ * learner is as good as before, unless it has lost a rank. */
+enum clime_err clime_learner_parts(struct clime_learner *l, struct clime_weight_parts *out, struct clime_error *e);
 /* As its model's device was opened: for another context on the same. */
 const struct clime_dev_options *clime_learner_device(const struct clime_learner *l);
 /* Which rank has ended or does not answer, 0 being this one whose command failed: nothing more can be asked of this

@@ -25,6 +25,10 @@ struct clime_learner {
     int64_t ref_step;            /* optimizer steps of the weights in the reference model; 0 = as it was loaded */
     size_t max_rows;             /* of a micro-batch */
     struct clime_memory_plan plan;
+    /* Weights in parts, as other processes find them (clime_learner_parts): */
+    struct clime_range *ranges; /* [n_ranges] NULL until they were asked for */
+    int n_ranges;
+    uint8_t handles[CLIME_GROUP_MAX][CLIME_SHARE_BYTES]; /* rank 0's */
 };
 
 /* Rank 0's copy of a model's weights is up to date, where they lie in parts. */

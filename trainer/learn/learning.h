@@ -30,10 +30,10 @@ struct clime_learner_options { /* names are slime's options */
                                to max_seq_len */
     int max_seq_len;
     enum clime_recompute recompute;
-    bool read_by_servers; /* they read the weights in this rank's device memory, which must be whole for them, */
-    int server_devices;   /* or lie in parts that are their shares: they compute with them in place, each on so many
-                             devices; 0 = they do not */
-    bool beside_servers;  /* sft: servers evaluate on the same device */
+    bool read_whole;     /* servers get the weights from this rank's device memory, which must have all of them */
+    int server_devices;  /* of each server on the ranks' devices: as many as there are ranks compute with parts that are
+                            their shares, in place; 0 = there is none */
+    bool beside_servers; /* sft: servers evaluate on the same device */
     bool optimizer_cpu_offload; /* master weights and moments in host memory where the device has its own */
     /* ranks (docs/devices.md) */
     int n_ranks, gradient_lanes; /* 0 = 1; 0 = as many lanes as ranks */

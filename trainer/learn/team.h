@@ -20,6 +20,7 @@ enum clime_team_word {
     CLIME_TEAM_REFRESH, /* the reference becomes the policy */
     CLIME_TEAM_WHOLE,   /* rank 0's host memory gets all weights of a model */
     CLIME_TEAM_SHOW,    /* where the policy's weights are, for servers */
+    CLIME_TEAM_PARTS,   /* the same of parts that servers copy */
     CLIME_TEAM_SAVE,
     CLIME_TEAM_LOAD,
     CLIME_TEAM_END

@@ -158,12 +158,16 @@ int clime_rl_learning_rows(struct clime_rl_options *o, struct clime_opt *t, stru
         {"ca-certificate", S, &o->ca_certificate, NULL, "FILE",
          "PEM with who vouches for https:// URLs (router, servers, rewards, teacher), in place of the system's"},
         {"colocate", B, &o->colocate, NULL, NULL,
-         "servers on the trainer's own devices compute with its weights in place, without a copy", .first = true},
+         "servers on the trainer's own devices compute with its weights in place, without a copy; beside a sharded "
+         "trainer of another number of devices they copy what they need",
+         .first = true},
         {"offload-rollout", B, &o->offload_rollout, NULL, NULL,
          "servers give their KV memory back while the trainer trains"},
         {"update-weight-transport", C, &o->transport, "auto", "auto|http|ipc|nccl|pull",
-         "how weights travel to other servers; auto: copied on the device on the trainer's GPU, nccl on another GPU of "
-         "this host, else http; pull: servers fetch what changed, from each other and the trainer"},
+         "how weights travel to other servers; auto: copied on the device (ipc) on the trainer's GPU and from a "
+         "sharded "
+         "trainer on all of this host, nccl on another GPU of it, else http; pull: servers fetch what changed, from "
+         "each other and the trainer"},
         {"update-weight-host", S, &o->pull_host, "127.0.0.1", "HOST",
          "pull: address that the trainer hands weights out at, as the servers reach it"},
         {"update-weight-disk-dir", S, &o->disk_dir, NULL, "DIR",

@@ -132,7 +132,7 @@ static enum clime_err prepare_learner(struct clime_rl *rl, struct clime_error *e
     l->hf_checkpoint = rl->initial_dir;
     l->model.dev.deterministic = true;
     l->model.shared = rl->o.colocate || rl->o.transport == CLIME_TRANSPORT_IPC;
-    l->read_by_servers = l->model.shared || rl->o.transport == CLIME_TRANSPORT_NCCL;
+    l->read_whole = rl->o.transport == CLIME_TRANSPORT_NCCL;
     l->server_devices = rl->o.colocate && !rl->o.evaluate ? (int)rl->o.gpus_per_engine : 0;
     l->max_seq_len = longest;
     if (rl->o.pack.dynamic && rl->o.max_tokens_per_gpu * l->context_parallel > 1 << 24)
@@ -319,9 +319,11 @@ static enum clime_err open_fleet(struct clime_rl *rl, struct clime_error *e) {
                                     .incarnation = rl->run.incarnation};
     enum clime_err rc = CLIME_OK;
     if (rl->o.colocate && !rl->o.evaluate) {
+        const struct clime_ring *ring = clime_learner_model(rl->learner)->ring;
         rc = clime_learner_show(rl->learner, rl->owners, &o.n_owners, e);
         o.owners = rl->owners;
-        o.in_parts = clime_learner_model(rl->learner)->ring != NULL;
+        o.in_parts = ring && ring->who.as_shares;
+        o.copied = ring && !o.in_parts;
         if (!rc && o.in_parts && o.n_owners != o.tp_size)
             rc = clime_fail(
                 e, CLIME_ERR_INPUT,

@@ -374,6 +374,10 @@ static const void *copy_weights(void *arg) {
     return rl->h_weights;
 }
 
+static enum clime_err locate_parts(void *arg, struct clime_weight_parts *out, struct clime_error *e) {
+    return clime_learner_parts(((struct clime_rl *)arg)->learner, out, e);
+}
+
 static const void *copied_weights(void *arg) {
     return ((struct clime_rl *)arg)->h_weights;
 }
@@ -391,10 +395,12 @@ enum clime_err clime_rl_publish(struct clime_rl *rl, struct clime_error *e) {
                               .timeout_us = PUSH_TIMEOUT_US,
                               .keep_kv = rl->o.pause_generation_mode == CLIME_PAUSE_IN_PLACE,
                               .host = copy_weights,
+                              .locate = locate_parts,
                               .arg = rl};
     int64_t t0 = clime_now_us();
     if (push.model->ring) clime_fleet_hold(rl->fleet); /* who pushes the last version reads what this one is put into */
-    enum clime_err rc = rl->o.colocate ? CLIME_OK : clime_learner_whole(rl->learner, e); /* those have the parts */
+    const bool in_place = push.model->ring && push.model->ring->who.as_shares; /* servers have the parts */
+    enum clime_err rc = in_place ? CLIME_OK : clime_learner_whole(rl->learner, e);
     if (rc) return rc;
     if (rl->o.async) { /* a server that restarts while the next step runs gets these */
         clime_fleet_hold(rl->fleet);

@@ -4,7 +4,7 @@
 
 #include "common/os/dirs.h"
 #include "model/backward_int.h"
-#include "tests/unit/trainer/learner_test.h"
+#include "tests/unit/trainer/copies_test.h"
 #include "trainer/learn/follower.h"
 
 struct way {
@@ -34,6 +34,7 @@ static void train(const struct clime_learner_options *o, char hex[65]) {
     assert_true((l->train->travel != NULL) == (o->expert_parallel > 1));
     steps(l, 0, STEPS);
     if (clime_learner_sha256(l, hex, &e)) fail_msg("%s", e.msg);
+    if (o->model.shared) check_copies(l);
     clime_learner_close(l);
 }
 
@@ -50,6 +51,7 @@ static void same_weights_wherever_experts_are(void **state) {
         train(&o, alone);
         for (size_t k = 0; k < CLIME_COUNT(ways); k++) {
             o = ranks_of(name, dtype, ways[k].ranks, ways[k].over);
+            o.model.shared = true;
             o.recompute = (enum clime_recompute)(((size_t)i + k) % 3);
             train(&o, hex);
             if (strcmp(hex, alone) != 0)
@@ -303,7 +305,7 @@ static void what_cannot_be_is_refused(void **state) {
         {"qwen2_moe", 8, 8, CLIME_SHARD_AUTO, false,
          "size 8 must divide the trainer's 8 ranks and the 4 experts of Qwen2MoeForCausalLM: 4 would"},
         {"qwen3_moe", 2, 2, CLIME_SHARD_OFF, false, "--shard-weights off: with --expert-model-parallel-size 2"},
-        {"qwen3_moe", 2, 2, CLIME_SHARD_AUTO, true, "size 2: with --colocate"}};
+        {"qwen3_moe", 2, 2, CLIME_SHARD_AUTO, true, "size 2: --update-weight-transport nccl"}};
     struct clime_learner *l;
     struct clime_error e;
     (void)state;
@@ -311,7 +313,7 @@ static void what_cannot_be_is_refused(void **state) {
         struct clime_learner_options o = ranks_of(cases[i].name, "f32", cases[i].n_ranks, cases[i].stay);
         o.gradient_lanes = 8;
         o.shard_weights = cases[i].how;
-        o.read_by_servers = cases[i].shared;
+        o.read_whole = cases[i].shared;
         assert_int_equal(clime_learner_prepare(&o, &l, &e), CLIME_ERR_INPUT);
         if (!strstr(e.msg, cases[i].why)) fail_msg("%s", e.msg);
     }

@@ -3,8 +3,7 @@
 #include <unistd.h>
 
 #include "common/os/dirs.h"
-#include "tests/unit/trainer/learner_test.h"
-#include "trainer/fleet/push.h"
+#include "tests/unit/trainer/copies_test.h"
 #include "trainer/learn/follower.h"
 
 static struct clime_learner_options ranks_of(const char *name, const char *dtype, int n_ranks, int lanes) {
@@ -62,6 +61,7 @@ static void train_packs(const struct clime_learner_options *o, int tokens, char 
     steps(l, 0, STEPS);
     sha_of(l, hex);
     if (o->server_devices) check_shares(l);
+    if (o->model.shared) check_copies(l);
     clime_learner_close(l);
 }
 
@@ -85,8 +85,8 @@ static void same_weights_on_any_number_of_ranks(void **state) {
             o = ranks_of(names[i / 2], dtype, k % 2 ? 4 : 2, 4);
             o.shard_weights = k / 2 ? CLIME_SHARD_ON : CLIME_SHARD_OFF;
             /* parts that are a server's shares, and others; three heads cannot be cut */
-            o.model.shared = k / 2 && (i / 2 + (size_t)k) % 2 && strcmp(names[i / 2], "qwen2") != 0;
-            o.server_devices = o.model.shared ? o.n_ranks : 0;
+            o.model.shared = k / 2;
+            if (k / 2 && (i / 2 + (size_t)k) % 2 && strcmp(names[i / 2], "qwen2") != 0) o.server_devices = o.n_ranks;
             train(&o, hex);
             if (strcmp(hex, alone) != 0)
                 fail_msg("%s %s on %d ranks, %s", names[i / 2], dtype, o.n_ranks,
@@ -122,6 +122,7 @@ static void same_weights_on_any_number_of_ranks_that_share_a_pack(void **state) 
         for (int k = 0; k < 4; k++) {
             o.n_ranks = k % 2 ? 4 : 2;
             o.shard_weights = k / 2 ? CLIME_SHARD_ON : CLIME_SHARD_OFF;
+            o.model.shared = k / 2 && i >= 2 * FAMILIES;
             train_packs(&o, tokens, hex);
             if (strcmp(hex, alone) != 0)
                 fail_msg("%s %s, %d cuts on %d ranks, %s", names[name], o.model.dtype, cuts, o.n_ranks,
@@ -228,14 +229,13 @@ static void describe(const char *dir, enum clime_shard_weights how, bool shared,
     struct clime_learner_options o = ranks_of("qwen3", "bf16", 4, 4);
     o.hf_checkpoint = dir;
     o.shard_weights = how;
-    o.read_by_servers = shared;
+    o.read_whole = shared;
     own_memory = true;
     offered = free_bytes;
     struct clime_learner *l = prepare_with(&o);
     clime_buf_clear(out);
     clime_learner_describe(l, out);
-    const struct clime_push push = {.model = clime_learner_model(l)}; /* servers read whole weights there, or none */
-    assert_int_equal(clime_push_from_device(&push), strstr(out->data, "4 ranks, replicated: ") != NULL);
+    assert_int_equal(l->model->ring == NULL, strstr(out->data, "4 ranks, replicated: ") != NULL);
     clime_learner_close(l);
 }
 
@@ -294,7 +294,7 @@ static void what_cannot_be_shared_is_refused(void **state) {
                  {4, 2, false, false, "--gradient-lanes 2 cannot be shared by 4 ranks"},
                  {3, 0, false, false, "3 ranks"},
                  {1, 128, false, false, "--gradient-lanes 128"},
-                 {2, 4, true, true, "--shard-weights on: with --colocate"},
+                 {2, 4, true, true, "--shard-weights on: --update-weight-transport nccl"},
                  {4, 4, false, false, "--context-parallel-size 3: a power of two", 3},
                  {2, 2, false, false, "--context-parallel-size 4: it must divide the 2 lanes", 4}};
     struct clime_learner *l;
@@ -304,7 +304,7 @@ static void what_cannot_be_shared_is_refused(void **state) {
         struct clime_learner_options o = ranks_of("qwen3", "f32", cases[i].n_ranks, cases[i].lanes);
         o.context_parallel = cases[i].cuts;
         if (cases[i].parts) o.shard_weights = CLIME_SHARD_ON;
-        o.read_by_servers = cases[i].shared;
+        o.read_whole = cases[i].shared;
         assert_int_equal(clime_learner_prepare(&o, &l, &e), CLIME_ERR_INPUT);
         if (!strstr(e.msg, cases[i].why)) fail_msg("%s", e.msg);
     }
