@@ -127,7 +127,9 @@ struct clime_pool *clime_pool_new(int n_threads) {
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->work, NULL);
     pthread_cond_init(&p->finished, NULL);
-    for (int i = 0; i < p->n_threads - 1; i++) CHECK(pthread_create(&p->threads[i], NULL, worker, p) == 0);
+    int i = 0;
+    while (i < p->n_threads - 1 && !pthread_create(&p->threads[i], NULL, worker, p)) i++;
+    p->n_threads = i + 1; /* those that were to be had: how many share the work changes no result */
     return p;
 }
 

@@ -17,6 +17,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/os/lookup.h"
+#include "common/os/thread.h"
 #include "router/worker_body.h"
 
 #define LARGEST_FILE ((size_t)16 << 20)
@@ -261,7 +262,7 @@ enum clime_err clime_discovery_start(const struct clime_discovery_options *o, st
         free_all(d);
         return err;
     }
-    CHECK(pthread_create(&d->thread, NULL, run, d) == 0);
+    xthread(&d->thread, NULL, run, d);
     *out = d;
     return CLIME_OK;
 }

@@ -16,6 +16,7 @@
 #include "common/http/client.h"
 #include "common/json/scan.h"
 #include "common/log.h"
+#include "common/os/thread.h"
 #include "router/connections.h"
 #include "router/router.h"
 
@@ -254,7 +255,7 @@ struct clime_prober *clime_prober_start(struct clime_router *r) {
     pthread_cond_init(&p->due, &attr);
     pthread_cond_init(&p->ended, &attr);
     pthread_condattr_destroy(&attr);
-    CHECK(pthread_create(&p->thread, NULL, keep_time, p) == 0);
+    xthread(&p->thread, NULL, keep_time, p);
     wait_for_first_round(p);
     return p;
 }

@@ -20,6 +20,7 @@
 #include "common/json/write.h"
 #include "common/log.h"
 #include "common/os/lookup.h"
+#include "common/os/thread.h"
 
 #define RETRY_US ((int64_t)1000000)  /* until the first success */
 #define REPEAT_US ((int64_t)2000000) /* after it */
@@ -203,7 +204,7 @@ struct clime_registration *clime_registration_start(const struct clime_registrat
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&r->wake, &attr);
     pthread_condattr_destroy(&attr);
-    CHECK(pthread_create(&r->thread, NULL, registration_main, r) == 0);
+    xthread(&r->thread, NULL, registration_main, r);
     return r;
 }
 

@@ -17,6 +17,7 @@
 #include "common/err.h"
 #include "common/http/accepted.h"
 #include "common/http/peer.h"
+#include "common/os/thread.h"
 
 #define PRESSED_US 10000     /* between two looks while threads are short */
 #define IDLE_US 500000       /* an idle connection is left this long: its next request may be on the way */
@@ -176,7 +177,7 @@ struct clime_http_connections *clime_http_connections_new(int n_threads, int n_m
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&all->wake, &attr);
     pthread_condattr_destroy(&attr);
-    CHECK(pthread_create(&all->thread, NULL, run, all) == 0);
+    xthread(&all->thread, NULL, run, all);
     return all;
 }
 

@@ -26,6 +26,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/os/process.h"
+#include "common/os/thread.h"
 #include "server/engine/engine_int.h"
 #include "server/engine/logit_edits.h"
 #include "server/engine/step_graphs.h"
@@ -481,7 +482,7 @@ enum clime_err clime_engine_open(const struct clime_engine_options *o, struct cl
     g->loads.max_running = o->sched.max_running;
     g->window_us = clime_now_us();
     g->emitters = clime_emitters_open(o->emitter_threads, sweep_from_emitter, g);
-    CHECK(pthread_create(&g->thread, NULL, engine_main, g) == 0);
+    xthread(&g->thread, NULL, engine_main, g);
     *out = g;
     return CLIME_OK;
 }

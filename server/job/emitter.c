@@ -15,6 +15,7 @@
 #include <time.h>
 
 #include "common/clock.h"
+#include "common/os/thread.h"
 
 struct emitter {
     struct clime_emitters *all;
@@ -236,7 +237,7 @@ struct clime_emitters *clime_emitters_open(int n_threads, void (*sweep)(void *ar
         pthread_mutex_init(&em->lock, NULL);
         pthread_cond_init(&em->cond, &attr);
         clime_buf_init(&em->frame, MAX_FRAME);
-        CHECK(pthread_create(&em->thread, NULL, emitter_main, em) == 0);
+        xthread(&em->thread, NULL, emitter_main, em);
     }
     pthread_condattr_destroy(&attr);
     return all;

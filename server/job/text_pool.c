@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "common/os/thread.h"
 #include "common/queue.h"
 
 #define STACK_BYTES ((size_t)8 << 20)
@@ -58,7 +59,7 @@ struct clime_text_pool *clime_text_pool_open(const struct clime_tokenizer *t, in
     pthread_mutex_init(&p->lock, NULL);
     pthread_attr_init(&attr);
     pthread_attr_setstacksize(&attr, STACK_BYTES);
-    for (int i = 0; i < n_threads; i++) CHECK(pthread_create(&p->threads[i], &attr, text_main, p) == 0);
+    for (int i = 0; i < n_threads; i++) xthread(&p->threads[i], &attr, text_main, p);
     pthread_attr_destroy(&attr);
     return p;
 }

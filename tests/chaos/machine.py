@@ -94,6 +94,7 @@ class Machine:
 
     def start(self, **hostile):
         """The same command every time, on a machine that is hostile in this way."""
+        self.begun = self.log.stat().st_size if self.log.exists() else 0
         env = os.environ | {f"HOSTILE_{k}": str(v) for k, v in hostile.items()} | ({"LD_PRELOAD": str(self.hostile)} if hostile else {})
         return subprocess.Popen(self.words(), stdout=open(self.log, "a"), stderr=subprocess.STDOUT, env=env)
 
@@ -108,9 +109,10 @@ class Machine:
         status = self.trainer.poll()
         if status is None:
             return None
-        last = self.log.read_text(errors="replace").splitlines()[-8:]
-        if status == 0 and any(line.startswith("done ") for line in last):
+        said = self.log.read_bytes()[self.begun :].decode(errors="replace").splitlines()
+        if status == 0 and any(line.startswith("done ") for line in said):
             return 0
+        last = said[-8:]
         # SIGTERM before there is a rollout to end behind ends it at once.
         if status == -signal.SIGTERM or (status == 0 and any(line.startswith("stopped  by SIGTERM ") for line in last)):
             self.trainer = self.start()

@@ -5,6 +5,7 @@
  *   HOSTILE_READONLY  no ledger can be opened for writing
  *   HOSTILE_HOST      nothing says which boot of the host this is
  *   HOSTILE_NAMES     nothing is ever heard of a host under .invalid; this file says that somebody has asked
+ *   HOSTILE_THREADS   a process gets so many threads in its life, and no more; its children get all that they ask for
  *   HOSTILE_DEVICES   a rank whose device D (LOCAL_RANK) has a file in this folder is killed when it has received as
  * often as the file says, and afterwards at every start
  */
@@ -13,6 +14,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <netdb.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -131,6 +133,27 @@ int getaddrinfo(const char *name, const char *service, const struct addrinfo *hi
     if (!asked || !name || !strstr(name, ".invalid")) return real(name, service, hints, out);
     close(open(asked, O_CREAT | O_WRONLY, 0600));
     for (;;) pause();
+}
+
+/* ---- threads ---- */
+
+static int most_threads = -1;
+
+/* A program may call exec, which keeps its number. */
+__attribute__((constructor)) static void count_threads(void) {
+    const char *most = getenv("HOSTILE_THREADS"), *whose = getenv("HOSTILE_THREADS_OF");
+    char self[16];
+    snprintf(self, sizeof self, "%d", (int)getpid());
+    if (most && !whose) setenv("HOSTILE_THREADS_OF", whose = self, 1);
+    if (most && !strcmp(whose, self)) most_threads = (int)strtol(most, NULL, 10);
+}
+
+int pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *), void *arg) {
+    static __typeof__(&pthread_create) real;
+    static atomic_int n;
+    if (!real) real = REAL(pthread_create);
+    if (most_threads >= 0 && atomic_fetch_add(&n, 1) >= most_threads) return EAGAIN;
+    return real(thread, attr, run, arg);
 }
 
 /* ---- devices ---- */

@@ -49,6 +49,23 @@ def test_a_disk_that_is_full_for_a_time(model, hostile, calm):  # noqa: F811
     assert "\nresumed  at step" in text  # it was full in the midst, too
 
 
+def test_threads_that_are_not_to_be_had(model, hostile, calm):  # noqa: F811
+    """Each program goes on without, or ends with a word; a run that comes to its end comes to the same weights."""
+    run, log, most = model / "threads", model / "threads.log", 0
+    log.touch()
+    while final_sha(log) is None:
+        status = start(hostile(command(model, run, **SHORT), THREADS=most), log).wait(LIMIT)
+        last = open(log).read().splitlines()[-1]
+        assert status == 0 or (status == 1 and "thread" in last), (most, last)
+        most += 1 + most // 4  # the first ones are needed for the start
+    assert final_sha(log) == calm
+    for program, more in ("clime-server", ["--model-path", model / "init"]), ("clime-router", ["--worker-urls", "http://127.0.0.1:1"]):
+        for most in range(8):
+            done = subprocess.run(hostile([BUILD / program, "--port", "0", *more], THREADS=most), capture_output=True, timeout=LIMIT)
+            last = done.stderr.decode().splitlines()[-1]
+            assert done.returncode == 1 and "thread" in last, (program, most, last)
+
+
 def test_a_ledger_that_cannot_be_written(model, hostile, calm):  # noqa: F811
     run, log = model / "calm", model / "readonly.log"
     before = hashlib.sha256((run / "ledger.db").read_bytes()).hexdigest()

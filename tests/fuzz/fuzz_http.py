@@ -17,6 +17,8 @@ import subprocess
 import sys
 import tempfile
 
+import httpx
+
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 from programs import BUILD, program  # noqa: E402
 
@@ -103,15 +105,23 @@ def answer(p):
     return reply["output_ids"], reply["meta_info"]["output_token_logprobs"], reply["meta_info"]["weight_version"]
 
 
+def post(p, path, body):
+    ask = lambda: p.client.post(path, content=body, headers={"Content-Type": "application/json"})
+    try:
+        return ask()
+    except httpx.RemoteProtocolError:  # an idle connection that was closed while the request was on its way: not a second time
+        return ask()
+
+
 def run_case(p, path, body):
-    reply = p.client.post(path, content=body, headers={"Content-Type": "application/json"})
+    reply = post(p, path, body)
     assert reply.status_code in STATUSES, reply.status_code
     if reply.status_code == 200:
         assert reply.content
         if path == "/pause_generation":  # a mode that was lost is the default one: requests would wait
             p.json("/continue_generation", {})
         if reply.headers["content-type"].startswith("text/event-stream"):
-            last = reply.text.rstrip().splitlines()[-1]
+            last = reply.text.rstrip().split("\n")[-1]  # splitlines knows more ends of lines than SSE has
             assert last.startswith(LAST.get(path, "data: [DONE]")), last
     else:
         assert reply.json()["message"]
@@ -156,6 +166,7 @@ def main():
                         assert answer(server) == before
                 except Exception:
                     print(f"fuzz: failed at --seed {o.seed} --only {i}: {path} {body[:2000]!r}", file=sys.stderr)
+                    print(server.log()[-4000:], router.log()[-4000:], sep="\n---\n", file=sys.stderr)
                     raise
             assert answer(server) == before and answer(router) == before
     print(f"{sys.argv[0]}: {n} cases")

@@ -20,6 +20,7 @@
 #include "common/json/write.h"
 #include "common/log.h"
 #include "common/options.h"
+#include "common/os/thread.h"
 #include "trainer/plugin/hooks.h"
 #include "trainer/reward/rewarder.h"
 #include "trainer/reward/types.h"
@@ -200,7 +201,7 @@ int clime_grade_main(int argc, char **argv) {
         err = clime_rewarder_new(&ro, &r, &e);
     }
     if (!err) {
-        CHECK(pthread_create(&writer, NULL, write_results, r) == 0);
+        xthread(&writer, NULL, write_results, r);
         err = read_lines(r, &o, &e);
         clime_rewarder_finish(r);
         pthread_join(writer, &broken);

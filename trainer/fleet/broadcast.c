@@ -27,6 +27,7 @@ struct post {
     struct clime_buf body;
     pthread_t thread;
     atomic_bool failed;
+    bool has_thread;
     enum clime_err err;
     struct clime_error error;
 };
@@ -61,13 +62,17 @@ static struct clime_comm_wait begin_post(struct post *p, const struct clime_push
     p->api_key = push->api_key;
     p->url = xasprintf("%s/%s", url, path);
     atomic_init(&p->failed, false);
-    CHECK(pthread_create(&p->thread, NULL, run_post, p) == 0);
+    p->has_thread = !pthread_create(&p->thread, NULL, run_post, p);
+    if (!p->has_thread) {
+        p->err = clime_fail(&p->error, CLIME_ERR_UNAVAILABLE, "POST %s: no thread is to be had", p->url);
+        atomic_store(&p->failed, true);
+    }
     return (struct clime_comm_wait){.limit_us = (int64_t)LIMIT_S * 1000000, .cancelled = post_failed, .arg = p};
 }
 
 /* mine: what became of this side. The server's words, where it refused, say more. */
 static enum clime_err end_post(struct post *p, enum clime_err mine, struct clime_error *e) {
-    pthread_join(p->thread, NULL);
+    if (p->has_thread) pthread_join(p->thread, NULL);
     if (p->err && e && (!mine || mine == CLIME_ERR_ABORTED)) *e = p->error;
     clime_buf_free(&p->body);
     free(p->url);

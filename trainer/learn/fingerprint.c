@@ -29,13 +29,17 @@ void clime_fingerprint_begin(struct clime_fingerprint *f, const struct clime_mod
     f->n_threads = o.n_threads;
     o.n_threads = 1;
     f->err = f->dev ? CLIME_OK : m->ops->open(&o, &f->dev, &f->error);
-    if (!f->err) CHECK(pthread_create(&f->thread, NULL, hash_weights, f) == 0);
+    f->has_thread = !f->err && !pthread_create(&f->thread, NULL, hash_weights, f);
+    if (!f->err && !f->has_thread) { /* no thread is to be had: the servers wait for it */
+        hash_weights(f);
+        m->ops->bind(m->dev);
+    }
 }
 
 enum clime_err clime_fingerprint_end(struct clime_fingerprint *f, struct clime_error *e) {
     CHECK(f->running);
-    if (f->dev) pthread_join(f->thread, NULL);
-    f->running = false;
+    if (f->has_thread) pthread_join(f->thread, NULL);
+    f->running = f->has_thread = false;
     if (f->err && e) *e = f->error;
     return f->err;
 }

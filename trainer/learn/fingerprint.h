@@ -16,7 +16,7 @@ struct clime_fingerprint { /* zero = closed */
     struct clime_dev *dev; /* a second context on the model's device; opened at first use */
     pthread_t thread;
     int n_threads;
-    bool running;
+    bool running, has_thread;
     char hex[65];
     enum clime_err err;
     struct clime_error error;

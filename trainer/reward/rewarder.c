@@ -358,8 +358,13 @@ enum clime_err clime_rewarder_new(const struct clime_rewarder_options *o, struct
     pthread_cond_init(&r->space, &attr);
     pthread_condattr_destroy(&attr);
     int n_workers = o->n_workers ? o->n_workers : is_url ? 64 : 2;
-    for (int i = 0; i < n_workers && i < MAX_WORKERS; i++) CHECK(add_worker(r));
-    if (o->library) CHECK(r->watcher = clime_periodic_start(watch, r));
+    bool all = true;
+    for (int i = 0; all && i < n_workers && i < MAX_WORKERS; i++) all = add_worker(r);
+    if (all && o->library) all = (r->watcher = clime_periodic_start(watch, r)) != NULL;
+    if (!all) {
+        clime_rewarder_free(r);
+        return clime_fail(e, CLIME_ERR_UNAVAILABLE, "cannot start the threads that grade");
+    }
     *out = r;
     return CLIME_OK;
 }
