@@ -134,10 +134,12 @@ static struct result train(const struct clime_learner_options *o) {
     return out;
 }
 
-/* Heads that are the embedding and others, experts, latent attention; frozen tensors; all levels of recomputing. */
+/* Heads that are the embedding and others, experts, also those that stay with a rank, latent attention; frozen tensors;
+ * all levels of recomputing. */
 static void same_critic_on_any_number_of_ranks(void **state) {
     static const char *const names[] = {"qwen3", "llama", "qwen3_moe", "deepseek_v3"};
     static const char *frozen[] = {"k_proj", "layers.0.mlp"};
+    enum { EXPERTS = 2 };
     (void)state;
     for (int i = 0; i < 2 * (int)CLIME_COUNT(names); i++) {
         const int cuts = i / 2 % 2 == i % 2 ? 4 : 2;
@@ -152,6 +154,7 @@ static void same_critic_on_any_number_of_ranks(void **state) {
         for (int k = 0; k < 4; k++) {
             o.n_ranks = k % 2 ? 4 : 2;
             o.shard_weights = k / 2 ? CLIME_SHARD_ON : CLIME_SHARD_OFF;
+            o.expert_parallel = k == 3 && i / 2 >= EXPERTS ? 2 : 1;
             const struct result of = train(&o);
             if (memcmp(&of, &alone, sizeof of) != 0)
                 fail_msg("%s %s, %d cuts on %d ranks, %s: policy %s, critic %s", names[i / 2], o.model.dtype, cuts,
