@@ -28,15 +28,23 @@ struct group_request { /* slices of the body */
 
 #define AT(field) offsetof(struct group_request, field)
 
-static const struct clime_member rows[] = {
-    {"group_name", CLIME_MEMBER_STRING, AT(name)},
+#define NAME_AND_TIME                                                                                                  \
+    {"group_name", CLIME_MEMBER_STRING, AT(name)}, {                                                                   \
+        "timeout", CLIME_MEMBER_DOUBLE, AT(timeout), .min = 0, .max = 3600                                             \
+    }
+
+static const struct clime_member init_rows[] = {
+    NAME_AND_TIME,
     {"backend", CLIME_MEMBER_STRING, AT(backend)},
     {"nccl_id", CLIME_MEMBER_STRING, AT(id)},
     {"master_address", CLIME_MEMBER_STRING, AT(address)},
     {"master_port", CLIME_MEMBER_INT, AT(port), .min = 0, .max = 65535},
     {"rank_offset", CLIME_MEMBER_INT, AT(rank), .min = 1, .max = MAX_WORLD - 1},
     {"world_size", CLIME_MEMBER_INT, AT(world), .min = 2, .max = MAX_WORLD},
-    {"timeout", CLIME_MEMBER_DOUBLE, AT(timeout), .min = 0, .max = 3600},
+};
+static const struct clime_member destroy_rows[] = {{"group_name", CLIME_MEMBER_STRING, AT(name)}};
+static const struct clime_member update_rows[] = {
+    NAME_AND_TIME,
     {"names", CLIME_MEMBER_RAW, AT(names)},
     {"dtypes", CLIME_MEMBER_RAW, AT(dtypes)},
     {"shapes", CLIME_MEMBER_RAW, AT(shapes)},
@@ -46,12 +54,19 @@ static const struct clime_member rows[] = {
     {"abort_all_requests", CLIME_MEMBER_BOOL, AT(abort_all)},
     {"flush_cache", CLIME_MEMBER_BOOL, AT(flush_cache)},
 };
-static const struct clime_members members = {rows, CLIME_COUNT(rows)};
-static const struct clime_field others[] = {{"torch_empty_cache", CLIME_FIELD_INERT}, {NULL, NULL}};
-static const struct clime_fields fields = {.where = "weights by broadcast", .rows = {others}, .read = {&members}};
+static const struct clime_members init_members = {init_rows, CLIME_COUNT(init_rows)},
+                                  destroy_members = {destroy_rows, CLIME_COUNT(destroy_rows)},
+                                  update_members = {update_rows, CLIME_COUNT(update_rows)};
+static const struct clime_field no_others[] = {{NULL, NULL}},
+                                update_others[] = {{"torch_empty_cache", CLIME_FIELD_INERT}, {NULL, NULL}};
+static const struct clime_fields
+    init_fields = {.where = "/init_weights_update_group", .rows = {no_others}, .read = {&init_members}},
+    destroy_fields = {.where = "/destroy_weights_update_group", .rows = {no_others}, .read = {&destroy_members}},
+    update_fields = {.where = "/update_weights_from_distributed", .rows = {update_others}, .read = {&update_members}};
 
-static enum clime_err read_body(struct clime_server *s, struct clime_http_request *rq, struct clime_arena *a,
-                                struct group_request *r, struct clime_error *e) {
+static enum clime_err read_body(struct clime_server *s, struct clime_http_request *rq,
+                                const struct clime_fields *fields, struct clime_arena *a, struct group_request *r,
+                                struct clime_error *e) {
     *r = (struct group_request){.name = clime_str_of("weight_update_group"),
                                 .backend = clime_str_of("nccl"),
                                 .rank = -1,
@@ -59,7 +74,7 @@ static enum clime_err read_body(struct clime_server *s, struct clime_http_reques
                                 .port = -1,
                                 .timeout = 60,
                                 .flush_cache = true};
-    if (clime_fields_read(&fields, s->field_watch, clime_http_body(rq), a, r, e)) return e->code;
+    if (clime_fields_read(fields, s->field_watch, clime_http_body(rq), a, r, e)) return e->code;
     if (r->name.len == 0 || r->name.len >= sizeof((struct clime_update_group *)0)->name)
         return clime_fail(e, CLIME_ERR_INPUT, "group_name has 1 to 63 bytes");
     if (!(r->timeout > 0)) return clime_fail(e, CLIME_ERR_INPUT, "timeout must be above 0 and at most 3600 seconds");
@@ -101,7 +116,7 @@ void clime_handle_init_group(struct clime_http_request *rq, void *context) {
     bool evicted = false;
     char message[200] = "Succeeded to initialize the group.";
     clime_arena_init(&a, ARENA_BYTES);
-    enum clime_err err = read_body(s, rq, &a, &r, &e);
+    enum clime_err err = read_body(s, rq, &init_fields, &a, &r, &e);
     if (!err && !clime_str_is(r.backend, s->model->ops->comm_backend)) {
         char text[200];
         snprintf(text, sizeof text,
@@ -135,7 +150,7 @@ void clime_handle_destroy_group(struct clime_http_request *rq, void *context) {
     struct clime_arena a;
     struct clime_error e = {0};
     clime_arena_init(&a, ARENA_BYTES);
-    enum clime_err err = read_body(s, rq, &a, &r, &e);
+    enum clime_err err = read_body(s, rq, &destroy_fields, &a, &r, &e);
     if (!err && !(err = clime_update_lock(s->update, rq, &e))) {
         struct clime_update_group *g = clime_update_group_find(s->update, r.name);
         if (g) {
@@ -183,7 +198,7 @@ void clime_handle_update_from_distributed(struct clime_http_request *rq, void *c
     int n_inflight = 0, n_have = 0;
     int64_t t0 = clime_now_us();
     clime_arena_init(&a, ARENA_BYTES);
-    enum clime_err err = read_body(s, rq, &a, &r, &e);
+    enum clime_err err = read_body(s, rq, &update_fields, &a, &r, &e);
     if (!err && r.version.len > 0) err = clime_update_label(r.version, &e);
     if (!err && !(err = clime_update_lock(s->update, rq, &e))) {
         err = receive(s, &r, &a, &complete, &n_inflight, &e);

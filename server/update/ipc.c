@@ -7,11 +7,13 @@
  * answer says that no step runs any more, and "share" with the new version ends it. Invariant: a handle is mapped only
  * when layout and type are this model's; a refused update leaves the old version serving.
  */
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "server/job/fields.h"
 #include "server/server_metrics.h"
 #include "server/update/weight_update.h"
 
@@ -67,22 +69,37 @@ struct ipc_words { /* slices of the body */
     struct clime_str mode, handle, layout, dtype, checksum, label, unit;
     struct clime_str handles[CLIME_GROUP_MAX];
     int n_handles;
+    struct clime_range *ranges; /* [n_ranges] the request's to free */
+    int n_ranges;
+    bool abort_all, flush_cache;
+    double timeout;
 };
 
-static void read_handles(struct clime_json *j, struct ipc_words *w) {
+static bool read_handles(struct clime_json *j, void *words) {
+    struct ipc_words *w = words;
+    if (clime_json_peek(j) == CLIME_JSON_NULL) return clime_json_null(j);
     w->n_handles = 0;
     for (clime_json_array(j); clime_json_item(j);) {
-        if (w->n_handles == CLIME_GROUP_MAX) {
-            clime_json_bad(j, "there are more handles than a server has devices");
-            return;
-        }
+        if (w->n_handles == CLIME_GROUP_MAX)
+            return clime_json_bad(j, "there are more of them than a server has devices");
         clime_json_string(j, &w->handles[w->n_handles++]);
     }
+    return !j->failed;
+}
+
+static bool refuse_sockets(struct clime_json *j, void *words) {
+    struct clime_str raw;
+    (void)words;
+    if (!clime_json_skip(j, &raw) || clime_lenient_nothing(raw)) return !j->failed;
+    return clime_json_bad(j, "these are torch's; this server takes `handle`, of a buffer in its own layout");
 }
 
 /* [[handle, from, to, at], ...] */
-static void read_ranges(struct clime_json *j, struct ipc_request *r) {
+static bool read_ranges(struct clime_json *j, void *words) {
+    struct ipc_words *w = words;
     int room = 0;
+    if (clime_json_peek(j) == CLIME_JSON_NULL) return clime_json_null(j);
+    w->n_ranges = 0; /* the last of two members counts */
     for (clime_json_array(j); clime_json_item(j);) {
         int64_t v[4];
         int n = 0;
@@ -91,16 +108,14 @@ static void read_ranges(struct clime_json *j, struct ipc_request *r) {
                 clime_json_int(j, 0, INT64_MAX, &v[n]);
             else
                 clime_json_skip(j, NULL);
-        if (n != 4 || v[0] >= CLIME_GROUP_MAX) {
-            clime_json_bad(j, "each of ranges is [handle, from, to, at]");
-            return;
-        }
-        if (r->n_ranges == room) {
+        if (n != 4 || v[0] >= CLIME_GROUP_MAX) return clime_json_bad(j, "each of them is [handle, from, to, at]");
+        if (w->n_ranges == room) {
             room = room ? 2 * room : 64;
-            r->ranges = xrealloc(r->ranges, (size_t)room * sizeof *r->ranges);
+            w->ranges = xrealloc(w->ranges, (size_t)room * sizeof *w->ranges);
         }
-        r->ranges[r->n_ranges++] = (struct clime_range){.lo = v[1], .hi = v[2], .at = v[3], .rank = (int)v[0]};
+        w->ranges[w->n_ranges++] = (struct clime_range){.lo = v[1], .hi = v[2], .at = v[3], .rank = (int)v[0]};
     }
+    return !j->failed;
 }
 
 /* One handle of all weights, or of a trainer that keeps parts of them one for each of its ranks. */
@@ -121,55 +136,48 @@ static enum clime_err check_handles(const struct clime_server *s, struct ipc_req
     return err;
 }
 
-static enum clime_err read_body(struct clime_http_request *rq, struct clime_arena *a, struct ipc_request *r,
+#define AT(field) offsetof(struct ipc_words, field)
+
+static enum clime_err read_body(struct clime_server *s, struct clime_http_request *rq, struct clime_arena *a,
                                 struct ipc_words *w, struct clime_error *e) {
-    struct clime_json j;
-    struct clime_str key, body = clime_http_body(rq);
-    const struct {
-        const char *name;
-        struct clime_str *at;
-    } words[] = {{"mode", &w->mode},       {"handle", &w->handle},     {"layout", &w->layout},
-                 {"dtype", &w->dtype},     {"checksum", &w->checksum}, {"weight_version", &w->label},
-                 {"device_unit", &w->unit}};
-    clime_json_init(&j, body.ptr, body.len, a, e);
-    for (clime_json_object(&j); clime_json_key(&j, &key);) {
-        struct clime_str *word = NULL;
-        for (size_t i = 0; i < CLIME_COUNT(words); i++)
-            if (clime_str_is(key, words[i].name)) word = words[i].at;
-        if (clime_json_peek(&j) == CLIME_JSON_NULL)
-            clime_json_null(&j);
-        else if (word)
-            clime_json_string(&j, word);
-        else if (clime_str_is(key, "handles"))
-            read_handles(&j, w);
-        else if (clime_str_is(key, "ranges"))
-            read_ranges(&j, r);
-        else if (clime_str_is(key, "abort_all_requests"))
-            clime_json_bool(&j, &r->abort_all);
-        else if (clime_str_is(key, "flush_cache"))
-            clime_json_bool(&j, &r->flush_cache);
-        else if (clime_str_is(key, "timeout"))
-            clime_json_double(&j, &r->timeout);
-        else if (clime_str_is(key, "zmq_handles"))
-            clime_json_bad(&j, "zmq_handles are torch's; this server takes `handle`, of a buffer in its own layout");
-        else
-            clime_json_skip(&j, NULL);
-    }
-    return clime_json_end(&j) ? CLIME_OK : e->code;
+    static const struct clime_member rows[] = {
+        {"mode", CLIME_MEMBER_STRING, AT(mode)},
+        {"handle", CLIME_MEMBER_STRING, AT(handle)},
+        {"handles", CLIME_MEMBER_CALL, .read = read_handles},
+        {"ranges", CLIME_MEMBER_CALL, .read = read_ranges},
+        {"layout", CLIME_MEMBER_STRING, AT(layout)},
+        {"dtype", CLIME_MEMBER_STRING, AT(dtype)},
+        {"checksum", CLIME_MEMBER_STRING, AT(checksum)},
+        {"weight_version", CLIME_MEMBER_STRING, AT(label)},
+        {"device_unit", CLIME_MEMBER_STRING, AT(unit)},
+        {"timeout", CLIME_MEMBER_DOUBLE, AT(timeout), .min = 0, .max = 86400},
+        {"abort_all_requests", CLIME_MEMBER_BOOL, AT(abort_all)},
+        {"flush_cache", CLIME_MEMBER_BOOL, AT(flush_cache)},
+        {"zmq_handles", CLIME_MEMBER_CALL, .read = refuse_sockets},
+    };
+    static const struct clime_members members = {rows, CLIME_COUNT(rows)};
+    static const struct clime_field others[] = {{NULL, NULL}};
+    static const struct clime_fields fields = {
+        .where = "/update_weights_from_ipc", .rows = {others}, .read = {&members}};
+    return clime_fields_read(&fields, s->field_watch, clime_http_body(rq), a, w, e);
 }
 
 static enum clime_err parse(struct clime_server *s, struct clime_http_request *rq, struct clime_arena *a,
                             struct ipc_request *r, struct clime_error *e) {
     static const char *const modes[] = {[MODE_COPY] = "copy", [MODE_SHARE] = "share", [MODE_WRITING] = "writing"};
-    struct ipc_words w = {0};
-    enum clime_err err = read_body(rq, a, r, &w, e);
+    struct ipc_words w = {.flush_cache = true, .timeout = 600};
+    enum clime_err err = read_body(s, rq, a, &w, e);
+    r->ranges = w.ranges;
+    r->n_ranges = w.n_ranges;
     if (err) return err;
+    r->abort_all = w.abort_all;
+    r->flush_cache = w.flush_cache;
+    r->timeout = w.timeout;
     int mode = 0;
     while (mode < (int)CLIME_COUNT(modes) && !clime_str_is(w.mode, modes[mode])) mode++;
     if (mode == (int)CLIME_COUNT(modes)) return clime_fail(e, CLIME_ERR_INPUT, "mode must be copy, share or writing");
     r->mode = (enum mode)mode;
-    if (!(r->timeout > 0 && r->timeout <= 86400))
-        return clime_fail(e, CLIME_ERR_INPUT, "timeout must be above 0 and at most 86400 seconds");
+    if (!(r->timeout > 0)) return clime_fail(e, CLIME_ERR_INPUT, "timeout must be above 0 and at most 86400 seconds");
     if (r->mode == MODE_WRITING) return CLIME_OK;
     if ((err = clime_update_label(w.label, e)) || (err = check_model(s->model, w.layout, w.dtype, e)) ||
         (err = check_handles(s, r, &w, e)))
@@ -245,7 +253,7 @@ void clime_handle_update_from_ipc(struct clime_http_request *rq, void *context) 
                                        [MODE_SHARE] = "Weights in force, shared with their owner.",
                                        [MODE_WRITING] = "No step runs; the weights may be rewritten."};
     struct clime_server *s = context;
-    struct ipc_request r = {.flush_cache = true, .timeout = 600};
+    struct ipc_request r = {0};
     struct clime_arena a;
     struct clime_error e = {0};
     int n_inflight = 0;

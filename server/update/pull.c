@@ -8,17 +8,18 @@
  * else leaves the old version serving.
  */
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/clock.h"
-#include "common/json/lenient.h"
 #include "common/log.h"
 #include "common/os/roots.h"
 #include "common/threadpool.h"
 #include "kernels/finite.h"
 #include "model/packet/shelf.h"
+#include "server/job/fields.h"
 #include "server/server_metrics.h"
 #include "server/update/fetch.h"
 #include "server/update/weight_update.h"
@@ -30,6 +31,7 @@
 
 struct step { /* a packet, as the request names it */
     int64_t version, base;
+    struct clime_str hex; /* its id */
     uint8_t id[CLIME_PACKET_ID];
 };
 
@@ -42,6 +44,7 @@ struct pull_request {
     int n_sources;
     double timeout, stall; /* seconds */
     bool abort_all, flush_cache;
+    struct clime_field_watch *watch; /* for members of its packets */
 };
 
 struct pull {
@@ -61,20 +64,22 @@ struct pull {
 
 /* ---- the body ---------------------------------------------------------------------------------------------- */
 
+#define AT(field) offsetof(struct pull_request, field)
+static const struct clime_field no_others[] = {{NULL, NULL}};
+
 static void read_packet(struct clime_json *j, struct pull_request *r) {
-    struct clime_str key, id = {"", 0};
+    static const struct clime_member rows[] = {
+        {"version", CLIME_MEMBER_INT, offsetof(struct step, version), .min = 0, .max = (double)MAX_VERSION},
+        {"base", CLIME_MEMBER_INT, offsetof(struct step, base), .min = 0, .max = (double)MAX_VERSION},
+        {"id", CLIME_MEMBER_STRING, offsetof(struct step, hex)},
+    };
+    static const struct clime_members members = {rows, CLIME_COUNT(rows)};
+    static const struct clime_fields fields = {.where = "packets", .rows = {no_others}, .read = {&members}};
+    struct clime_str key;
     struct step p = {.version = -1, .base = -1};
-    for (clime_json_object(j); clime_json_key(j, &key);) {
-        if (clime_str_is(key, "version"))
-            clime_json_int(j, 0, MAX_VERSION, &p.version);
-        else if (clime_str_is(key, "base"))
-            clime_lenient_int(j, 0, MAX_VERSION, &p.base);
-        else if (clime_str_is(key, "id"))
-            clime_json_string(j, &id);
-        else
-            clime_json_skip(j, NULL);
-    }
-    if (p.version < 0 || p.version == p.base || !clime_packet_unhex(id, p.id))
+    for (clime_json_object(j); clime_json_key(j, &key);)
+        if (!clime_members_read(&members, j, key, &p)) clime_fields_other(&fields, r->watch, j, key);
+    if (p.version < 0 || p.version == p.base || !clime_packet_unhex(p.hex, p.id))
         clime_json_bad(j, "a packet has a version, another one as base or none, and an id of 64 hex digits");
     else if (r->n_packets == MAX_PACKETS)
         clime_json_bad(j, "more packets than a chain may have");
@@ -94,33 +99,33 @@ static void read_source(struct clime_json *j, struct pull_request *r) {
         r->sources[r->n_sources++] = text;
 }
 
-static enum clime_err read_body(struct clime_http_request *rq, struct clime_arena *a, struct pull_request *r,
-                                struct clime_error *e) {
-    struct clime_json j;
-    struct clime_str key, body = clime_http_body(rq);
-    *r = (struct pull_request){.version = -1, .timeout = 600, .stall = 10, .flush_cache = true};
-    clime_json_init(&j, body.ptr, body.len, a, e);
-    for (clime_json_object(&j); clime_json_key(&j, &key);) {
-        if (clime_str_is(key, "version"))
-            clime_json_int(&j, 0, MAX_VERSION, &r->version);
-        else if (clime_str_is(key, "weight_version"))
-            clime_lenient_string(&j, &r->label);
-        else if (clime_str_is(key, "packets"))
-            for (clime_json_array(&j); clime_json_item(&j);) read_packet(&j, r);
-        else if (clime_str_is(key, "sources"))
-            for (clime_json_array(&j); clime_json_item(&j);) read_source(&j, r);
-        else if (clime_str_is(key, "timeout"))
-            clime_lenient_double(&j, 0.001, 86400, &r->timeout);
-        else if (clime_str_is(key, "stall_timeout"))
-            clime_lenient_double(&j, 0.001, 86400, &r->stall);
-        else if (clime_str_is(key, "abort_all_requests"))
-            clime_lenient_bool(&j, &r->abort_all);
-        else if (clime_str_is(key, "flush_cache"))
-            clime_lenient_bool(&j, &r->flush_cache);
-        else
-            clime_json_skip(&j, NULL);
-    }
-    if (!clime_json_end(&j)) return e->code;
+static bool read_packets(struct clime_json *j, void *request) {
+    for (clime_json_array(j); clime_json_item(j);) read_packet(j, request);
+    return !j->failed;
+}
+
+static bool read_source_list(struct clime_json *j, void *request) {
+    for (clime_json_array(j); clime_json_item(j);) read_source(j, request);
+    return !j->failed;
+}
+
+static enum clime_err read_body(struct clime_server *s, struct clime_http_request *rq, struct clime_arena *a,
+                                struct pull_request *r, struct clime_error *e) {
+    static const struct clime_member rows[] = {
+        {"version", CLIME_MEMBER_INT, AT(version), .min = 0, .max = (double)MAX_VERSION},
+        {"weight_version", CLIME_MEMBER_STRING, AT(label)},
+        {"packets", CLIME_MEMBER_CALL, .read = read_packets},
+        {"sources", CLIME_MEMBER_CALL, .read = read_source_list},
+        {"timeout", CLIME_MEMBER_DOUBLE, AT(timeout), .min = 0.001, .max = 86400},
+        {"stall_timeout", CLIME_MEMBER_DOUBLE, AT(stall), .min = 0.001, .max = 86400},
+        {"abort_all_requests", CLIME_MEMBER_BOOL, AT(abort_all)},
+        {"flush_cache", CLIME_MEMBER_BOOL, AT(flush_cache)},
+    };
+    static const struct clime_members members = {rows, CLIME_COUNT(rows)};
+    static const struct clime_fields fields = {.where = "/pull_weights", .rows = {no_others}, .read = {&members}};
+    *r =
+        (struct pull_request){.version = -1, .timeout = 600, .stall = 10, .flush_cache = true, .watch = s->field_watch};
+    if (clime_fields_read(&fields, s->field_watch, clime_http_body(rq), a, r, e)) return e->code;
     if (r->version < 0 || !r->n_packets || !r->n_sources)
         return clime_fail(e, CLIME_ERR_INPUT, "version, packets and sources are required");
     return r->label.len ? clime_update_label(r->label, e) : CLIME_OK;
@@ -361,7 +366,7 @@ void clime_handle_pull_weights(struct clime_http_request *rq, void *context) {
     p->rq = rq;
     p->r = r;
     clime_arena_init(&a, ARENA_BYTES);
-    enum clime_err err = read_body(rq, &a, r, &e);
+    enum clime_err err = read_body(s, rq, &a, r, &e);
     if (!err && !(err = clime_update_lock(s->update, rq, &e))) {
         err = pull(p, &a, &n_inflight, &e);
         if (!err) {

@@ -5,12 +5,13 @@
  * of older vLLM send neither: their tensors are in force when all are there, or before generation goes on, as SGLang's
  * are.
  */
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "common/clock.h"
-#include "common/json/lenient.h"
 #include "common/log.h"
+#include "server/job/fields.h"
 #include "server/server_metrics.h"
 #include "server/update/weight_update.h"
 
@@ -22,78 +23,90 @@
 struct transfer_request { /* slices of the body */
     struct clime_str address, version;
     struct clime_str names, dtypes, shapes; /* the lists, read later */
-    struct clime_str other;                 /* a way of sending that is not there */
     int64_t rank, world, port, bucket_bytes;
     double timeout;
     bool packed;
+    struct clime_field_watch *watch; /* for members of the objects inside */
 };
 
-static void read_init_info(struct clime_json *j, struct transfer_request *r) {
+/* Each endpoint's own members: one of another's is told of as unknown. */
+#define AT(field) offsetof(struct transfer_request, field)
+static const struct clime_field no_others[] = {{NULL, NULL}};
+
+static void read_info(struct clime_json *j, const struct clime_fields *f, struct transfer_request *r) {
     struct clime_str key;
-    for (clime_json_object(j); clime_json_key(j, &key);) {
-        if (clime_str_is(key, "master_address"))
-            clime_lenient_string(j, &r->address);
-        else if (clime_str_is(key, "master_port"))
-            clime_lenient_int(j, 1, 65535, &r->port);
-        else if (clime_str_is(key, "rank_offset"))
-            clime_lenient_int(j, 1, MAX_WORLD - 1, &r->rank);
-        else if (clime_str_is(key, "world_size"))
-            clime_lenient_int(j, 2, MAX_WORLD, &r->world);
-        else
-            clime_json_skip(j, NULL);
+    if (clime_json_peek(j) == CLIME_JSON_NULL) {
+        clime_json_null(j);
+        return;
     }
+    for (clime_json_object(j); clime_json_key(j, &key);)
+        if (!clime_members_read(f->read[0], j, key, r)) clime_fields_other(f, r->watch, j, key);
 }
 
-static void read_update_info(struct clime_json *j, struct transfer_request *r) {
-    static const char *const ways[] = {"ipc_handles", "ipc_handles_pickled", "sparse", "num_updates_list"};
-    struct clime_str key, raw;
-    for (clime_json_object(j); clime_json_key(j, &key);) {
-        struct clime_str *list = clime_str_is(key, "names")         ? &r->names
-                                 : clime_str_is(key, "dtype_names") ? &r->dtypes
-                                 : clime_str_is(key, "shapes")      ? &r->shapes
-                                                                    : NULL;
-        bool way = false;
-        for (size_t i = 0; i < CLIME_COUNT(ways); i++) way = way || clime_str_is(key, ways[i]);
-        if (list)
-            clime_json_skip(j, list);
-        else if (clime_str_is(key, "packed"))
-            clime_lenient_bool(j, &r->packed);
-        else if (clime_str_is(key, "packed_buffer_size_bytes"))
-            clime_lenient_int(j, 1, (int64_t)1 << 62, &r->bucket_bytes);
-        else if (way && clime_lenient_raw(j, &raw) && !clime_lenient_nothing(raw))
-            r->other = key;
-        else if (!way)
-            clime_json_skip(j, NULL);
-    }
+static bool read_init_info(struct clime_json *j, void *request) {
+    static const struct clime_member rows[] = {
+        {"master_address", CLIME_MEMBER_STRING, AT(address)},
+        {"master_port", CLIME_MEMBER_INT, AT(port), .min = 1, .max = 65535},
+        {"rank_offset", CLIME_MEMBER_INT, AT(rank), .min = 1, .max = MAX_WORLD - 1},
+        {"world_size", CLIME_MEMBER_INT, AT(world), .min = 2, .max = MAX_WORLD},
+    };
+    static const struct clime_members members = {rows, CLIME_COUNT(rows)};
+    static const struct clime_fields fields = {.where = "init_info", .rows = {no_others}, .read = {&members}};
+    read_info(j, &fields, request);
+    return !j->failed;
 }
+
+static bool read_update_info(struct clime_json *j, void *request) {
+    static const struct clime_member rows[] = {
+        {"names", CLIME_MEMBER_RAW, AT(names)},
+        {"dtype_names", CLIME_MEMBER_RAW, AT(dtypes)},
+        {"shapes", CLIME_MEMBER_RAW, AT(shapes)},
+        {"packed", CLIME_MEMBER_BOOL, AT(packed)},
+        {"packed_buffer_size_bytes", CLIME_MEMBER_INT, AT(bucket_bytes), .min = 1, .max = (double)((int64_t)1 << 62)},
+    };
+    static const struct clime_members members = {rows, CLIME_COUNT(rows)};
+    static const struct clime_field others[] = {{"packed_num_buffers", CLIME_FIELD_INERT}, /* the sender's own */
+                                                {"ipc_handles", NULL},
+                                                {"ipc_handles_pickled", NULL},
+                                                {"sparse", NULL},
+                                                {"num_updates_list", NULL},
+                                                {NULL, NULL}};
+    static const struct clime_fields fields = {.where = "update_info", .rows = {others}, .read = {&members}};
+    read_info(j, &fields, request);
+    return !j->failed;
+}
+
+static const struct clime_member init_rows[] = {
+    {"init_info", CLIME_MEMBER_CALL, .read = read_init_info},
+    {"timeout", CLIME_MEMBER_DOUBLE, AT(timeout), .min = 0, .max = 3600},
+};
+static const struct clime_member update_rows[] = {
+    {"update_info", CLIME_MEMBER_CALL, .read = read_update_info},
+    {"weight_version", CLIME_MEMBER_STRING, AT(version)},
+    {"timeout", CLIME_MEMBER_DOUBLE, AT(timeout), .min = 0, .max = 3600},
+};
+static const struct clime_member finish_rows[] = {{"weight_version", CLIME_MEMBER_STRING, AT(version)}};
+static const struct clime_members init_members = {init_rows, CLIME_COUNT(init_rows)}, start_members = {NULL, 0},
+                                  update_members = {update_rows, CLIME_COUNT(update_rows)},
+                                  finish_members = {finish_rows, CLIME_COUNT(finish_rows)};
+static const struct clime_field start_others[] = {{"is_checkpoint_format", "true"}, {NULL, NULL}};
+static const struct clime_fields
+    init_fields = {.where = "/init_weight_transfer_engine", .rows = {no_others}, .read = {&init_members}},
+    start_fields = {.where = "/start_weight_update", .rows = {start_others}, .read = {&start_members}},
+    update_fields = {.where = "/update_weights", .rows = {no_others}, .read = {&update_members}},
+    finish_fields = {.where = "/finish_weight_update", .rows = {no_others}, .read = {&finish_members}};
 
 /* A body is {}, nothing, or has what the endpoint needs. */
-static enum clime_err read_body(struct clime_http_request *rq, struct clime_arena *a, struct transfer_request *r,
+static enum clime_err read_body(struct clime_server *s, struct clime_http_request *rq,
+                                const struct clime_fields *fields, struct clime_arena *a, struct transfer_request *r,
                                 struct clime_error *e) {
-    struct clime_json j;
-    struct clime_str key, body = clime_http_body(rq);
-    *r = (struct transfer_request){
-        .rank = -1, .world = -1, .port = -1, .bucket_bytes = (int64_t)1 << 30, .timeout = TIMEOUT_S};
-    if (body.len == 0) return CLIME_OK;
-    clime_json_init(&j, body.ptr, body.len, a, e);
-    for (clime_json_object(&j); clime_json_key(&j, &key);) {
-        bool null = clime_json_peek(&j) == CLIME_JSON_NULL;
-        if (clime_str_is(key, "init_info") && !null)
-            read_init_info(&j, r);
-        else if (clime_str_is(key, "update_info") && !null)
-            read_update_info(&j, r);
-        else if (clime_str_is(key, "weight_version"))
-            clime_lenient_string(&j, &r->version);
-        else if (clime_str_is(key, "timeout"))
-            clime_lenient_double(&j, 0, 3600, &r->timeout);
-        else
-            clime_json_skip(&j, NULL);
-    }
-    if (!clime_json_end(&j)) return e->code;
-    if (r->other.len > 0)
-        return clime_fail(e, CLIME_ERR_INPUT,
-                          CLIME_STR_FMT " is a way of sending that is not there; packed or not, by NCCL",
-                          CLIME_STR_ARG(r->other));
+    *r = (struct transfer_request){.rank = -1,
+                                   .world = -1,
+                                   .port = -1,
+                                   .bucket_bytes = (int64_t)1 << 30,
+                                   .timeout = TIMEOUT_S,
+                                   .watch = s->field_watch};
+    if (clime_fields_read(fields, s->field_watch, clime_http_body(rq), a, r, e)) return e->code;
     if (!(r->timeout > 0)) return clime_fail(e, CLIME_ERR_INPUT, "timeout must be above 0 and at most 3600 seconds");
     return r->version.len > 0 ? clime_update_label(r->version, e) : CLIME_OK;
 }
@@ -175,7 +188,7 @@ static enum clime_err do_finish(struct clime_server *s, const struct transfer_re
     return apply(s, e);
 }
 
-static void handle(struct clime_http_request *rq, struct clime_server *s,
+static void handle(struct clime_http_request *rq, struct clime_server *s, const struct clime_fields *fields,
                    enum clime_err (*run)(struct clime_server *, const struct transfer_request *, struct clime_arena *,
                                          struct clime_error *),
                    const char *done) {
@@ -183,7 +196,7 @@ static void handle(struct clime_http_request *rq, struct clime_server *s,
     struct clime_arena a;
     struct clime_error e = {0};
     clime_arena_init(&a, ARENA_BYTES);
-    enum clime_err err = read_body(rq, &a, &r, &e);
+    enum clime_err err = read_body(s, rq, fields, &a, &r, &e);
     if (!err && !(err = clime_update_lock(s->update, rq, &e))) {
         err = run(s, &r, &a, &e);
         clime_update_unlock(s->update);
@@ -198,17 +211,17 @@ static void handle(struct clime_http_request *rq, struct clime_server *s,
 }
 
 void clime_handle_init_transfer(struct clime_http_request *rq, void *context) {
-    handle(rq, context, do_init, "Weight transfer initialized");
+    handle(rq, context, &init_fields, do_init, "Weight transfer initialized");
 }
 
 void clime_handle_start_update(struct clime_http_request *rq, void *context) {
-    handle(rq, context, do_start, "Weight update started");
+    handle(rq, context, &start_fields, do_start, "Weight update started");
 }
 
 void clime_handle_update_weights(struct clime_http_request *rq, void *context) {
-    handle(rq, context, do_update, "Weights updated");
+    handle(rq, context, &update_fields, do_update, "Weights updated");
 }
 
 void clime_handle_finish_update(struct clime_http_request *rq, void *context) {
-    handle(rq, context, do_finish, "Weight update finished");
+    handle(rq, context, &finish_fields, do_finish, "Weight update finished");
 }

@@ -125,7 +125,22 @@ CONTROL = [("/pause_generation", {}, "mod", "in_place", "mode"), ("/abort_reques
            ("/update_weight_version", {"new_version": "2"}, "abort_all", True, "abort_all_requests"),
            ("/update_weights_from_tensor", {}, "weights_version", "2", "weight_version"),
            ("/update_weights_from_distributed", {}, "weights_version", "2", "weight_version"),
-           ("/update_weights_from_disk", {"model_path": "/"}, "weights_version", "2", "weight_version")]  # fmt: skip
+           ("/update_weights_from_disk", {"model_path": "/"}, "weights_version", "2", "weight_version"),
+           ("/init_weights_update_group", {}, "checksum", "0", ""), ("/destroy_weights_update_group", {}, "timeout", 1, ""),
+           ("/update_weights_from_distributed", {}, "world_size", 2, ""), ("/update_weights_from_ipc", {}, "weights_version", "2", "weight_version"),
+           ("/pull_weights", {}, "stall_timeouts", 1, "stall_timeout"), ("/init_weight_transfer_engine", {}, "weight_version", "2", ""),
+           ("/start_weight_update", {}, "weight_version", "2", ""), ("/update_weights", {}, "weights_version", "2", "weight_version"),
+           ("/finish_weight_update", {}, "timeout", 1, "")]  # fmt: skip
+
+INNER = [("/pull_weights", {"packets": [{"version": 1, "id": "0" * 64, "bases": 0}]}, "bases", "base"),
+         ("/init_weight_transfer_engine", {"init_info": {"world_sizes": 2}}, "world_sizes", "world_size"),
+         ("/update_weights", {"update_info": {"dtypes": []}}, "dtypes", "")]  # fmt: skip
+
+
+@pytest.mark.parametrize("path, body, name, near", INNER)
+def test_objects_inside_too(strict, path, body, name, near):
+    message = strict.json(path, body, 400)["message"]
+    assert f'"{name}"' in message and near in message
 
 
 @pytest.mark.parametrize("path, body, name, value, near", CONTROL)

@@ -1,6 +1,7 @@
 """Weights from ranges to ranges: each device of a server copies what it needs out of the memory of a sharded trainer's ranks,
 for any two numbers of them. The owners of the parts are a trainer's ranks; then processes of this test, which die and freeze."""
 
+import json
 import os
 import re
 import signal
@@ -181,9 +182,9 @@ def test_parts_that_are_refused(served):
             ({"ranges": [b]}, "model.embed_tokens.weight is left out"),
             ({"ranges": [a, a]}, "is there twice"),
             ({"ranges": [a, [2, *b[1:]]]}, "ranges[1] is of handle 2, and there are 2"),
-            ({"ranges": [a, [64, *b[1:]]]}, "each of ranges is [handle, from, to, at]"),
-            ({"ranges": [a, b[:3]]}, "each of ranges is [handle, from, to, at]"),
-            ({"ranges": [a, [*b, 0]]}, "each of ranges is [handle, from, to, at]"),
+            ({"ranges": [a, [64, *b[1:]]]}, "each of them is [handle, from, to, at]"),
+            ({"ranges": [a, b[:3]]}, "each of them is [handle, from, to, at]"),
+            ({"ranges": [a, [*b, 0]]}, "each of them is [handle, from, to, at]"),
             ({"ranges": [a, [-1, *b[1:]]]}, "expected an integer from 0 to"),
             ({"ranges": [a, [*b[:3], 4]]}, "part 1 of 2: the handle maps"),
             ({"ranges": [[0, 0, a[2] + 2, 0], [1, b[1] + 2, b[2], 0]]}, "part 0 of 2: the handle maps"),
@@ -193,6 +194,9 @@ def test_parts_that_are_refused(served):
             ({"layout": "0" * 16}, "another model's"),
         ]:
             assert says in ipc(s, 400, **copy | {"weight_version": "2"} | change)["message"], change
+        many = json.dumps([a] * 100_000)
+        twice = '{"mode":"copy","ranges":%s,"ranges":%s}' % (json.dumps([a] * 64), many)  # the last one counts, and lies in its own memory
+        assert s.client.post("/update_weights_from_ipc", content=twice).status_code == 400
         assert version(s) == "1" and generate(s)["meta_info"]["weight_version"] == "1"
         ipc(s, **copy | {"weight_version": "3"})
         assert generate(s)["meta_info"]["weight_version"] == "3"
