@@ -6,7 +6,7 @@
 #include "trainer/algorithm/loss.h"
 #include "trainer/fleet/fleet.h"
 #include "trainer/learn/optimizer.h"
-#include "trainer/options/rl_options.h"
+#include "trainer/options/rl_options_int.h"
 #include "trainer/sample/filter.h"
 
 #define ICEPOP "slime.backends.megatron_utils.loss.icepop_function"
@@ -186,7 +186,8 @@ static bool one_sample_teaches_nothing(const struct clime_rl_options *o, const s
 }
 
 /* Combinations that have no meaning, or a meaning other than what was surely meant. */
-enum clime_err clime_rl_check_algorithm(struct clime_rl_options *o, bool eps_clip_c_given, struct clime_error *e) {
+enum clime_err clime_rl_check_algorithm(struct clime_rl_options *o, const struct clime_rl_given *g,
+                                        struct clime_error *e) {
     struct clime_learner_options *l = &o->learner;
     const struct clime_correction_options *c = &l->objective.correction;
     const struct clime_estimator *est = l->objective.estimator = clime_estimator_find(o->advantage_estimator, e);
@@ -207,6 +208,7 @@ enum clime_err clime_rl_check_algorithm(struct clime_rl_options *o, bool eps_cli
          "has no critic: --num-critic-only-steps has no meaning for it"},
         {l->critic_load && !est->needs_critic, "has no critic: --critic-load has no meaning for it"},
         {l->critic_lr != 0 && !est->needs_critic, "has no critic: --critic-lr has no meaning for it"},
+        {g->value_clip && !est->needs_critic, "has no critic: --value-clip has no meaning for it"},
         {l->objective.disable_rewards_normalization && !est->takes_raw,
          "subtracts no group mean that --disable-rewards-normalization could leave out"},
     };
@@ -223,7 +225,7 @@ enum clime_err clime_rl_check_algorithm(struct clime_rl_options *o, bool eps_cli
     }
     if ((o->loss_type != 0) != (o->custom_loss != NULL))
         return clime_fail(e, CLIME_ERR_INPUT, "--loss-type custom_loss and --custom-loss-function-path go together");
-    if (eps_clip_c_given && !(l->objective.eps_clip_c > 1))
+    if (g->eps_clip_c && !(l->objective.eps_clip_c > 1))
         return clime_fail(e, CLIME_ERR_INPUT, "--eps-clip-c must be above 1");
     if (l->objective.kl_coef != 0 && l->objective.use_kl_loss && l->objective.kl_loss_coef != 0)
         return clime_fail(e, CLIME_ERR_INPUT, "KL is in the reward (--kl-coef) or in the loss (--kl-loss-coef)");

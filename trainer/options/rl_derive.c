@@ -82,6 +82,14 @@ static enum clime_err derive_batch(struct clime_rl_options *o, struct clime_erro
     if (!o->num_steps_per_rollout && samples % o->global_batch_size == 0)
         o->num_steps_per_rollout = samples / o->global_batch_size;
     if (o->global_batch_size * o->num_steps_per_rollout == samples && o->global_batch_size > 0) return CLIME_OK;
+    if (!o->global_batch_size || !o->num_steps_per_rollout)
+        return clime_fail(
+            e, CLIME_ERR_INPUT,
+            "a rollout's %lld samples (rollout-batch-size %lld * n-samples-per-prompt %lld) are no multiple "
+            "of %s %lld",
+            (long long)samples, (long long)o->rollout_batch_size, (long long)o->n_samples_per_prompt,
+            o->global_batch_size ? "global-batch-size" : "num-steps-per-rollout",
+            (long long)(o->global_batch_size ? o->global_batch_size : o->num_steps_per_rollout));
     return clime_fail(e, CLIME_ERR_INPUT,
                       "rollout-batch-size %lld * n-samples-per-prompt %lld must equal global-batch-size %lld * "
                       "num-steps-per-rollout %lld",
@@ -185,7 +193,7 @@ enum clime_err clime_rl_derive(struct clime_rl_options *o, const struct clime_rl
     rc = o->evaluate ? check_evaluation(o, e) : check_required(o, e);
     if (!rc && !o->evaluate) rc = derive_batch(o, e);
     if (!rc && !o->evaluate) rc = clime_rl_check_staleness(o, e);
-    if (!rc && !o->evaluate) rc = clime_rl_check_algorithm(o, g->eps_clip_c, e);
+    if (!rc && !o->evaluate) rc = clime_rl_check_algorithm(o, g, e);
     if (rc) return rc;
     if (!g->max_prompt && o->sampling.max_context_len) o->rollout_max_prompt_len = o->sampling.max_context_len - 1;
     if (o->learner.objective.use_opd && !o->rm_type) o->rm_type = "none";

@@ -142,8 +142,6 @@ void clime_rl_options_describe(struct clime_buf *out);
  * steps of a rollout are known, --max-staleness. */
 enum clime_err clime_rl_check_sampling(struct clime_rl_options *o, struct clime_error *e);
 enum clime_err clime_rl_check_staleness(const struct clime_rl_options *o, struct clime_error *e);
-/* Finds the estimator; refuses what does not go together with it, or among losses and corrections. */
-enum clime_err clime_rl_check_algorithm(struct clime_rl_options *o, bool eps_clip_c_given, struct clime_error *e);
 
 /* trainer/options/rl_inert.c: rows for the parser's table (at most CLIME_MAX_INERT, the number is returned), the check
  * of what was given, and the list of the inert ones for --explain. */

@@ -6,8 +6,8 @@
 #include "trainer/options/rl_options.h"
 
 struct clime_rl_given { /* by the user: options whose absence means "as another option" */
-    bool eps_clip_high, eps_clip_c, critic_lr, eval_temperature, eval_top_p, eval_top_k, eval_len, eval_ctx, eval_min,
-        eval_prompt_len;
+    bool eps_clip_high, eps_clip_c, critic_lr, value_clip, eval_temperature, eval_top_p, eval_top_k, eval_len, eval_ctx,
+        eval_min, eval_prompt_len;
     bool max_prompt, num_servers;
 };
 
@@ -18,6 +18,10 @@ int clime_rl_learning_rows(struct clime_rl_options *o, struct clime_opt *t, stru
 
 /* rl_derive.c: refuses what lacks or contradicts, then fills in what was not given. */
 enum clime_err clime_rl_derive(struct clime_rl_options *o, const struct clime_rl_given *g, struct clime_error *e);
+
+/* rl_check.c: finds the estimator; refuses what does not go together with it, or among losses and corrections. */
+enum clime_err clime_rl_check_algorithm(struct clime_rl_options *o, const struct clime_rl_given *g,
+                                        struct clime_error *e);
 
 /* rl_decides.c: those of the n rows that decide the weights, with their values, as a JSON object for free. */
 char *clime_rl_deciding_options(const struct clime_rl_options *o, const struct clime_opt *t, int n);

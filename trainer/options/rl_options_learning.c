@@ -48,7 +48,8 @@ int clime_rl_learning_rows(struct clime_rl_options *o, struct clime_opt *t, stru
          "Hugging Face folder of its body, of the policy's shape, read into its type; default the policy's initial "
          "weights"},
         {"critic-lr", D, &l->critic_lr, NULL, "LR", "its learning rate; default --lr", 0, 10, NULL, &g->critic_lr},
-        {"value-clip", D, &l->value_clip, "0.2", "E", "its values move this far from the old ones at most", 0, -1},
+        {"value-clip", D, &l->value_clip, "0.2", "E", "its values move this far from the old ones at most", 0, -1, NULL,
+         &g->value_clip},
         {"num-critic-only-steps", I, &o->num_critic_only_steps, "0", "N",
          "rollouts at the start that train only the critic", 0, -1},
 

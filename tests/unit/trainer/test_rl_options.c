@@ -38,14 +38,16 @@ static void test_batch_is_derived(void **state) {
     static const struct {
         const char *words;
         int64_t batch, steps; /* 0 = refused */
+        const char *says;
     } cases[] = {
         {"--num-rollout 1 --n-samples-per-prompt 4", 32, 1},
         {"--num-rollout 1 --n-samples-per-prompt 4 --global-batch-size 16", 16, 2},
         {"--num-rollout 1 --n-samples-per-prompt 4 --num-steps-per-rollout 4", 8, 4},
         {"--num-rollout 1 --global-batch-size 16 --num-steps-per-rollout 1", 16, 1},
-        {"--num-rollout 1 --n-samples-per-prompt 4 --global-batch-size 16 --num-steps-per-rollout 1", 0, 0},
-        {"--num-rollout 1 --num-steps-per-rollout 3", 0, 0},
-        {"--num-rollout 1 --global-batch-size 5", 0, 0},
+        {"--num-rollout 1 --n-samples-per-prompt 4 --global-batch-size 16 --num-steps-per-rollout 1", 0, 0,
+         "must equal"},
+        {"--num-rollout 1 --num-steps-per-rollout 3", 0, 0, "no multiple of num-steps-per-rollout 3"},
+        {"--num-rollout 1 --global-batch-size 5", 0, 0, "no multiple of global-batch-size 5"},
     };
     (void)state;
     for (size_t i = 0; i < CLIME_COUNT(cases); i++) {
@@ -56,7 +58,7 @@ static void test_batch_is_derived(void **state) {
         enum clime_err rc = parse(words, &o, &e);
         assert_int_equal(rc, cases[i].batch ? CLIME_OK : CLIME_ERR_INPUT);
         if (rc)
-            assert_non_null(strstr(e.msg, "must equal"));
+            assert_non_null(strstr(e.msg, cases[i].says));
         else
             assert_true(o.global_batch_size == cases[i].batch && o.num_steps_per_rollout == cases[i].steps);
         clime_rl_options_free(&o);
@@ -131,6 +133,8 @@ static void test_inert_and_refused(void **state) {
         {"--num-critic-only-steps 1", "--num-critic-only-steps has no meaning"},
         {"--critic-load x", "--critic-load has no meaning"},
         {"--critic-lr 1e-3", "--critic-lr has no meaning"},
+        {"--value-clip 0.2", "--value-clip has no meaning"},
+        {"--advantage-estimator ppo --value-clip 0.3", NULL},
         {"--advantage-estimator gpro", "gpro is unknown: there are grpo"},
         {"--advantage-estimator reinforce_plus_plus", "needs --normalize-advantages"},
         {"--advantage-estimator rloo --n-samples-per-prompt 1", "compares a sample with others"},
