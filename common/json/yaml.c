@@ -31,6 +31,34 @@ static enum clime_err bad(const yaml_node_t *n, const char *why, struct clime_er
     return clime_fail(e, CLIME_ERR_INPUT, "line %zu: %s", n->start_mark.line + 1, why);
 }
 
+static int by_name(const void *a, const void *b) {
+    const yaml_node_t *x = *(const yaml_node_t *const *)a, *y = *(const yaml_node_t *const *)b;
+    size_t n = x->data.scalar.length, m = y->data.scalar.length;
+    int order = memcmp(x->data.scalar.value, y->data.scalar.value, n < m ? n : m);
+    if (order || n != m) return order ? order : n < m ? -1 : 1;
+    return x->start_mark.index < y->start_mark.index ? -1 : 1;
+}
+
+/* Names are text, and each stands once: of two values nobody knows which is meant. */
+static enum clime_err check_names(yaml_document_t *d, const yaml_node_t *mapping, struct clime_error *e) {
+    const yaml_node_pair_t *pairs = mapping->data.mapping.pairs.start;
+    size_t n = (size_t)(mapping->data.mapping.pairs.top - pairs);
+    const yaml_node_t **keys = xcalloc(n + 1, sizeof *keys);
+    enum clime_err rc = CLIME_OK;
+    for (size_t i = 0; i < n && !rc; i++) {
+        keys[i] = yaml_document_get_node(d, pairs[i].key);
+        if (keys[i]->type != YAML_SCALAR_NODE) rc = bad(keys[i], "a name must be text", e);
+    }
+    if (!rc) qsort(keys, n, sizeof *keys, by_name);
+    for (size_t i = 1; i < n && !rc; i++)
+        if (keys[i]->data.scalar.length == keys[i - 1]->data.scalar.length &&
+            !memcmp(keys[i]->data.scalar.value, keys[i - 1]->data.scalar.value, keys[i]->data.scalar.length))
+            rc = clime_fail(e, CLIME_ERR_INPUT, "line %zu: \"%.100s\" stands there for the second time",
+                            keys[i]->start_mark.line + 1, (const char *)keys[i]->data.scalar.value);
+    free(keys);
+    return rc;
+}
+
 static enum clime_err write_node(struct clime_jw *w, yaml_document_t *d, int id, int depth, struct clime_error *e) {
     const yaml_node_t *n = yaml_document_get_node(d, id);
     enum clime_err rc = CLIME_OK;
@@ -45,10 +73,10 @@ static enum clime_err write_node(struct clime_jw *w, yaml_document_t *d, int id,
             rc = write_node(w, d, *i, depth + 1, e);
         clime_jw_close(w);
     } else {
+        rc = check_names(d, n, e);
         clime_jw_object(w);
         for (yaml_node_pair_t *p = n->data.mapping.pairs.start; p < n->data.mapping.pairs.top && !rc; p++) {
             const yaml_node_t *key = yaml_document_get_node(d, p->key);
-            if (key->type != YAML_SCALAR_NODE) return bad(key, "a name must be text", e);
             clime_jw_key_str(w, (struct clime_str){(const char *)key->data.scalar.value, key->data.scalar.length});
             rc = write_node(w, d, p->value, depth + 1, e);
         }

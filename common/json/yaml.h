@@ -2,7 +2,7 @@
  *
  * Anchors and aliases are resolved. Plain scalars are null (also ~ and nothing), true, false or a number where JSON
  * would read them as that, else text; whatever stands in quotes is text. Tags are not looked at, << is a name as any
- * other. */
+ * other. A mapping that has a name twice is refused. */
 #ifndef CLIME_COMMON_JSON_YAML_H
 #define CLIME_COMMON_JSON_YAML_H
 

@@ -183,6 +183,13 @@ static void read_datasets(struct reader *r, const struct clime_eval_set *like) {
     }
 }
 
+static void take_part(struct clime_json *j, struct clime_str key, struct clime_str *part) {
+    if (part->ptr)
+        clime_json_bad(j, "\"%.*s\" are there twice", CLIME_STR_ARG(key));
+    else
+        clime_json_skip(j, part);
+}
+
 /* The raw texts of the two members that there are; what is under "eval", or at the top. */
 static void find_parts(struct clime_json *j, struct clime_str *defaults, struct clime_str *datasets) {
     struct clime_str key;
@@ -190,9 +197,9 @@ static void find_parts(struct clime_json *j, struct clime_str *defaults, struct 
         if (clime_str_is(key, "eval"))
             find_parts(j, defaults, datasets);
         else if (clime_str_is(key, "defaults"))
-            clime_json_skip(j, defaults);
+            take_part(j, key, defaults);
         else if (clime_str_is(key, "datasets"))
-            clime_json_skip(j, datasets);
+            take_part(j, key, datasets);
         else
             clime_json_bad(j, "\"%.*s\": there are defaults and datasets", CLIME_STR_ARG(key));
     }

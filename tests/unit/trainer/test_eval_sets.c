@@ -37,6 +37,8 @@ static void test_yaml(void **state) {
     assert_string_equal(json_of("t: |\n  two\n  lines\n"), "{\"t\":\"two\\nlines\\n\"}");
     assert_non_null(strstr(json_of("a: 1\n b: 2\n"), "line 2"));
     assert_non_null(strstr(json_of("a: [1\n"), "line 2"));
+    assert_non_null(strstr(json_of("a: 1\nb: {c: 1, d: 2,\n  \"c\": 3}\n"), "line 3: \"c\" stands there"));
+    assert_string_equal(json_of("ab: 1\na: 2\nb: {a: 1}\n"), "{\"ab\":1,\"a\":2,\"b\":{\"a\":1}}");
     assert_non_null(strstr(json_of("? [a]\n: 1\n"), "line 1: a name must be text"));
     assert_non_null(strstr(json_of(""), "empty"));
     /* aliases of aliases end at the buffer's cap; one that holds itself at the depth */
@@ -118,6 +120,8 @@ static void test_refused_sets(void **state) {
         {"datasets: [{name: a, path: b, top_p: 2}]", "\"top_p\" must be from"},
         {"datasets: [{name: a, path: b, n_samples_per_eval_prompt: x}]", "expected a number"},
         {"datasets: []", "there is no set"},
+        {"datasets: [{name: a, path: b, top_p: 1, top_p: 0.5}]", "line 1: \"top_p\" stands there for the second time"},
+        {"eval: {datasets: [{name: a, path: b}]}\ndatasets: [{name: c, path: d}]", "\"datasets\" are there twice"},
         {"defaults: {top_k: 1}", "no \"datasets\""},
         {"evals: []", "\"evals\""},
         {"- a", "object"},
