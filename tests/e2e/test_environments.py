@@ -232,6 +232,7 @@ def test_limits_and_bad_requests(d):
         run.http.headers["Authorization"] = "Bearer secret"
         assert run.http.post("/tasks/lease", json={"wait_s": 61}).status_code == 400
         assert run.http.post("/tasks/lease", content=b"{").status_code == 400
+        assert '"wait" is no member' in run.http.post("/tasks/lease", json={"wait": 20}).json()["error"]["message"]
         task = run.lease()
         assert "wait" not in task and task["max_turns"] == 3
         for body, says in [({"messages": []}, "messages"), ({"messages": "x"}, ""), ({}, "messages: missing"),

@@ -52,6 +52,12 @@ void clime_env_task_write(const struct clime_environments *v, const struct clime
 
 /* ---- in ---- */
 
+/* What is passed over would be gone on with as if it had not been said. */
+static void refuse_member(struct clime_json *j, struct clime_str key, const char *of, const char *members) {
+    clime_json_bad(j, "\"%.*s\" is no member of %s, which may have %s", (int)(key.len < 64 ? key.len : 64), key.ptr, of,
+                   members);
+}
+
 enum clime_err clime_env_lease_read(struct clime_str body, double *wait_s, struct clime_error *e) {
     struct clime_arena a;
     struct clime_json j;
@@ -64,18 +70,12 @@ enum clime_err clime_env_lease_read(struct clime_str body, double *wait_s, struc
         if (clime_str_is(key, "wait_s"))
             clime_json_double(&j, wait_s);
         else
-            clime_json_skip(&j, NULL);
+            refuse_member(&j, key, "a lease", "wait_s");
     }
     if (clime_json_end(&j) && !(*wait_s >= 0 && *wait_s <= MAX_WAIT_S))
         clime_fail(e, CLIME_ERR_INPUT, "wait_s: must be 0 to %.0f", MAX_WAIT_S);
     clime_arena_free(&a);
     return e->code;
-}
-
-/* What is passed over would be trained on as if it had not been said. */
-static void refuse_member(struct clime_json *j, struct clime_str key, const char *of, const char *members) {
-    clime_json_bad(j, "\"%.*s\" is no member of %s, which may have %s", (int)(key.len < 64 ? key.len : 64), key.ptr, of,
-                   members);
 }
 
 /* A reward: a number, an object for --reward-key, or null: the run's own reward judges. */
