@@ -140,15 +140,17 @@ static bool has_member(const char *object, struct clime_str name, struct clime_a
     return has;
 }
 
-/* Writes the members of an object that `not` does not have. */
-static void copy_members(struct clime_jw *w, struct clime_str object, const char * not, struct clime_arena *a) {
+/* Writes the members of an object that `not` does not have; no_tools: without the tools, which the line brings. */
+static void copy_members(struct clime_jw *w, struct clime_str object, const char * not, bool no_tools,
+                         struct clime_arena *a) {
     struct clime_json j;
     struct clime_error e = {0};
     struct clime_str key, raw;
     if (!object.ptr) return;
     clime_json_init(&j, object.ptr, object.len, a, &e);
     for (clime_json_object(&j); clime_json_key(&j, &key);) {
-        if (!clime_json_skip(&j, &raw) || has_member(not, key, a)) continue;
+        bool replaced = no_tools && clime_str_is(key, "tools");
+        if (!clime_json_skip(&j, &raw) || replaced || has_member(not, key, a)) continue;
         clime_jw_key_str(w, key);
         clime_jw_raw(w, raw);
     }
@@ -164,8 +166,8 @@ static char *make_metadata(const struct loader *l, const struct fields *f, struc
     clime_buf_init(&b, CLIME_ROW_MAX);
     clime_jw_init(&w, &b);
     clime_jw_object(&w);
-    copy_members(&w, f->metadata, over, a);
-    if (over) copy_members(&w, clime_str_of(over), NULL, a);
+    copy_members(&w, f->metadata, over, f->tools.ptr, a);
+    if (over) copy_members(&w, clime_str_of(over), NULL, f->tools.ptr, a);
     if (f->tools.ptr) clime_jw_put_raw(&w, "tools", f->tools);
     clime_jw_close(&w);
     return clime_buf_take(&b);

@@ -145,21 +145,27 @@ static bool ends_with(const char *path, const char *end) {
     return n >= k && !strcasecmp(path + n - k, end);
 }
 
-/* What people have and nothing here reads, by its first bytes. */
+/* What people have and nothing here reads, by its first bytes; those that could be the name of a CSV file's column are
+ * followed by what no text has there. */
 static const char *foreign_form(const char *head, size_t n) {
     static const struct {
         const char *head, *what;
-    } forms[] = {{"\x1f\x8b", "gzip"},  {"\x28\xb5\x2f\xfd", "zstd"}, {"BZh", "bzip2"},
-                 {"\xfd\x37zXZ", "xz"}, {"PK\3\4", "zip or xlsx"},    {"PAR1", "Parquet"},
-                 {"ARROW1", "Arrow"},   {"\xff\xfe", "UTF-16"},       {"\xfe\xff", "UTF-16"}};
-    for (size_t i = 0; i < CLIME_COUNT(forms); i++)
-        if (n >= strlen(forms[i].head) && !memcmp(head, forms[i].head, strlen(forms[i].head))) return forms[i].what;
-    return NULL;
+        bool is_word;
+    } forms[] = {{"\x1f\x8b", "gzip"},      {"\x28\xb5\x2f\xfd", "zstd"}, {"\xfd\x37zXZ", "xz"},
+                 {"PK\3\4", "zip or xlsx"}, {"\xff\xfe", "UTF-16"},       {"\xfe\xff", "UTF-16"},
+                 {"PAR1", "Parquet", true}, {"ARROW1", "Arrow", true}};
+    for (size_t i = 0; i < CLIME_COUNT(forms); i++) {
+        size_t k = strlen(forms[i].head);
+        if (n < k || memcmp(head, forms[i].head, k)) continue;
+        if (!forms[i].is_word || (n > k && iscntrl((unsigned char)head[k]) && !isspace((unsigned char)head[k])))
+            return forms[i].what;
+    }
+    return n >= 10 && !memcmp(head, "BZh", 3) && !memcmp(head + 4, "1AY&SY", 6) ? "bzip2" : NULL;
 }
 
 /* Where the rows begin: behind the mark that some editors write before UTF-8. The file stands there afterwards. */
 static enum clime_err find_begin(FILE *f, const char *path, long *begin, struct clime_error *e) {
-    char head[8];
+    char head[16];
     size_t n = fread(head, 1, sizeof head, f);
     const char *what = foreign_form(head, n);
     if (what)

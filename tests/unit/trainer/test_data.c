@@ -87,9 +87,10 @@ static void test_keys_label_metadata(void **state) {
     (void)state;
     write_file("{\"q\": \"a\\nb\", \"a\": 42, \"metadata\": {\"x\": [1]}, \"other\": null}\n"
                "\n"
-               "{\"q\": \"c\", \"a\": \"t\", \"tools\": [{}, {}]}\n");
+               "{\"q\": \"c\", \"a\": \"t\", \"tools\": [{}, {}]}\n"
+               "{\"q\": \"c\", \"a\": \"t\", \"tools\": [{}], \"metadata\": {\"tools\": 1, \"x\": 2}}\n");
     assert_int_equal(clime_dataset_load(&o, tokenizer, &d, &e), CLIME_OK);
-    assert_int_equal(d.n, 2);
+    assert_int_equal(d.n, 3);
     assert_string_equal(d.prompts[0].text, "a\nb");
     assert_int_equal(d.prompts[0].n_ids, 3);
     assert_int_equal(d.prompts[0].ids[1], '\n');
@@ -98,6 +99,7 @@ static void test_keys_label_metadata(void **state) {
     assert_int_equal(d.prompts[1].line, 3); /* of the file, empty lines counted */
     assert_string_equal(d.prompts[1].label, "\"t\"");
     assert_string_equal(d.prompts[1].metadata, "{\"tools\":[{}, {}]}");
+    assert_string_equal(d.prompts[2].metadata, "{\"x\":2,\"tools\":[{}]}"); /* each name once */
     clime_dataset_free(&d);
 }
 

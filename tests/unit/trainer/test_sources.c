@@ -76,6 +76,10 @@ static void test_csv(void **state) {
     assert_non_null(strstr(ROWS("a.csv", "", "q,a\nx,1\ny\n"), "a.csv:3: 1 fields where the header has 2"));
     assert_non_null(strstr(ROWS("a.csv", "", "q,a\nx,\"1\ny,2\n"), "a.csv:2: a quote is not closed"));
     assert_non_null(strstr(ROWS("a.csv", "", "q,a\nx,\xff\n"), "a.csv:2: the text is not UTF-8"));
+    assert_string_equal(ROWS("a.csv", "", "PAR1,a\nx,1\n"), "2 {\"PAR1\":\"x\",\"a\":\"1\"}|");
+    assert_string_equal(ROWS("a.csv", "", "BZh,a\nx,1\n"), "2 {\"BZh\":\"x\",\"a\":\"1\"}|");
+    assert_non_null(strstr(ROWS("a.csv", "", "PAR1\x15\x04"), "is Parquet"));
+    assert_non_null(strstr(ROWS("a.csv", "", "BZh91AY&SY\x01"), "is bzip2"));
     assert_non_null(strstr(ROWS("a.csv", "", ""), "no header"));
     assert_non_null(strstr(ROWS("a.csv", "", "q,\nx,1\n"), "no name"));
 }
