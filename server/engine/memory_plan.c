@@ -79,6 +79,10 @@ enum clime_err clime_server_memory_make(const struct clime_model *m, const struc
         clime_runner_bytes(m, sched, want->context) + (want->n_ranks > 1 ? m->ops->links_bytes(want->n_ranks) : 0);
     p->trial = trial_of(m, sched);
     int64_t n = choose_pages(p, sched, want, page);
+    if (n < 1 && want->n_ranks > 1 && p->staging) { /* updates that are whole on a device go over HTTP then */
+        p->staging = weights;
+        n = choose_pages(p, sched, want, page);
+    }
     p->kv = (size_t)(n + 1) * page; /* one more for the padding of recorded steps */
     p->n_pages = (int)n;
     bool fits = n > 0 && p->weights + p->kv + p->scratch + p->code <= p->free_bytes;

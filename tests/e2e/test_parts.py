@@ -12,8 +12,8 @@ import sys
 import pytest
 from programs import SLOW, Program, server, tiny_model
 from test_handover import checksum, generate, ipc, tensors, version
-from test_ranks import ranks_of
-from test_rl import LIMIT, TRAIN, command, final_sha, metrics, run_whole
+from test_ranks import ranks_of, until
+from test_rl import LIMIT, TRAIN, command, final_sha, held_until, metrics, run_whole, start
 
 SHAPE = {"hidden-size": 64, "intermediate-size": 192, "num-hidden-layers": 2, "num-attention-heads": 4, "num-key-value-heads": 2,
          "head-dim": 32, "max-position-embeddings": 256}  # fmt: skip
@@ -67,6 +67,23 @@ def test_servers_on_the_ranks_devices(dense, ranks, of_server, servers):
     log, got = rl(home, f"colocated-{ranks}-{of_server}", "--shard-weights", "on", *more, ranks=ranks)
     assert got == sha
     assert len(re.findall("weights go to server-[01] by a copy from the trainer's device memory", log)) == servers
+
+
+def test_a_rank_that_dies(dense):
+    """Before the version that is made of its part: the run goes on by itself, its servers with parts that are elsewhere now."""
+    home, sha = dense
+    go, log = home / "go", home / "dies.log"
+    words = command(home, home / "dies", "--gradient-lanes", "4", "--actor-num-gpus-per-node", "2", "--shard-weights", "on",
+                    "--update-weight-transport", "ipc", *devices(4), **held_until(go), num_rollout=2, rollout_max_response_len=24,
+                    eval_interval=100)  # fmt: skip
+    p = start(words, log)
+    try:
+        until(lambda: p.poll() is not None or "by a copy from" in log.read_text(), "the first version")
+        os.kill(ranks_of(p.pid)[1], signal.SIGKILL)
+    finally:
+        go.touch()
+        assert p.wait(2 * LIMIT) == 0, log.read_text()[-2000:]
+    assert final_sha(log) == sha and "rank 1 of 2" in log.read_text()
 
 
 def test_experts(models):

@@ -18,7 +18,7 @@ import tempfile
 import time
 
 import ranks
-from ranks import BUILD, DEVICE, LIMIT, at_once, deepen, finish, hit, rows, same, sft, speed_of, train
+from ranks import BUILD, DEVICE, LIMIT, ON_GPUS, at_once, deepen, finish, hit, rows, same, sft, speed_of, train
 from shared import SHAPES, check, failures, own_gpus, share_gpus
 
 
@@ -60,25 +60,44 @@ def bits(root):
 
 
 def rl(root):
-    """A reference that is refreshed, and a server that gets its weights over HTTP."""
+    """A reference that is refreshed. Servers over any number of devices copy what they need out of the ranks' memory, beside the
+    trainer's devices and on them, or get it over HTTP; of experts, which stay with a rank, rows of each or whole ones."""
+    own_gpus(4)
     train("task", root / "task", "--kind", "add", "--max-operand", 9, "--num-warmup", 40, "--num-heldout", 20)
 
-    def words(name, n, *more):
+    rollouts, prompts, length = (2, 4, 16) if share_gpus() else (3, 8, 48)
+
+    def words(name, model, n, *more):
         run = root / name
-        return [str(w) for w in (BUILD / "clime-train", "rl", "--run", run, "--hf-checkpoint", root / "qwen3", "--prompt-data",
+        return [str(w) for w in (BUILD / "clime-train", "rl", "--run", run, "--hf-checkpoint", root / model, "--prompt-data",
                 root / "task" / "train.jsonl", "--input-key", "prompt", "--label-key", "label", "--rm-type", "random",
-                "--num-rollout", 3, "--rollout-batch-size", 8, "--n-samples-per-prompt", 4, "--rollout-max-response-len", 48,
+                "--num-rollout", rollouts, "--rollout-batch-size", prompts, "--n-samples-per-prompt", 4, "--rollout-max-response-len", length,
                 "--lr", "1e-4", "--use-dynamic-batch-size", "--max-tokens-per-gpu", 512, "--apply-chat-template",
-                "--use-kl-loss", "--kl-loss-coef", "0.01", "--use-tis", "--ref-update-interval", 1, "--gradient-lanes", 2,
+                "--use-kl-loss", "--kl-loss-coef", "0.01", "--use-tis", "--ref-update-interval", 1, "--gradient-lanes", 4,
                 "--save-hf", run / "hf", "--device", DEVICE, "--server-max-total-tokens", 65536,
                 "--actor-num-gpus-per-node", n, *more)]  # fmt: skip
 
-    same("rl", at_once(**{name: (finish, root, name, words(name, n, "--shard-weights", how))
-                          for name, n, how in (("rl-alone", 1, "auto"), ("rl-parts", 2, "on"))}))  # fmt: skip
-    steps = [m for m in map(json.loads, open(root / "rl-parts" / "metrics.jsonl")) if m["kind"] == "train"]
-    gap = [m.get("train/train_rollout_logprob_abs_diff") for m in steps]
-    tokens = sum(m["train/logprob_gap_tokens"] for m in steps)
-    check(tokens > 0 and not any(gap), f"rl-parts: gap {gap} over {tokens} tokens")
+    def over(tp, servers=1):
+        return "--rollout-num-gpus-per-engine", tp, "--rollout-num-gpus", tp * servers
+
+    on, by_copy, by_http = ("--shard-weights", "on"), ("--update-weight-transport", "ipc"), ("--update-weight-transport", "http")
+    stay = ("--expert-model-parallel-size", 2)
+    ways = {"qwen3-alone": (1, "in place", "--colocate"), "qwen3-http": (2, "over HTTP", *on, *by_http, *over(1)),
+            "qwen3-2-to-1": (2, "by a copy", *on, *(() if ON_GPUS else by_copy), *over(1)),  # what auto takes
+            "qwen3-2-to-4": (2, "by a copy", *on, *by_copy, *over(4)), "qwen3-4-to-2": (4, "by a copy", *on, *by_copy, *over(2)),
+            "qwen3-2-on-1-and-1": (2, "by a copy", *on, "--colocate", *over(1, 2)),
+            "qwen3_moe-alone": (1, "in place", "--colocate"), "qwen3_moe-rows": (2, "by a copy", *stay, *by_copy, *over(4)),
+            "qwen3_moe-whole": (2, "by a copy", *stay, *by_copy, *over(2), "--server-ep-size", 2)}  # fmt: skip
+    shas = at_once(**{f"rl-{name}": (finish, root, f"rl-{name}", words(f"rl-{name}", name.split("-")[0], n, *more))
+                      for name, (n, _, *more) in ways.items()})  # fmt: skip
+    for model in ("qwen3-", "qwen3_moe-"):
+        same(f"rl, {model[:-1]}", {k: v for k, v in shas.items() if k.startswith(f"rl-{model}")})
+    for name, (_, way, *_) in ways.items():
+        log = (root / f"rl-{name}.log").read_text()
+        steps = [m for m in map(json.loads, open(root / f"rl-{name}" / "metrics.jsonl")) if m["kind"] == "train"]
+        gap, tokens = [m.get("train/train_rollout_logprob_abs_diff") for m in steps], sum(m["train/logprob_gap_tokens"] for m in steps)
+        went = set(re.findall(r"weights go to \S+ (.*)", log))
+        check(tokens > 0 and not any(gap) and all(w.startswith(way) for w in went), f"rl-{name}: gap {gap} over {tokens} tokens, weights {went}")
 
 
 def speed(root, name, one):

@@ -48,27 +48,33 @@ static enum clime_err reserve(struct clime_dev *d, size_t bytes, struct clime_er
 static struct clime_ops ops;
 static struct clime_model *model;
 
-static int open_model(void **state) {
-    (void)state;
+/* Rank 0 of n_ranks; NULL when it cannot be. */
+static struct clime_model *prepare(int n_ranks) {
     static const char config[] =
         "{\"architectures\": [\"Qwen3ForCausalLM\"], \"model_type\": \"qwen3\", \"hidden_size\": 64,"
         "\"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 16,"
         "\"intermediate_size\": 96, \"vocab_size\": 16384, \"max_position_embeddings\": 4096,"
         "\"rms_norm_eps\": 1e-6, \"rope_theta\": 10000, \"tie_word_embeddings\": true, \"torch_dtype\": \"bfloat16\"}";
     struct clime_error e = {0};
+    struct clime_model *m = NULL;
     char dir[] = "/tmp/clime-plan-XXXXXX", path[64];
-    if (!mkdtemp(dir)) return -1;
+    if (!mkdtemp(dir)) return NULL;
     snprintf(path, sizeof path, "%s/config.json", dir);
     FILE *f = fopen(path, "w");
-    if (!f) return -1;
+    if (!f) return NULL;
     fputs(config, f);
     fclose(f);
-    struct clime_model_options o = {.device = "cpu", .dtype = "auto", .dev = {.n_threads = 1}};
-    enum clime_err err = clime_model_prepare(dir, &o, &model, &e);
-    if (err) fprintf(stderr, "%s\n", e.msg);
+    struct clime_model_options o = {.device = "cpu", .dtype = "auto", .dev = {.n_threads = 1}, .n_ranks = n_ranks};
+    if (clime_model_prepare(dir, &o, &m, &e)) fprintf(stderr, "%s\n", e.msg);
     unlink(path);
     rmdir(dir);
-    if (err) return -1;
+    return m;
+}
+
+static int open_model(void **state) {
+    (void)state;
+    model = prepare(1);
+    if (!model) return -1;
     ops = clime_cpu_ops;
     ops.own_memory = true;
     ops.code_bytes = GIB / 2;
@@ -105,6 +111,37 @@ static void test_sum(void **state) {
     free_bytes = 2 * GIB; /* of which the operations' scratch is all */
     assert_int_equal(clime_server_memory_make(model, &sched, &want, &p, &e), CLIME_ERR_LIMIT);
     assert_non_null(strstr(e.msg, "does not fit"));
+}
+
+/* Whole weights need not have room a second time on each of several devices: an update may come to each by its share.
+ */
+static void test_staging_of_a_share(void **state) {
+    (void)state;
+    const struct clime_sched_options sched = {.max_running = 64, .chunk = 512, .n_pages = 16};
+    struct clime_memory_want want = {
+        .fraction = 1, .max_total_tokens = 64, .context = 64, .own_weights = true, .n_ranks = 2};
+    struct clime_server_memory p;
+    struct clime_error e;
+    struct clime_model *share = prepare(2);
+    assert_non_null(share);
+    share->ops = &ops;
+    const size_t own = clime_model_own_bytes(share), whole = clime_model_bytes(share),
+                 page = clime_kv_page_bytes(share);
+    assert_true(whole > own + 3 * page);
+    free_bytes = 60 * GIB;
+    assert_int_equal(clime_server_memory_make(share, &sched, &want, &p, &e), CLIME_OK);
+    const size_t rest = p.weights + p.scratch + p.code + p.trial;
+    want.max_total_tokens = 0;
+    free_bytes = rest + whole + 3 * page;
+    assert_int_equal(clime_server_memory_make(share, &sched, &want, &p, &e), CLIME_OK);
+    assert_true(p.staging == whole && p.n_pages == 3);
+    free_bytes = rest + own + 3 * page;
+    assert_int_equal(clime_server_memory_make(share, &sched, &want, &p, &e), CLIME_OK);
+    assert_true(p.staging == own && p.n_pages == 3);
+    want.n_ranks = 1; /* alone: no memory for links, and no other way */
+    free_bytes -= ops.links_bytes(2);
+    assert_int_equal(clime_server_memory_make(share, &sched, &want, &p, &e), CLIME_ERR_LIMIT);
+    clime_model_close(share);
 }
 
 /* What experts add to the products that are tried. */
@@ -166,7 +203,8 @@ static void test_defaults(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_sum), cmocka_unit_test(test_experts),
-                                       cmocka_unit_test(test_runner_takes_it), cmocka_unit_test(test_defaults)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_sum), cmocka_unit_test(test_staging_of_a_share),
+                                       cmocka_unit_test(test_experts), cmocka_unit_test(test_runner_takes_it),
+                                       cmocka_unit_test(test_defaults)};
     return cmocka_run_group_tests(tests, open_model, close_model);
 }
