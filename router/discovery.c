@@ -180,6 +180,7 @@ static enum clime_err look(struct clime_discovery *d, struct source *s, struct c
 
 /* Says once that a source fails, and once that it no longer does. */
 static void note(struct source *s, enum clime_err err, const struct clime_error *e) {
+    if (err == CLIME_ERR_ABORTED) return; /* we are stopping */
     if (err && !s->failing) LOG_WARN("workers in %s: %s; they stay as they were", s->name, e->msg);
     if (!err && s->failing) LOG_INFO("workers in %s: found again", s->name);
     s->failing = err != CLIME_OK;

@@ -66,8 +66,10 @@ const char *clime_forward_key(const struct clime_router *r, const char *own, con
 const char clime_forward_returned[] = "the request has been here before: a worker's URL leads back to this router";
 
 bool clime_forward_returns(const struct clime_router *r, const struct clime_http_request *rq) {
-    const char *via = clime_http_header(rq, "Via");
-    return via && strstr(via, r->instance);
+    int at = 0;
+    for (const char *via; (via = clime_http_header_next(rq, "Via", &at));)
+        if (strstr(via, r->instance)) return true;
+    return false;
 }
 
 void clime_forward_headers(const struct clime_router *r, const char *worker_key, struct clime_http_request *rq,
@@ -76,9 +78,15 @@ void clime_forward_headers(const struct clime_router *r, const char *worker_key,
         const char *name;
         bool is_key;
     } passed[] = {{"X-Session-ID", false}, {"X-SMG-Routing-Key", false}, {"Authorization", true}, {"X-Api-Key", true}};
-    const char *via = clime_http_header(rq, "Via");
-    int n = 0;
-    out->lines[n++] = xasprintf("Via: %s%s1.1 %s", via ? via : "", via ? ", " : "", r->instance);
+    int n = 0, at = 0;
+    char *so_far = xstrdup(""); /* of several lines, as one */
+    for (const char *via; (via = clime_http_header_next(rq, "Via", &at));) {
+        char *longer = xasprintf("%s%s, ", so_far, via);
+        free(so_far);
+        so_far = longer;
+    }
+    out->lines[n++] = xasprintf("Via: %s1.1 %s", so_far, r->instance);
+    free(so_far);
     for (size_t i = 0; i < CLIME_COUNT(passed); i++) {
         const char *value = clime_http_header(rq, passed[i].name);
         if (value && !(passed[i].is_key && worker_key)) out->lines[n++] = xasprintf("%s: %s", passed[i].name, value);

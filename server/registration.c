@@ -61,9 +61,17 @@ static bool call(struct clime_http_client *client, const struct clime_registrati
     return !err;
 }
 
+static bool is_stopping(void *registration) {
+    struct clime_registration *r = registration;
+    pthread_mutex_lock(&r->lock);
+    bool stop = r->stop;
+    pthread_mutex_unlock(&r->lock);
+    return stop;
+}
+
 /* The address of ours that leads to the router (nothing is sent), as it stands in a URL; NULL when there is no way. */
-static char *address_towards(const char *url, struct clime_error *e) {
-    const char *at = strstr(url, "://");
+static char *address_towards(struct clime_registration *r, struct clime_error *e) {
+    const char *url = r->router, *at = strstr(url, "://");
     at = at ? at + 3 : url;
     char host[256], *out = NULL;
     int port = 80;
@@ -73,7 +81,7 @@ static char *address_towards(const char *url, struct clime_error *e) {
     at += n + bracketed;
     if (at[0] == ':') port = (int)strtol(at + 1, NULL, 10);
     struct addrinfo *found;
-    if (clime_lookup(host, port, clime_now_us() + CALL_US, NULL, NULL, &found, e)) return NULL;
+    if (clime_lookup(host, port, clime_now_us() + CALL_US, is_stopping, r, &found, e)) return NULL;
     int fd = socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     struct sockaddr_storage own;
     socklen_t len = sizeof own;
@@ -90,9 +98,7 @@ static char *address_towards(const char *url, struct clime_error *e) {
 /* Where the router is to come; false when it cannot be told yet. */
 static bool locate(struct clime_registration *r, struct clime_error *e) {
     bool all = !strcmp(r->host, "0.0.0.0") || !strcmp(r->host, "::");
-    char *host = all                    ? address_towards(r->router, e)
-                 : strchr(r->host, ':') ? xasprintf("[%s]", r->host)
-                                        : xstrdup(r->host);
+    char *host = all ? address_towards(r, e) : strchr(r->host, ':') ? xasprintf("[%s]", r->host) : xstrdup(r->host);
     if (!host) return false;
     free(r->self);
     r->self = r->advertise_url ? xstrdup(r->advertise_url) : xasprintf("%s://%s:%d", r->scheme, host, r->port);
@@ -178,7 +184,7 @@ static void *registration_main(void *arg) {
     do {
         struct clime_error e = {0};
         ok = keep_registered(client, r, &instance, &e);
-        if (!ok && was_ok) LOG_WARN("registering with the router: %s", e.msg);
+        if (!ok && was_ok && e.code != CLIME_ERR_ABORTED) LOG_WARN("registering with the router: %s", e.msg);
         was_ok = ok;
     } while (!sleep_until(r, clime_now_us() + (ok ? REPEAT_US : RETRY_US)));
     if (instance) leave(client, r);

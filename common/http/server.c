@@ -93,6 +93,15 @@ const char *clime_http_header(const struct clime_http_request *rq, const char *n
     return mg_get_header(rq->conn, name);
 }
 
+const char *clime_http_header_next(const struct clime_http_request *rq, const char *name, int *at) {
+    const struct mg_request_info *info = mg_get_request_info(rq->conn);
+    while (*at < info->num_headers) {
+        const struct mg_header *h = &info->http_headers[(*at)++];
+        if (!strcasecmp(h->name, name)) return h->value;
+    }
+    return NULL;
+}
+
 struct clime_str clime_http_query_string(const struct clime_http_request *rq) {
     return clime_str_of(mg_get_request_info(rq->conn)->query_string);
 }

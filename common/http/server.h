@@ -96,6 +96,8 @@ struct clime_str clime_http_path(const struct clime_http_request *rq);  /* decod
 struct clime_str clime_http_param(const struct clime_http_request *rq); /* what matched "{name}", else empty */
 struct clime_str clime_http_body(const struct clime_http_request *rq);
 const char *clime_http_header(const struct clime_http_request *rq, const char *name); /* NULL when absent */
+/* Of a header that may stand in several lines, the one behind line *at (0 at first); NULL = no more. */
+const char *clime_http_header_next(const struct clime_http_request *rq, const char *name, int *at);
 /* Whether it holds a slot, and so may wait for long. */
 bool clime_http_holds_slot(const struct clime_http_request *rq);
 /* Whether the key that let it in is one of those with names (key_file), which nobody else knows. */

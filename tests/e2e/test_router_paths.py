@@ -88,3 +88,25 @@ def test_workers_that_lead_back():
         assert "leads back" in said[a.url]["body"]["message"] and "leads back" in str(said[b.url]["body"])
         assert b.json("/abort_request", {"abort_all": True})["workers"][0]["status"] == 207  # a's, of whose workers only one did it
         assert len(w.calls("/abort_request")) == 2
+
+
+def test_the_way_so_far_in_several_lines():
+    """All of them are looked at for a loop, and handed on as one."""
+    with workers(1) as (w,), router_to([w.url]) as router:
+        me = router.get("/health").json()["instance"]
+
+        def through(*lines):
+            connection = http.client.HTTPConnection("127.0.0.1", router.port, timeout=LIMIT)
+            connection.putrequest("POST", "/generate")
+            for line in lines:
+                connection.putheader("Via", line)
+            connection.putheader("Content-Length", "2")
+            connection.endheaders(b"{}")
+            try:
+                return connection.getresponse().status
+            finally:
+                connection.close()
+
+        assert through("1.1 a", "1.1 b, 1.0 c") == 200
+        assert w.calls()[-1][2]["Via"] == f"1.1 a, 1.1 b, 1.0 c, 1.1 {me}"
+        assert through("1.1 a", f"1.1 {me}") == 503 and len(w.calls()) == 1
