@@ -100,22 +100,22 @@ struct ear {  /* to a rank that was asked */
     char end[sizeof(struct frame)];
 };
 
-/* Hears what has come by now. True: the answer is in it, or last words, or the end of the connection, which is no
- * silence either. The question's number makes an answer unlike any bytes of a message. */
+/* Hears what has come, a piece: who asks has a clock, and one that goes on sending is no reason to stay. True: the
+ * answer is in it, or last words, or the end of the connection, which is no silence either. The question's number makes
+ * an answer unlike any bytes of a message. */
 static bool has_answered(struct ear *a, uint64_t number) {
     const struct frame here = {.kind = FRAME_HERE, .n = number},
                        failed = {.kind = FRAME_FAILED, .n = sizeof(struct last_words)};
     char heard[sizeof a->end + 16384];
-    for (;;) {
-        memcpy(heard, a->end, a->n);
-        ssize_t k = recv(a->fd, heard + a->n, sizeof heard - a->n, MSG_DONTWAIT);
-        if (k < 0 && (errno == EAGAIN || errno == EINTR)) return false;
-        if (k <= 0) return true;
-        size_t n = a->n + (size_t)k;
-        if (memmem(heard, n, &here, sizeof here) || memmem(heard, n, &failed, sizeof failed)) return true;
-        a->n = n < sizeof here ? n : sizeof here - 1;
-        memcpy(a->end, heard + n - a->n, a->n);
-    }
+    memcpy(heard, a->end, a->n);
+    ssize_t k = recv(a->fd, heard + a->n, sizeof heard - a->n, MSG_DONTWAIT);
+    if (k < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+    if (k <= 0) return true;
+    size_t n = a->n + (size_t)k;
+    if (memmem(heard, n, &here, sizeof here) || memmem(heard, n, &failed, sizeof failed)) return true;
+    a->n = n < sizeof here ? n : sizeof here - 1;
+    memcpy(a->end, heard + n - a->n, a->n);
+    return false;
 }
 
 /* Who is silent where `rank` is said to be late: that one, unless it answers and another one does not. */

@@ -2,11 +2,14 @@
 #include "common/http/port.h"
 
 #include <errno.h>
-#include <netdb.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
+#include "common/clock.h"
+#include "common/os/lookup.h"
+
+#define LOOKUP_US 3000000 /* of the name to listen on */
 
 /* 0, or why the address cannot be bound. Addresses of closed connections do not count, as for the server itself. */
 static int try_bind(const struct addrinfo *a) {
@@ -21,19 +24,17 @@ static int try_bind(const struct addrinfo *a) {
 
 enum clime_err clime_http_port_check(const char *option, const char *host_option, const char *host, int port,
                                      struct clime_error *e) {
-    const struct addrinfo hints = {.ai_family = strchr(host, ':') ? AF_INET6 : AF_INET, /* as CivetWeb takes them */
-                                   .ai_flags = AI_NUMERICSERV,
-                                   .ai_socktype = SOCK_STREAM};
-    struct addrinfo *a = NULL;
-    char number[16];
+    const int family = strchr(host, ':') ? AF_INET6 : AF_INET; /* as CivetWeb takes them */
+    struct addrinfo *all;
     if (port < 0) return CLIME_OK;
-    snprintf(number, sizeof number, "%d", port);
-    int unknown = getaddrinfo(host, number, &hints, &a);
-    if (unknown)
-        return clime_fail(e, CLIME_ERR_INPUT, "--%s: %s is no address to listen on: %s", host_option, host,
-                          gai_strerror(unknown));
-    int why = try_bind(a);
-    freeaddrinfo(a);
+    if (clime_lookup(host, port, clime_now_us() + LOOKUP_US, NULL, NULL, &all, e)) {
+        e->code = CLIME_ERR_INPUT;
+        return clime_error_prefix(e, "--%s: %s is no address to listen on", host_option, host);
+    }
+    const struct addrinfo *a = all;
+    while (a && a->ai_family != family) a = a->ai_next;
+    int why = a ? try_bind(a) : EADDRNOTAVAIL;
+    freeaddrinfo(all);
     if (!why) return CLIME_OK;
     if (why == EADDRNOTAVAIL)
         return clime_fail(e, CLIME_ERR_INPUT, "--%s: %s is no address of this machine", host_option, host);

@@ -11,7 +11,6 @@
 #include <arpa/inet.h>
 #include <civetweb.h>
 #include <malloc.h>
-#include <netdb.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,6 +24,7 @@
 #include "common/http/server_int.h"
 #include "common/http/tls.h"
 #include "common/log.h"
+#include "common/os/lookup.h"
 #include "common/threadpool.h"
 
 #define IDLE_MS "20000"        /* keep-alive: an idle connection holds a thread */
@@ -34,7 +34,8 @@
 #define BODY_MEMORY ((size_t)1 << 30)
 #define SEND_PIECE ((size_t)65536)
 #define STOP_GRACE_US 5000000 /* for handlers that are about to finish */
-#define MOST_KEPT 64          /* threads that requests with slots never get */
+#define KNOCK_LOOKUP_US 2000000
+#define MOST_KEPT 64 /* threads that requests with slots never get */
 #define NO_THREAD "Cannot start worker thread "
 #define HEALTH_THREADS 4
 #define MALLOC_HEAPS 4   /* glibc makes 8 a core, and what one had to hold once it keeps; most threads here wait */
@@ -498,16 +499,19 @@ void clime_http_metrics(const struct clime_http_request *rq, struct clime_buf *o
     if (s->keys) clime_http_keys_metrics(s->keys, out);
 }
 
+static bool is_stopped(void *server) {
+    return atomic_load(&((struct clime_http_server *)server)->stopped);
+}
+
 /* CivetWeb's accepting thread looks at its stop flag every 2 s, or when a connection comes: so one comes. */
 static void *knock(void *arg) {
     struct clime_http_server *s = arg;
     const char *host = strcmp(s->o.host, "0.0.0.0") == 0 ? "127.0.0.1"
                        : strcmp(s->o.host, "::") == 0    ? "::1"
                                                          : s->o.host;
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found = NULL;
-    char port[8];
-    snprintf(port, sizeof port, "%d", s->port);
-    if (getaddrinfo(host, port, &hints, &found)) return NULL;
+    struct addrinfo *found;
+    struct clime_error e;
+    if (clime_lookup(host, s->port, clime_now_us() + KNOCK_LOOKUP_US, is_stopped, s, &found, &e)) return NULL;
     while (!atomic_load(&s->stopped)) {
         clime_sleep_us(5000); /* mg_stop has set the flag by then, or the next knock finds it */
         int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);

@@ -15,17 +15,20 @@
 
 #include "common/clock.h"
 #include "common/http/client.h"
+#include "common/http/port.h"
+#include "common/http/server.h"
 #include "common/os/lookup.h"
 
 #define SHORT_US 200000
 #define LONG_US 5000000 /* far over every limit here, far under this resolver's patience */
 
 static atomic_int n_asked;
+static atomic_bool all_silent;
 
 /* In place of the C library's. */
 int getaddrinfo(const char *name, const char *service, const struct addrinfo *hints, struct addrinfo **out) {
     __typeof__(&getaddrinfo) real = (__typeof__(&getaddrinfo))dlsym(RTLD_NEXT, "getaddrinfo");
-    if (!name || !strstr(name, "silent")) return real(name, service, hints, out);
+    if (!atomic_load(&all_silent) && (!name || !strstr(name, "silent"))) return real(name, service, hints, out);
     atomic_fetch_add(&n_asked, 1);
     sleep(3600);
     return EAI_AGAIN;
@@ -129,6 +132,29 @@ static void a_loop_goes_on(void **state) {
     for (int i = 0; i < 2; i++) clime_buf_free(&out[i].reply);
 }
 
+static void a_port_is_checked_within_a_limit(void **state) {
+    (void)state;
+    struct clime_error e = {0};
+    int64_t began = clime_now_us();
+    assert_int_equal(clime_http_port_check("port", "host", "silent.test", 0, &e), CLIME_ERR_INPUT);
+    assert_non_null(strstr(e.msg, "--host: silent.test is no address to listen on"));
+    assert_true(clime_now_us() - began < LONG_US);
+}
+
+static void a_server_stops_though_its_name_is_not_found_any_more(void **state) {
+    (void)state;
+    static const struct clime_http_route none[] = {{NULL, NULL, CLIME_HTTP_OPEN, NULL}};
+    const struct clime_http_options o = {.host = "localhost", .port = 0, .routes = none, .n_threads = 2};
+    struct clime_http_server *s;
+    struct clime_error e = {0};
+    if (clime_http_server_start(&o, &s, &e)) fail_msg("%s", e.msg);
+    int64_t began = clime_now_us();
+    atomic_store(&all_silent, true);
+    clime_http_server_stop(s);
+    atomic_store(&all_silent, false);
+    assert_true(clime_now_us() - began < LONG_US);
+}
+
 int main(void) {
     clime_http_client_global_init();
     const struct CMUnitTest tests[] = {
@@ -137,6 +163,8 @@ int main(void) {
         cmocka_unit_test(a_look_up_without_a_thread_says_so),
         cmocka_unit_test(a_call_has_a_limit),
         cmocka_unit_test(a_loop_goes_on),
+        cmocka_unit_test(a_port_is_checked_within_a_limit),
+        cmocka_unit_test(a_server_stops_though_its_name_is_not_found_any_more),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
