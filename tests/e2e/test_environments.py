@@ -279,7 +279,9 @@ def test_escapes_in_any_key_and_strings_without_end(d):
     run = Run(d, "escapes", num_rollout=1)
     try:
         post = lambda path, body: run.http.post(path, content=body)
-        reply = post("/tasks/lease", b'{"wait\\u005fs": 20, "a\\nb": "\\t"}')
+        reply = post("/tasks/lease", b'{"wait_s": 0, "a\\nb": "\\t"}')
+        assert reply.status_code == 400 and '"a\nb" is no member' in reply.json()["message"], reply.text
+        reply = post("/tasks/lease", b'{"wait\\u005fs": 20}')
         assert reply.status_code == 200, reply.text
         task = reply.json()
         assert post("/tasks/lease", b'{"wait_s": 0, "' + b"x\\n" * 600_000 + b'": 1}').status_code == 413
