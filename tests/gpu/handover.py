@@ -154,7 +154,7 @@ class Asker(threading.Thread):
                 request = urllib.request.Request(url + "/generate", body, {"Content-Type": "application/json"})
                 with urllib.request.urlopen(request, timeout=30) as reply:
                     version = json.load(reply)["meta_info"]["weight_version"]
-                self.first.setdefault(int(version), time.time())
+                self.first.setdefault(int(version.split("@")[0]), time.time())  # "STEP@RUN"
             except (AttributeError, OSError, ValueError):  # not up, or its weights are being written
                 time.sleep(0.0002)
 
