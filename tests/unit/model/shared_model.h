@@ -136,6 +136,7 @@ static int shared_model(const struct clime_place *place, void *arg) {
     }
     full_device(m, place->rank);
     rc = clime_model_ranks_check(m, &e);
+    if (!rc && group) rc = clime_group_agree(group, "the end", &e); /* who ends before another is done is lost to it */
     if (rc) fprintf(stderr, "rank %d: %s\n", place->rank, e.msg);
     clime_links_close(links); /* before the device that they are of */
     clime_group_close(group);
