@@ -49,6 +49,9 @@ GO_ON(cublasLtMatmulPreferenceCreate, (cublasLtMatmulPreference_t *p), p)
 GO_ON(cublasLtMatmulPreferenceDestroy, (cublasLtMatmulPreference_t p), p)
 GO_ON(cublasLtMatmulPreferenceSetAttribute,
       (cublasLtMatmulPreference_t p, cublasLtMatmulPreferenceAttributes_t a, const void *v, size_t n), p, a, v, n)
+GO_ON(cublasLtMatmulAlgoConfigGetAttribute,
+      (const cublasLtMatmulAlgo_t *algo, cublasLtMatmulAlgoConfigAttributes_t a, void *v, size_t n, size_t *written),
+      algo, a, v, n, written)
 /* clang-format on */
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a,
