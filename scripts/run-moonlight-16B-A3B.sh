@@ -11,8 +11,8 @@
 # are 179 GiB and stay on the host, where the CPU updates them to the same bits. Keys and values: 30.4 KiB a token over
 # all GPUs.
 # On each GPU: bf16 weights 29.7 GiB, fp32 gradients 59.5 and a rank's part of their sum, activations with whole layers
-# recomputed: 112 GiB of 4 GPUs, 105 of 8, of the 139 of an H200. The server has a share of the weights besides, 7.4 GiB of
-# 4 and 3.7 of 8, and keeps every latent row on each of its GPUs: room for 440,000 tokens of 4 GPUs, 750,000 of 8.
+# recomputed: 114 GiB of 4 GPUs, 107 of 8, of the 139 of an H200. The server has a share of the weights besides, 7.4 GiB of
+# 4 and 3.7 of 8, and keeps every latent row on each of its GPUs: room for 490,000 tokens of 4 GPUs, 830,000 of 8.
 #
 # --no-save-optim: no checkpoints of 192 GB, only Hugging Face folders of 32 GB; a restart runs the recorded steps again.
 set -eu

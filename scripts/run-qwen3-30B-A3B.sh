@@ -10,8 +10,8 @@
 # a token meets 3.04e9. fp32 master weights and moments, 12 bytes a parameter, and rank 0's copy of the weights for the servers,
 # are 398 GiB and stay on the host, where the CPU updates them to the same bits. Keys and values: 96.0 KiB a token over
 # all GPUs.
-# bf16 weights are 56.9 GiB and fp32 gradients 113.7. A rank that holds both whole needs 212 GiB of 4 GPUs, 198 of 8, and an H200
-# has 139: both lie in parts on the ranks (--shard-weights, by itself), 65 GiB of each of 4 and 45 of 8. The server
+# bf16 weights are 56.9 GiB and fp32 gradients 113.7. A rank that holds both whole needs 214 GiB of 4 GPUs, 200 of 8, and an H200
+# has 139: both lie in parts on the ranks (--shard-weights, by itself), 67 GiB of each of 4 and 46 of 8. The server
 # has its own share, 14.2 and 7.1 GiB of a GPU, gets new weights over HTTP, and takes 0.4 of each GPU before the trainer opens.
 # Colocated it would compute with the trainer's parts in place (docs/devices.md): nobody has run that at this size.
 #

@@ -194,7 +194,8 @@ def test_a_history_goes_on_or_branches(d):
     try:
         task = run.lease()
         assert task["input"] == task["prompt"].replace("<|user|>", "").replace("<|end|><|assistant|>", "")
-        assert task["metadata"]["a"] >= 10 and task["label"].isdigit()
+        a, b = map(int, task["input"].split("+"))
+        assert task["metadata"] == {"a": a} and task["label"] == str(a + b)
         m = [{"role": "user", "content": task["input"]}]
         a1 = run.chat(task, m, max_tokens=6)
         m1 = m + [{"role": "assistant", "content": a1, "refusal": None}, {"content": "5", "role": "tool"}]

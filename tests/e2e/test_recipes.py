@@ -164,6 +164,9 @@ def test_experts_recipe(folder, name):
         said = ["replicated"] if name != "run-glm4.5-Air.sh" or gpus == 8 else []
         said += [] if colocated else ["expert parallel"] if stay else ["sharded"]
         assert all(re.search(rf"\b{round(gib[way])}\b", header) for way in said), (gib, header)
+        if colocated:  # to within 10,000
+            room = round(int(re.search(r"room for ([0-9]+) tokens", text)[1]), -4)
+            assert f"{room:,} tokens of {gpus} GPUs" in header or f"{room:,} of {gpus}." in header, (room, header)
 
 
 def test_plan_of_what_nobody_has_here(folder):

@@ -115,7 +115,7 @@ def post(p, path, body):
 
 def run_case(p, path, body):
     reply = post(p, path, body)
-    assert reply.status_code in STATUSES, reply.status_code
+    assert reply.status_code in STATUSES, reply.text[:2000]
     if reply.status_code == 200:
         assert reply.content
         if path == "/pause_generation":  # a mode that was lost is the default one: requests would wait
