@@ -13,7 +13,7 @@ import threading
 import urllib.request
 
 import pytest
-from programs import LIMIT
+from programs import LIMIT, SLOW
 from test_fleet import Run, d, rl  # noqa: F401
 from test_rl import external_fleet, final_sha, held_until
 
@@ -133,6 +133,25 @@ def test_two_runs_on_one_server(d, undisturbed, tmp_path):  # noqa: F811
         assert name[1] == own and final_sha(first.log_path) == undisturbed
         third = Run(rl(d, tmp_path / "third", *words, server_threads=None, num_rollout=4)).end()
         assert f'@{own}", of another run' in third and final_sha(tmp_path / "third.log") == undisturbed
+
+
+def test_a_worker_that_says_nothing_costs_no_step_much(d, tmp_path):  # noqa: F811
+    """Quarantined for its pushes, it does not answer either when all are asked for their memory, and to take it back."""
+    over = threading.Event()
+
+    def fault(method, path, n):
+        if path == "/release_memory_occupation" or (path == "/resume_memory_occupation" and n > 0):  # the first is at its beginning
+            over.wait(LIMIT)
+        return 500 if method == "PUT" else None
+
+    with fleet(tmp_path, d / "init", 2) as (router, (first, _)), Proxy(first, fault) as p:
+        put_between(router, first, p)
+        words = rl(d, tmp_path / "run", "--router-url", router, "--offload-rollout", server_threads=None)
+        run = Run(words)
+        run.end()
+        over.set()
+    times = [json.loads(line).get("perf/step_time") for line in open(run.dir / "metrics.jsonl")]
+    assert max(t for t in times if t is not None) < 8 * SLOW, times  # the probe's limit of 3 s, once
 
 
 def test_statuses_that_pass(d, undisturbed, tmp_path):  # noqa: F811

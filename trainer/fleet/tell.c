@@ -18,6 +18,7 @@
 struct told { /* a server, and the call to it */
     struct clime_fleet_server *s;
     char *url;
+    int64_t limit_us;
     struct clime_http_result result;
     struct clime_error e;
 };
@@ -32,22 +33,28 @@ static void told(void *arg, enum clime_err rc) {
     clime_buf_free(&t->result.reply);
 }
 
+/* It gave no answer when it was asked last, or is out for what went wrong: all others would wait for it. */
+static bool is_doubtful(const struct clime_fleet_server *s) {
+    return s->lost || s->n_failures || s->state == CLIME_SERVER_SUSPECT;
+}
+
 /* POSTs body to all[n].url at the same time. Under the lock, which is let go of. e.code: OK where it was well. */
-static void post_all(struct clime_fleet *f, struct told *all, int n, struct clime_str body, int64_t limit_us) {
+static void post_all(struct clime_fleet *f, struct told *all, int n, struct clime_str body) {
     pthread_mutex_unlock(f->lock);
     for (int i = 0; i < n; i++) {
         const struct clime_http_call call = {.method = "POST",
                                              .url = all[i].url,
                                              .body = body,
-                                             .timeout_us = limit_us,
+                                             .timeout_us = all[i].limit_us,
                                              .max_reply = CLIME_FLEET_MAX_REPLY};
         clime_http_loop_start(f->owner_http, &call, &all[i].result, &all[i].e, told, &all[i]);
     }
-    for (int left = n; left > 0;) left = clime_http_loop_turn(f->owner_http, clime_now_us() + limit_us);
+    for (int left = n; left > 0;) left = clime_http_loop_turn(f->owner_http, clime_now_us() + CLIME_FLEET_CONTROL_US);
     pthread_mutex_lock(f->lock);
 }
 
-/* Tells all servers that are up, and which `whom` takes. *out[n]: what they say, until let_go. */
+/* Tells all servers that are up, and which `whom` takes; they have until limit_us, doubtful ones a probe's time.
+ * *out[n]: what they say, until let_go. */
 static int tell_all(struct clime_fleet *f, bool (*whom)(const struct clime_fleet_server *s), const char *path,
                     struct clime_str body, int64_t limit_us, struct told **out) {
     struct told *all = *out = xcalloc((size_t)f->n_servers + 1, sizeof *all);
@@ -57,9 +64,10 @@ static int tell_all(struct clime_fleet *f, bool (*whom)(const struct clime_fleet
         struct clime_fleet_server *s = f->servers[i];
         if (!s->url[0] || s->died || (whom && !whom(s))) continue;
         all[n].s = s;
+        all[n].limit_us = is_doubtful(s) && limit_us > CLIME_FLEET_PROBE_US ? CLIME_FLEET_PROBE_US : limit_us;
         all[n++].url = xasprintf("%s%s", s->url, path);
     }
-    post_all(f, all, n, body, limit_us);
+    post_all(f, all, n, body);
     return n;
 }
 
@@ -77,13 +85,14 @@ void clime_fleet_leave_behind(struct clime_fleet *f) {
         struct clime_fleet_server *s = f->servers[i];
         if (!s->in_router || s->lost || s->unlisted || s->pushed == f->push.version) continue;
         all[n].s = s;
+        all[n].limit_us = CLIME_FLEET_CONTROL_US;
         all[n++].url = xasprintf("%s/remove_worker?url=%s", f->url, s->url);
         s->out = true;
         s->with_owner = true; /* it is not told to the router again before it is out */
         clime_event(f->o.ledger, f->o.incarnation, "worker", "%s is out of the router: it lacks version %" PRId64,
                     clime_fleet_name(s), f->push.version);
     }
-    post_all(f, all, n, (struct clime_str){0}, CLIME_FLEET_CONTROL_US);
+    post_all(f, all, n, (struct clime_str){0});
     for (int i = 0; i < n; i++) {
         if (all[i].e.code) LOG_WARN("%s", all[i].e.msg);
         all[i].s->told_us = clime_now_us();
@@ -143,11 +152,17 @@ void clime_fleet_offload(struct clime_fleet *f) {
     pthread_mutex_unlock(f->lock);
 }
 
+/* A doubtful one gets its memory back when it answers again, before any weights. */
+static bool is_to_resume(const struct clime_fleet_server *s) {
+    return !s->lent || !is_doubtful(s);
+}
+
 enum clime_err clime_fleet_onload(struct clime_fleet *f, struct clime_error *e) {
     struct told *all;
     pthread_mutex_lock(f->lock);
     f->lending = false;
-    int n = tell_all(f, NULL, CLIME_FLEET_RESUME_PATH, clime_str_of(clime_fleet_kv_body), CLIME_FLEET_CONTROL_US, &all);
+    int n = tell_all(f, is_to_resume, CLIME_FLEET_RESUME_PATH, clime_str_of(clime_fleet_kv_body),
+                     CLIME_FLEET_CONTROL_US, &all);
     for (int i = 0; i < n; i++) {
         struct clime_fleet_server *s = all[i].s;
         if (!all[i].e.code) {
