@@ -7,6 +7,7 @@
 #include "common/json/scan.h"
 #include "common/version.h"
 #include "router/fanout.h"
+#include "router/queue.h"
 
 #define ANSWER_CAP ((size_t)512 << 20) /* of all workers together */
 
@@ -98,6 +99,8 @@ void clime_router_loads(struct clime_http_request *rq, void *context) {
         if (f.results[i].status == 200) n = write_loads(&w, &f.results[i], n);
     clime_jw_close(&w);
     clime_jw_put_int(&w, "dp_rank_count", n);
+    struct clime_router_queue *queue = ((struct clime_router *)context)->queue;
+    clime_jw_put_int(&w, "num_waiting_reqs", queue ? clime_router_queue_waiting(queue) : 0); /* ours, of no worker */
     answer(rq, &f, &w);
 }
 

@@ -103,7 +103,7 @@ static bool pick(struct asking *a, struct clime_error *e) {
         int64_t now = clime_now_us();
         if (atomic_load(&a->y->router->phase) == CLIME_ROUTER_CUTTING)
             clime_fail(e, CLIME_ERR_UNAVAILABLE, "the router is stopping; ask again");
-        if (now >= a->t.until_us || is_over(a)) return false;
+        if (now >= a->t.until_us || is_over(a) || e->code == CLIME_ERR_ABORTED) return false;
         if (now >= again_us) memset(a->t.tried, 0, sizeof a->t.tried);
         clime_sleep_us(WAIT_LOOK_US);
     }
@@ -139,11 +139,12 @@ static void serve(struct clime_relay *y, const struct clime_route_request *reque
     struct clime_router *r = y->router;
     struct asking a = {.y = y, .request = request};
     a.call = (struct clime_router_queue_call){
-        .label = request->label, .take = take, .gone = is_over, .waits = waits, .arg = &a};
+        .label = request->label, .rid = request->rid, .take = take, .gone = is_over, .waits = waits, .arg = &a};
     for (int turn = 0; turn <= r->max_retries || y->stream; turn++) {
         struct clime_error none = {0};
         if (!pick(&a, &none)) {
-            if (turn == 0) y->e = none; /* else the last worker's own answer says more than "none is left" */
+            bool aborted = none.code == CLIME_ERR_ABORTED;
+            if (turn == 0 || aborted) y->e = none; /* else the last worker's answer says more than "none is left" */
             break;
         }
         y->settled = a.t.n_silent >= MOST_SUSPECT || turn >= r->max_retries;
@@ -176,7 +177,11 @@ static void proxy(struct clime_router *r, struct clime_http_request *rq) {
     request.label = clime_str_of(clime_http_header(rq, "X-Clime-Worker-Label"));
     clime_relay_init(&y, r, rq, target);
     serve(&y, &request);
-    clime_relay_finish(&y);
+    bool is_native = clime_str_is(path, "/generate") && request.single;
+    if (y.e.code == CLIME_ERR_ABORTED && is_native && !y.stream)
+        clime_router_reply_aborted(rq, &request);
+    else
+        clime_relay_finish(&y);
     clime_relay_free(&y);
     clime_arena_free(&arena);
     free(target);

@@ -19,6 +19,7 @@ struct waiter { /* on its thread's stack */
     const struct clime_router_queue_call *call;
     pthread_cond_t called;
     bool going; /* was under way when it came */
+    bool aborted;
     bool first; /* of its label, and of those that are as far */
     struct waiter *next, *previous;
 };
@@ -104,6 +105,7 @@ static enum clime_err wait_for_turn(struct clime_router_queue *q, struct waiter 
         const struct timespec at = {look / 1000000, look % 1000000 * 1000};
         pthread_cond_timedwait(&me->called, &q->lock, &at);
         now = clime_now_us();
+        if (me->aborted) return clime_fail(e, CLIME_ERR_ABORTED, "it was aborted while it waited for a worker");
         if (me->first) err = try_to_take(q, call, e);
         if (err != CLIME_ERR_BUSY) break;
         if (now >= until)
@@ -138,6 +140,20 @@ enum clime_err clime_router_queue_take(struct clime_router_queue *q, struct clim
     }
     pthread_mutex_unlock(&q->lock);
     return err;
+}
+
+int clime_router_queue_abort(struct clime_router_queue *q, bool (*means)(const void *arg, struct clime_str rid),
+                             const void *arg) {
+    int n = 0;
+    pthread_mutex_lock(&q->lock);
+    for (struct waiter *w = q->head; w; w = w->next) {
+        if (w->aborted || !means(arg, w->call->rid)) continue;
+        w->aborted = true;
+        pthread_cond_signal(&w->called);
+        n++;
+    }
+    pthread_mutex_unlock(&q->lock);
+    return n;
 }
 
 void clime_router_queue_freed(struct clime_router_queue *q) {

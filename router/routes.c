@@ -39,7 +39,7 @@ const struct clime_http_route clime_router_routes[] = {
     {"GET", "/get_server_info", CLIME_HTTP_USER, clime_router_proxy},
     {"GET", "/health_generate", CLIME_HTTP_OPEN, clime_router_proxy},
     /* control: every worker, a result for each */
-    {"POST", "/abort_request", CLIME_HTTP_ADMIN, clime_router_fanout},
+    {"POST", "/abort_request", CLIME_HTTP_ADMIN, clime_router_abort},
     {"POST", "/pause_generation", CLIME_HTTP_ADMIN, clime_router_fanout},
     {"POST", "/continue_generation", CLIME_HTTP_ADMIN, clime_router_fanout},
     {"GET|POST", "/flush_cache", CLIME_HTTP_ADMIN, clime_router_fanout},
@@ -49,7 +49,7 @@ const struct clime_http_route clime_router_routes[] = {
     {"POST", "/sleep", CLIME_HTTP_ADMIN, clime_router_fanout},
     {"POST", "/wake_up", CLIME_HTTP_ADMIN, clime_router_fanout},
     {"GET", "/is_sleeping", CLIME_HTTP_USER, clime_router_fanout},
-    {"POST", "/abort_requests", CLIME_HTTP_ADMIN, clime_router_fanout},
+    {"POST", "/abort_requests", CLIME_HTTP_ADMIN, clime_router_abort_requests},
     {"POST", "/reset_prefix_cache", CLIME_HTTP_ADMIN, clime_router_fanout},
     {"POST", "/update_weight_version", CLIME_HTTP_ADMIN, clime_router_fanout},
     {"POST", "/release_memory_occupation", CLIME_HTTP_ADMIN, clime_router_fanout},

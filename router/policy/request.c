@@ -17,6 +17,7 @@ struct reading {
     struct clime_route_request *rq;
     double prompt_tokens;
     int64_t n_prompts;
+    bool listed;     /* they stand in a list, and so will the answers */
     uint64_t so_far; /* hash of the first prompt up to here */
     int64_t n_ids;   /* of it */
     int64_t mark;    /* the page whose end has the next mark */
@@ -85,6 +86,7 @@ static void read_prompts(struct clime_json *j, struct reading *r) {
         n_lists += kind == CLIME_JSON_ARRAY || kind == CLIME_JSON_STRING;
         r->prompt_tokens += count_tokens(j, r, first);
     }
+    r->listed = r->listed || n_lists > 0;
     r->n_prompts += n_lists ? n_lists : 1;
 }
 
@@ -155,6 +157,17 @@ static bool read_session(struct clime_json *j, struct clime_str key, struct read
     return true;
 }
 
+static void read_flag(struct clime_json *j, bool *out) {
+    if (clime_json_peek(j) == CLIME_JSON_BOOL)
+        clime_json_bool(j, out);
+    else
+        clime_json_skip(j, NULL);
+}
+
+static bool is_rid(struct clime_str key) {
+    return clime_str_is(key, "rid") || clime_str_is(key, "request_id");
+}
+
 static void read_members(struct clime_json *j, struct reading *r) {
     struct clime_str key;
     for (clime_json_object(j); clime_json_key(j, &key);) {
@@ -166,6 +179,10 @@ static void read_members(struct clime_json *j, struct reading *r) {
             read_params(j, &r->common);
         else if (clime_str_is(key, "model") && kind == CLIME_JSON_STRING)
             clime_json_string(j, &r->rq->model);
+        else if (is_rid(key) && kind == CLIME_JSON_STRING)
+            clime_json_string(j, &r->rq->rid);
+        else if (clime_str_is(key, "stream"))
+            read_flag(j, &r->rq->stream);
         else if (is_prompt(key))
             read_prompts(j, r);
         else if (clime_str_is(key, "messages"))
@@ -199,6 +216,7 @@ void clime_route_request_read(struct clime_route_request *rq, struct clime_str s
     }
     /* The same text for another model is another prompt; the model may come after it in the body. */
     for (int i = 0; i < rq->n_pages; i++) rq->pages[i] = clime_hash_bytes(rq->model.ptr, rq->model.len, rq->pages[i]);
+    rq->single = r.n_prompts == 1 && r.n_own == 0 && r.common.n == 1 && !r.listed;
     double output = output_of(&r), cost = prompts_of(&r) + output;
     rq->cost = cost < (double)COST_MAX ? (int64_t)cost : COST_MAX;
     rq->output = output < (double)COST_MAX ? (int64_t)output : COST_MAX;

@@ -88,6 +88,31 @@ def test_a_turn_that_does_not_come():
         assert asked[0].result(LONG).status_code == 200 and held.seen == ["going 0"]
 
 
+def test_an_abort_reaches_who_waits():
+    """One prompt of /generate gets a server's answer, anything else a 499; whoever is not meant goes on waiting."""
+    abort = lambda path, body: router.post(path, body).json()["num_waiting_aborted"]
+    with full("--queue-size", "8") as (router, held, pool, asked):
+        bodies = [{"text": "a", "rid": "run/1"}, {"text": "b", "rid": "run/2", "stream": True}, {"text": ["c"], "rid": "run/3"},
+                  {"text": "d", "rid": "run/12"}, {"text": "e", "rid": "other"}, {"text": "f"}]  # fmt: skip
+        for n, body in enumerate(bodies):
+            asked.append(pool.submit(ask, router, body))
+            wait_for(lambda n=n: waiting(router) == n + 1)
+        assert router.get("/v1/loads").json()["num_waiting_reqs"] == 6
+        assert abort("/abort_request", {"rid": ""}) == abort("/abort_request", {"rid": 5}) == abort("/abort_requests", {"request_ids": []}) == 0
+        assert abort("/abort_requests", {"request_ids": ["run/1", "other", "run"]}) == 2
+        one, other = asked[1].result(LONG), asked[5].result(LONG)
+        assert one.status_code == other.status_code == 200 and one.json()["output_ids"] == []
+        assert (one.json()["meta_info"]["id"], one.json()["meta_info"]["finish_reason"]["type"]) == ("run/1", "abort")
+        assert abort("/abort_request", {"rid": "run/"}) == 3
+        event, done = asked[2].result(LONG).text.split("\n\n")[:2]
+        assert json.loads(event.removeprefix("data: "))["meta_info"]["finish_reason"]["type"] == "abort" and done == "data: [DONE]"
+        assert asked[3].result(LONG).status_code == 499 and asked[4].result(LONG).json()["meta_info"]["id"] == "run/12"
+        assert abort("/abort_request", {"abort_all": True}) == 1 and asked[6].result(LONG).json()["meta_info"]["finish_reason"]["type"] == "abort"
+        wait_for(lambda: waiting(router) == 0)
+        held.let.release()
+        assert asked[0].result(LONG).status_code == 200 and held.seen == ["going 0"]
+
+
 @pytest.mark.parametrize(("limit", "status"), [(LONG, 200), (0, 503)])
 def test_a_router_that_stops_first_serves_or_refuses_who_waits(limit, status):
     with full("--queue-size", "4", "--drain-timeout", limit) as (router, held, pool, asked):
