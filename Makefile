@@ -9,7 +9,7 @@ LDLIBS   = -lcivetweb -lcurl -lcjson -lsqlite3 -lpcre2-8 -lutf8proc -lyaml -lz -
 
 # Sources: every .c of a folder belongs to it; *_main.c and main.c are programs.
 src      = $(filter-out %/main.c %_main.c,$(wildcard $(addsuffix /*.c,$(patsubst %/,%,$(1)))))
-COMMON   = $(call src,common common/os common/json common/http common/page common/group)
+COMMON   = $(call src,common $(wildcard common/*/))
 KERNELS  = $(call src,kernels kernels/cpu)
 TEXT     = $(call src,text text/template/value text/template text/output text/grammar text/chat)
 MODEL    = $(call src,model/config model/weights model/context model/packet model)

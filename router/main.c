@@ -8,7 +8,7 @@
 #include "common/http/client.h"
 #include "common/http/port.h"
 #include "common/log.h"
-#include "common/options.h"
+#include "common/options/options.h"
 #include "common/os/malloc_limits.h"
 #include "common/os/process.h"
 #include "router/connections.h"

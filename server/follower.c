@@ -11,7 +11,7 @@
 
 #include "common/group/start.h"
 #include "common/log.h"
-#include "common/threadpool.h"
+#include "common/thread/threadpool.h"
 #include "server/engine/engine.h"
 #include "server/engine/followers.h"
 #include "server/engine/memory_plan.h"

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#include "common/options_inert.h"
+#include "common/options/inert.h"
 
 #define CLIME_SERVER_MAX_INERT 128
 

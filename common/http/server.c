@@ -25,7 +25,7 @@
 #include "common/http/tls.h"
 #include "common/log.h"
 #include "common/os/lookup.h"
-#include "common/threadpool.h"
+#include "common/thread/threadpool.h"
 
 #define IDLE_MS "20000"        /* keep-alive: an idle connection holds a thread */
 #define SOCKET_WAIT_MS "30000" /* longest wait for a peer that neither reads nor writes */

@@ -8,7 +8,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "common/threadpool.h"
+#include "common/thread/threadpool.h"
 
 enum { PLACES = 32, MOST_THREADS = 8 };
 

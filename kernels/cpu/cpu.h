@@ -8,7 +8,7 @@
 #ifndef CLIME_KERNELS_CPU_CPU_H
 #define CLIME_KERNELS_CPU_CPU_H
 
-#include "common/threadpool.h"
+#include "common/thread/threadpool.h"
 #include "kernels/kernels.h"
 
 /* GEMM(name) names the table itself and its products, which a build may have of its own: AMX, over the rest of

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "common/hash.h"
-#include "common/threadpool.h"
+#include "common/thread/threadpool.h"
 #include "model/packet/packet_int.h"
 #include "model/packet/zip.h"
 

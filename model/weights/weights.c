@@ -9,7 +9,7 @@
 
 #include "common/hash.h"
 #include "common/rng.h"
-#include "common/threadpool.h"
+#include "common/thread/threadpool.h"
 #include "model/weights/convert.h"
 #include "model/weights/weights.h"
 #include "model/weights/weights_map.h"

@@ -9,7 +9,7 @@
 #define CLIME_SERVER_ENGINE_CHOICES_H
 
 #include "model/model.h"
-#include "server/engine/scheduler.h"
+#include "server/schedule/scheduler.h"
 
 struct clime_choices;
 

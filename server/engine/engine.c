@@ -28,8 +28,8 @@
 #include "common/os/process.h"
 #include "common/os/thread.h"
 #include "server/engine/engine_int.h"
-#include "server/engine/logit_edits.h"
 #include "server/engine/step_graphs.h"
+#include "server/schedule/logit_edits.h"
 
 #define LOOK_US ((int64_t)100000) /* between looks of an idle engine at its followers */
 #define INTAKE 64                 /* outputs that come in between two steps */

@@ -9,8 +9,8 @@
 #define CLIME_SERVER_ENGINE_ENGINE_H
 
 #include "model/model.h"
-#include "server/engine/scheduler.h"
 #include "server/job/emitter.h"
+#include "server/schedule/scheduler.h"
 
 struct clime_engine;
 struct clime_followers;

@@ -2,11 +2,11 @@
 #ifndef CLIME_SERVER_ENGINE_ENGINE_INT_H
 #define CLIME_SERVER_ENGINE_ENGINE_INT_H
 
-#include "server/engine/drafting.h"
 #include "server/engine/engine.h"
 #include "server/engine/followers.h"
 #include "server/engine/step.h"
 #include "server/engine/trace.h"
+#include "server/schedule/drafting.h"
 
 enum clime_weights_state { CLIME_WEIGHTS_READY, CLIME_WEIGHTS_ABSENT, CLIME_WEIGHTS_WRITING };
 

@@ -11,9 +11,9 @@
 #define CLIME_SERVER_ENGINE_FOLLOWERS_H
 
 #include "common/group/group.h"
-#include "server/engine/scheduler.h"
 #include "server/engine/step_arrays.h"
 #include "server/engine/step_graphs.h"
+#include "server/schedule/scheduler.h"
 
 enum clime_follow_word {
     CLIME_FOLLOW_ROWS,    /* run these rows; their arrays follow, then copies of pages */

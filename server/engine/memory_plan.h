@@ -11,7 +11,7 @@
 
 #include "common/buf.h"
 #include "model/model.h"
-#include "server/engine/scheduler.h"
+#include "server/schedule/scheduler.h"
 
 struct clime_memory_want {
     double fraction;

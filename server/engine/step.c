@@ -25,10 +25,10 @@
 
 #include "server/engine/choices.h"
 #include "server/engine/followers.h"
-#include "server/engine/logit_edits.h"
 #include "server/engine/step_arrays.h"
 #include "server/engine/step_graphs.h"
 #include "server/engine/step_lists.h"
+#include "server/schedule/logit_edits.h"
 
 #define HEAD_ROWS CLIME_GRAPH_MAX_ROWS /* logits of 256 rows of a vocabulary of 152k are 156 MB */
 

@@ -7,9 +7,9 @@
 #define CLIME_SERVER_ENGINE_STEP_H
 
 #include "model/model.h"
-#include "server/engine/scheduler.h"
 #include "server/engine/step_arrays.h"
 #include "server/job/job.h"
+#include "server/schedule/scheduler.h"
 
 struct clime_prompt_logp { /* log-probabilities of prompt tokens first .. first + n */
     int first, n;

@@ -3,7 +3,7 @@
 #ifndef CLIME_SERVER_ENGINE_STEP_ARRAYS_H
 #define CLIME_SERVER_ENGINE_STEP_ARRAYS_H
 
-#include "server/engine/scheduler.h"
+#include "server/schedule/scheduler.h"
 
 struct clime_step_shape {
     int T, n_seq;  /* rows, and sequences they belong to */

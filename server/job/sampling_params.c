@@ -127,7 +127,7 @@ static bool read_bias(struct clime_json *j, void *object) {
     return true;
 }
 
-/* A list of any length costs a draw the same: it becomes a set (server/engine/logit_edits.h). */
+/* A list of any length costs a draw the same: it becomes a set (server/schedule/logit_edits.h). */
 static bool read_allowed(struct clime_json *j, void *object) {
     struct clime_sampling_params *p = object;
     int64_t id;

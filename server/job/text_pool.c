@@ -9,7 +9,7 @@
 #include <stdlib.h>
 
 #include "common/os/thread.h"
-#include "common/queue.h"
+#include "common/thread/queue.h"
 
 #define STACK_BYTES ((size_t)8 << 20)
 

@@ -16,7 +16,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/os/roots.h"
-#include "common/threadpool.h"
+#include "common/thread/threadpool.h"
 #include "kernels/finite.h"
 #include "model/packet/shelf.h"
 #include "server/job/fields.h"

@@ -14,7 +14,7 @@
 
 #include "common/clock.h"
 #include "common/rng.h"
-#include "common/threadpool.h"
+#include "common/thread/threadpool.h"
 #include "kernels/kernels.h"
 
 #define RUNS 7

@@ -11,7 +11,7 @@
 
 #include "common/err.h"
 #include "common/hash.h"
-#include "common/options.h"
+#include "common/options/options.h"
 #include "common/rng.h"
 
 static int64_t seed, now_at;

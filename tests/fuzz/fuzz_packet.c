@@ -14,7 +14,7 @@
 
 #include "common/err.h"
 #include "common/hash.h"
-#include "common/threadpool.h"
+#include "common/thread/threadpool.h"
 #include "model/packet/packet.h"
 
 #define N 200

@@ -9,7 +9,7 @@
 #ifndef CLIME_TRAINER_ALARM_ALARMS_H
 #define CLIME_TRAINER_ALARM_ALARMS_H
 
-#include "common/options.h"
+#include "common/options/options.h"
 #include "trainer/alarm/rules.h"
 #include "trainer/ledger/runs.h"
 

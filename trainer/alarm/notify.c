@@ -18,7 +18,7 @@
 #include "common/log.h"
 #include "common/os/child.h"
 #include "common/os/shell.h"
-#include "common/queue.h"
+#include "common/thread/queue.h"
 
 #define MOST_WAITING 64
 #define MOST_AT_ONCE 20 /* messages, and one more every REFILL_US */

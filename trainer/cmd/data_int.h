@@ -5,7 +5,7 @@
 
 #include <float.h>
 
-#include "common/options.h"
+#include "common/options/options.h"
 #include "trainer/data/look.h"
 #include "trainer/data/overlap.h"
 #include "trainer/data/sft_data.h"

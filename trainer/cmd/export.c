@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "common/log.h"
-#include "common/options.h"
+#include "common/options/options.h"
 #include "model/weights/folder.h"
 #include "trainer/learn/learner.h"
 

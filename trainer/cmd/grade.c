@@ -19,7 +19,7 @@
 #include "common/json/scan.h"
 #include "common/json/write.h"
 #include "common/log.h"
-#include "common/options.h"
+#include "common/options/options.h"
 #include "common/os/thread.h"
 #include "trainer/plugin/hooks.h"
 #include "trainer/reward/rewarder.h"

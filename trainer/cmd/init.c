@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "common/log.h"
-#include "common/options.h"
+#include "common/options/options.h"
 #include "common/os/dirs.h"
 #include "model/weights/folder.h"
 #include "text/tokenizer.h"

@@ -8,7 +8,7 @@
 
 #include "common/group/group.h"
 #include "common/log.h"
-#include "common/options.h"
+#include "common/options/options.h"
 #include "trainer/plan/plan.h"
 
 struct plan_options {

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "common/log.h"
-#include "common/options.h"
+#include "common/options/options.h"
 #include "model/weights/folder.h"
 #include "trainer/algorithm/preference.h"
 #include "trainer/data/pair_data.h"

@@ -11,7 +11,7 @@
 
 #include "common/json/write.h"
 #include "common/log.h"
-#include "common/options.h"
+#include "common/options/options.h"
 #include "common/os/dirs.h"
 #include "common/rng.h"
 

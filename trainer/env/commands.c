@@ -10,7 +10,7 @@
 #include "common/log.h"
 #include "common/os/child.h"
 #include "common/os/dirs.h"
-#include "common/periodic.h"
+#include "common/thread/periodic.h"
 #include "trainer/env/environments_int.h"
 
 #define CHECK_US 50000

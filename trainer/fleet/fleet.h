@@ -14,7 +14,7 @@
 #ifndef CLIME_TRAINER_FLEET_FLEET_H
 #define CLIME_TRAINER_FLEET_FLEET_H
 
-#include "common/options.h"
+#include "common/options/options.h"
 #include "trainer/fleet/push.h"
 #include "trainer/fleet/source.h"
 #include "trainer/ledger/ledger.h"

@@ -9,7 +9,7 @@
 #define CLIME_TRAINER_FLEET_PROGRAM_H
 
 #include "common/os/child.h"
-#include "common/periodic.h"
+#include "common/thread/periodic.h"
 
 #define CLIME_PROGRAM_URL 128
 

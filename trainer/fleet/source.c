@@ -21,7 +21,7 @@
 #include "common/log.h"
 #include "common/os/atomic_file.h"
 #include "common/os/dirs.h"
-#include "common/threadpool.h"
+#include "common/thread/threadpool.h"
 #include "model/packet/shelf.h"
 
 #define THREADS 64 /* of the listener: what one fan-out of servers asks for at a time, and more */

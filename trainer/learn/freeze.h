@@ -3,7 +3,7 @@
 #define CLIME_TRAINER_LEARN_FREEZE_H
 
 #include "common/buf.h"
-#include "common/options.h"
+#include "common/options/options.h"
 #include "model/weights/layout.h"
 
 /* Freezes the tensors in whose Hugging Face name no pattern of `only` is found, or one of `freeze` is; one list at most

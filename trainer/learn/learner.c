@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "common/log.h"
-#include "common/threadpool.h"
+#include "common/thread/threadpool.h"
 #include "model/weights/folder.h"
 #include "trainer/algorithm/estimator.h"
 #include "trainer/algorithm/loss.h"

@@ -3,7 +3,7 @@
 #define CLIME_TRAINER_LEARN_LEARNING_H
 
 #include "common/group/place.h"
-#include "common/options.h"
+#include "common/options/options.h"
 #include "model/backward.h"
 #include "trainer/algorithm/objective.h"
 

@@ -19,7 +19,7 @@
 #include "common/json/write.h"
 #include "common/log.h"
 #include "common/os/atomic_file.h"
-#include "common/periodic.h"
+#include "common/thread/periodic.h"
 #include "trainer/ledger/metrics.h"
 
 #define LOOK_US 2000000       /* between two looks at the ledger */

@@ -10,7 +10,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
-#include "common/options.h"
+#include "common/options/options.h"
 #include "trainer/ledger/summary.h"
 #include "trainer/observe/eval_table.h"
 #include "trainer/observe/now.h"

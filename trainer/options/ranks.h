@@ -2,7 +2,7 @@
 #ifndef CLIME_TRAINER_OPTIONS_RANKS_H
 #define CLIME_TRAINER_OPTIONS_RANKS_H
 
-#include "common/options.h"
+#include "common/options/options.h"
 #include "trainer/learn/learner.h"
 
 #define CLIME_RANK_ROWS 12

@@ -2,7 +2,7 @@
 #ifndef CLIME_TRAINER_OPTIONS_RECORD_H
 #define CLIME_TRAINER_OPTIONS_RECORD_H
 
-#include "common/options.h"
+#include "common/options/options.h"
 
 /* Those of the n rows that decide the weights (`decides` says so of their names), with their values, as a JSON object
  * for free. */

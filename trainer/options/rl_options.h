@@ -16,7 +16,7 @@
 
 #include <stdint.h>
 
-#include "common/options_inert.h"
+#include "common/options/inert.h"
 #include "trainer/alarm/alarms.h"
 #include "trainer/data/data.h"
 #include "trainer/learn/learner.h"

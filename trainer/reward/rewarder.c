@@ -22,7 +22,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/os/shell.h"
-#include "common/periodic.h"
+#include "common/thread/periodic.h"
 #include "trainer/plugin/hooks.h"
 #include "trainer/reward/judge.h"
 #include "trainer/reward/mixture.h"

@@ -15,7 +15,7 @@
 #include "common/http/client.h"
 #include "common/http/retry.h"
 #include "common/os/waits.h"
-#include "common/queue.h"
+#include "common/thread/queue.h"
 #include "trainer/fleet/fleet.h"
 #include "trainer/reward/reward.h"
 #include "trainer/rollout/generate.h"

@@ -20,7 +20,7 @@
 
 #include "common/clock.h"
 #include "common/os/waits.h"
-#include "common/queue.h"
+#include "common/thread/queue.h"
 #include "trainer/env/environments.h"
 #include "trainer/reward/rewarder.h"
 #include "trainer/rollout/asker.h"

@@ -16,7 +16,7 @@
 #define CLIME_TRAINER_ROLLOUT_TEACHER_H
 
 #include "common/buf.h"
-#include "common/queue.h"
+#include "common/thread/queue.h"
 #include "trainer/sample/request.h"
 
 struct clime_teacher;

@@ -6,7 +6,7 @@
 
 #include <stdatomic.h>
 
-#include "common/options.h"
+#include "common/options/options.h"
 #include "trainer/sample/sample.h"
 #include "trainer/sample/turns.h"
 

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "common/buf.h"
-#include "common/options.h"
+#include "common/options/options.h"
 
 static bool verbose, cache, port_given;
 static int64_t port, memory;

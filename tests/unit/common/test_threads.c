@@ -11,8 +11,8 @@
 
 #include "common/clock.h"
 #include "common/err.h"
-#include "common/queue.h"
-#include "common/threadpool.h"
+#include "common/thread/queue.h"
+#include "common/thread/threadpool.h"
 
 struct tiles {
     int count[257]; /* plain ints: each tile belongs to one thread, and the run orders them before the check */

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "common/hash.h"
-#include "common/threadpool.h"
+#include "common/thread/threadpool.h"
 #include "model/packet/packet.h"
 #include "model/packet/shelf.h"
 

@@ -10,9 +10,9 @@
 
 #include "common/err.h"
 #include "common/rng.h"
-#include "server/engine/draft_cost.h"
-#include "server/engine/draft_index.h"
-#include "server/engine/drafting.h"
+#include "server/schedule/draft_cost.h"
+#include "server/schedule/draft_index.h"
+#include "server/schedule/drafting.h"
 
 /* ---- the index --------------------------------------------------------------------------------------------- */
 

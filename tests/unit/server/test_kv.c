@@ -6,7 +6,7 @@
 #include <cmocka.h>
 
 #include "common/rng.h"
-#include "server/engine/kv_pages.h"
+#include "server/schedule/kv_pages.h"
 
 #define N 37
 

@@ -10,7 +10,7 @@
 
 #include "common/rng.h"
 #include "kernels/kernels.h"
-#include "server/engine/prefix_cache.h"
+#include "server/schedule/prefix_cache.h"
 
 #define N 16
 #define PAGES 4 /* longest chain of the tests */

@@ -8,8 +8,8 @@
 
 #include <cmocka.h>
 
-#include "server/engine/logit_edits.h"
 #include "server/job/sampling_params.h"
+#include "server/schedule/logit_edits.h"
 
 static bool parse(const char *text, struct clime_sampling_params *p, struct clime_arena *a, struct clime_error *e) {
     struct clime_json j;

@@ -18,7 +18,7 @@
 #include "common/hash.h"
 #include "common/rng.h"
 #include "kernels/kernels.h"
-#include "server/engine/scheduler.h"
+#include "server/schedule/scheduler.h"
 
 #define MAX_LEN 400
 #define MAX_SEQS 64

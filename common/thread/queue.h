@@ -1,8 +1,8 @@
 /* A bounded queue of pointers between threads: many producers, many consumers, one mutex.
  * Ownership of an item passes with it. close() wakes everyone; pops drain what is left, then return 0.
  */
-#ifndef CLIME_COMMON_QUEUE_H
-#define CLIME_COMMON_QUEUE_H
+#ifndef CLIME_COMMON_THREAD_QUEUE_H
+#define CLIME_COMMON_THREAD_QUEUE_H
 
 #include <stdbool.h>
 #include <stddef.h>

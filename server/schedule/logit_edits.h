@@ -7,8 +7,8 @@
  * changes the reported log-probability (docs/numerics.md).
  * Made by the thread that submits; from then on the engine thread's.
  */
-#ifndef CLIME_SERVER_ENGINE_LOGIT_EDITS_H
-#define CLIME_SERVER_ENGINE_LOGIT_EDITS_H
+#ifndef CLIME_SERVER_SCHEDULE_LOGIT_EDITS_H
+#define CLIME_SERVER_SCHEDULE_LOGIT_EDITS_H
 
 #include "kernels/kernels.h"
 #include "server/job/sampling_params.h"

@@ -7,7 +7,7 @@
 
 #include "common/err.h"
 #include "kernels/kernels.h"
-#include "server/engine/scheduler.h"
+#include "server/schedule/scheduler.h"
 
 static void check_running(const struct clime_sched *s, int32_t *refs) {
     for (int i = 0; i < s->n_running; i++) {

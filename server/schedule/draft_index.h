@@ -5,8 +5,8 @@
  * each length and count how often such an answer was right of late: its chance, which each text trusts as far as its
  * own draws bear it out. Memory is fixed at opening; what is new displaces what is old. Owner: the engine thread.
  */
-#ifndef CLIME_SERVER_ENGINE_DRAFT_INDEX_H
-#define CLIME_SERVER_ENGINE_DRAFT_INDEX_H
+#ifndef CLIME_SERVER_SCHEDULE_DRAFT_INDEX_H
+#define CLIME_SERVER_SCHEDULE_DRAFT_INDEX_H
 
 #include <stdint.h>
 

@@ -1,6 +1,6 @@
 /* A thread that does one small thing again and again, with pauses, until it is stopped. */
-#ifndef CLIME_COMMON_PERIODIC_H
-#define CLIME_COMMON_PERIODIC_H
+#ifndef CLIME_COMMON_THREAD_PERIODIC_H
+#define CLIME_COMMON_THREAD_PERIODIC_H
 
 #include <stdbool.h>
 #include <stdint.h>

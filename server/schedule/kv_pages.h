@@ -5,8 +5,8 @@
  * page without references is on the free stack, and nowhere else.
  * Owner: the engine thread. No locking.
  */
-#ifndef CLIME_SERVER_ENGINE_KV_PAGES_H
-#define CLIME_SERVER_ENGINE_KV_PAGES_H
+#ifndef CLIME_SERVER_SCHEDULE_KV_PAGES_H
+#define CLIME_SERVER_SCHEDULE_KV_PAGES_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -4,8 +4,8 @@
  * at start like a user's value), its unit or choices, and one line of help. Anything not in the table is an error
  * that names the nearest option. "--name value" and "--name=value" both work; a bool takes none ("--no-name" clears).
  */
-#ifndef CLIME_COMMON_OPTIONS_H
-#define CLIME_COMMON_OPTIONS_H
+#ifndef CLIME_COMMON_OPTIONS_OPTIONS_H
+#define CLIME_COMMON_OPTIONS_OPTIONS_H
 
 #include "common/err.h"
 

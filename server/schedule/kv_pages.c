@@ -4,7 +4,7 @@
  * rests on it, so take, ref and unref check it each time; clime_sched_check recounts the references from scratch.
  * The free pages are a stack: the page freed last is the one most likely still in the processor's cache.
  */
-#include "server/engine/kv_pages.h"
+#include "server/schedule/kv_pages.h"
 
 #include <stdlib.h>
 

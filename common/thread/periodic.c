@@ -1,6 +1,6 @@
 /* The periodic thread. Called by who owns what it looks after; owns the thread. Invariant: after stop fn runs no more.
  */
-#include "common/periodic.h"
+#include "common/thread/periodic.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

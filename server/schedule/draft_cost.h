@@ -5,8 +5,8 @@
  * since a busy machine only ever adds. A size that nobody has measured of late is tried now and then. Owner: the engine
  * thread. No clock: the caller says what a step took.
  */
-#ifndef CLIME_SERVER_ENGINE_DRAFT_COST_H
-#define CLIME_SERVER_ENGINE_DRAFT_COST_H
+#ifndef CLIME_SERVER_SCHEDULE_DRAFT_COST_H
+#define CLIME_SERVER_SCHEDULE_DRAFT_COST_H
 
 #include <stdbool.h>
 #include <stdint.h>

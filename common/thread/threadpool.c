@@ -6,7 +6,7 @@
  * look at the run number a last time, and the other side looks for sleepers after it changed it (all sequentially
  * consistent), so no wake-up is lost. The spin before sleep covers the gap between two operations of a decode step.
  */
-#include "common/threadpool.h"
+#include "common/thread/threadpool.h"
 
 #include <limits.h>
 #include <pthread.h>

@@ -9,10 +9,10 @@
  * prompts.
  * Owner: the engine thread.
  */
-#ifndef CLIME_SERVER_ENGINE_DRAFTING_H
-#define CLIME_SERVER_ENGINE_DRAFTING_H
+#ifndef CLIME_SERVER_SCHEDULE_DRAFTING_H
+#define CLIME_SERVER_SCHEDULE_DRAFTING_H
 
-#include "server/engine/scheduler.h"
+#include "server/schedule/scheduler.h"
 
 struct clime_drafting;
 

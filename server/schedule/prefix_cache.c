@@ -5,7 +5,7 @@
  * list than its children, so the oldest idle node never has children and eviction is O(1) (clime_prefix_check
  * asserts it). A radix tree would share less memory per node, but pages are the unit of sharing anyway.
  */
-#include "server/engine/prefix_cache.h"
+#include "server/schedule/prefix_cache.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -5,15 +5,15 @@
  * guesses (clime_sched_guess).
  * Owner: who submits, until it is in the engine's inbox; then the engine thread.
  */
-#ifndef CLIME_SERVER_ENGINE_SEQ_H
-#define CLIME_SERVER_ENGINE_SEQ_H
+#ifndef CLIME_SERVER_SCHEDULE_SEQ_H
+#define CLIME_SERVER_SCHEDULE_SEQ_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#include "server/engine/draft_index.h"
 #include "server/job/job.h"
+#include "server/schedule/draft_index.h"
 
 struct clime_logit_edits;
 

@@ -1,5 +1,5 @@
 /* Inert options. Called by the parsers of command lines; owns nothing. */
-#include "common/options_inert.h"
+#include "common/options/inert.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -4,8 +4,8 @@
  * tile is open, so fn must give the same bits whatever the assignment: tiles may not share outputs. Threads sleep
  * when idle (a short spin first). One caller at a time: the pool belongs to one engine or trainer thread.
  */
-#ifndef CLIME_COMMON_THREADPOOL_H
-#define CLIME_COMMON_THREADPOOL_H
+#ifndef CLIME_COMMON_THREAD_THREADPOOL_H
+#define CLIME_COMMON_THREAD_THREADPOOL_H
 
 struct clime_pool;
 

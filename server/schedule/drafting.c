@@ -6,15 +6,15 @@
  * must be known first. After a look that found nothing worth a row, or no room for one, the next ones come 1, 3, 7,
  * then every 15 steps later.
  */
-#include "server/engine/drafting.h"
+#include "server/schedule/drafting.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/err.h"
-#include "server/engine/draft_cost.h"
-#include "server/engine/draft_index.h"
-#include "server/engine/logit_edits.h"
+#include "server/schedule/draft_cost.h"
+#include "server/schedule/draft_index.h"
+#include "server/schedule/logit_edits.h"
 
 enum {
     FAMILIES = 1 << 12,     /* whose prompts are known to be learned */

@@ -1,9 +1,9 @@
-/* Command-line options from a table (see options.h); the help text is in options_help.c.
+/* Command-line options from a table (see options.h); the help text is in help.c.
  *
  * Called once by each main before threads start; owns nothing but the arrays of list options. Defaults go through the
  * same parser as a user's values, so a wrong default is found at the first start.
  */
-#include "common/options.h"
+#include "common/options/options.h"
 
 #include <ctype.h>
 #include <errno.h>

@@ -1,10 +1,10 @@
-/* The choice of guessed rows. Called by server/engine/drafting.c, engine thread.
+/* The choice of guessed rows. Called by server/schedule/drafting.c, engine thread.
  *
  * Invariant: the guesses that run are those by which tokens a second are most, by at least GAIN over none. What trying
  * costs is bounded: a size whose time is not known is tried only where it would pay if time went on growing as it did
  * so far, and what such steps lose is at most one step in TRY_EVERY.
  */
-#include "server/engine/draft_cost.h"
+#include "server/schedule/draft_cost.h"
 
 enum {
     KNOWN_FOR = 256, /* steps */

@@ -3,7 +3,7 @@
  * Called between any threads. One mutex guards everything; a ring of fixed size, so that a push never allocates. Each
  * push signals one waiter, who takes all there is; a waiter that finds nothing left sleeps again.
  */
-#include "common/queue.h"
+#include "common/thread/queue.h"
 
 #include <pthread.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* The index of contexts. Called by server/engine/drafting.c, engine thread; owns its table.
+/* The index of contexts. Called by server/schedule/drafting.c, engine thread; owns its table.
  *
  * Invariant: a slot is whole by itself. There is no text behind it, nothing to evict or to go stale: the next guess is
  * looked up with the last one as part of its context. Two contexts may meet in a slot; a check of 32 bits tells them
@@ -6,7 +6,7 @@
  * An answer is dropped only when it was wrong as often as half of the times it was right in a row, so that one stray
  * sample does not make a group forget what all others say.
  */
-#include "server/engine/draft_index.h"
+#include "server/schedule/draft_index.h"
 
 #include <stdlib.h>
 

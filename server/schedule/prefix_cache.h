@@ -9,10 +9,10 @@
  *
  * Owner: the engine thread. No locking.
  */
-#ifndef CLIME_SERVER_ENGINE_PREFIX_CACHE_H
-#define CLIME_SERVER_ENGINE_PREFIX_CACHE_H
+#ifndef CLIME_SERVER_SCHEDULE_PREFIX_CACHE_H
+#define CLIME_SERVER_SCHEDULE_PREFIX_CACHE_H
 
-#include "server/engine/kv_pages.h"
+#include "server/schedule/kv_pages.h"
 
 struct clime_prefix_node;
 

@@ -10,11 +10,11 @@
  * up its own and waits again at its old place; it is computed anew later (preemption by recompute).
  * Owner: the engine thread.
  */
-#ifndef CLIME_SERVER_ENGINE_SCHEDULER_H
-#define CLIME_SERVER_ENGINE_SCHEDULER_H
+#ifndef CLIME_SERVER_SCHEDULE_SCHEDULER_H
+#define CLIME_SERVER_SCHEDULE_SCHEDULER_H
 
-#include "server/engine/prefix_cache.h"
-#include "server/engine/seq.h"
+#include "server/schedule/prefix_cache.h"
+#include "server/schedule/seq.h"
 
 struct clime_sched_options {
     int max_running;

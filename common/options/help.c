@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "common/buf.h"
-#include "common/options.h"
+#include "common/options/options.h"
 #include "common/terminal.h"
 
 #define HELP_COLUMN 34

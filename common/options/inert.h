@@ -5,7 +5,7 @@
 #ifndef CLIME_COMMON_OPTIONS_INERT_H
 #define CLIME_COMMON_OPTIONS_INERT_H
 
-#include "common/options.h"
+#include "common/options/options.h"
 
 struct clime_inert {
     const char *name;

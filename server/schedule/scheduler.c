@@ -6,7 +6,7 @@
  * and max_total never passes the pool. A sequence that finds no page and is itself the last to have arrived waits
  * with what it holds; giving up its pages would only make it compute them again.
  */
-#include "server/engine/scheduler.h"
+#include "server/schedule/scheduler.h"
 
 #include <limits.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
  * Invariant: edits[i] is what entries[i] comes to now, so that a draw finds its list ready. Entries ascend by id, each
  * id once, for the binary search; a list has the ids of the request and those that were sampled.
  */
-#include "server/engine/logit_edits.h"
+#include "server/schedule/logit_edits.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -3,16 +3,16 @@
  *
  * Invariant: nothing here looks at the engine's state, only at its options, which are constant.
  */
-#include "server/engine/seq.h"
+#include "server/schedule/seq.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/clock.h"
 #include "common/hash.h"
-#include "server/engine/kv_pages.h"
-#include "server/engine/logit_edits.h"
 #include "server/job/job.h"
+#include "server/schedule/kv_pages.h"
+#include "server/schedule/logit_edits.h"
 
 /* The ids that end a sequence, as far as they can be drawn at all. */
 static int stop_ids(const struct clime_sampling_params *p, const struct clime_seq_options *opts, int32_t *out) {
