@@ -1,5 +1,5 @@
-/* /abort_request (SGLang's) and /abort_requests (vLLM's): those that wait in the queue are ended here, the others by
- * their workers. Runs on HTTP threads; owns nothing.
+/* What ends requests: /abort_request (SGLang's), /abort_requests (vLLM's), and the pauses whose mode is abort. Those
+ * that wait in the queue are ended here, the others by their workers. Runs on HTTP threads; owns nothing.
  *
  * Those that wait are meant first: one that gets its turn meanwhile is found by its worker.
  */
@@ -20,10 +20,32 @@ struct meant { /* what the body says; a body that the workers refuse means nobod
     int n;
 };
 
-static bool means(const void *arg, struct clime_str rid) {
-    const struct meant *m = arg;
-    bool is = m->all || (m->prefix.len && rid.len >= m->prefix.len && !memcmp(rid.ptr, m->prefix.ptr, m->prefix.len));
+static bool means_one(const struct meant *m, struct clime_str rid) {
+    bool is = m->prefix.len && rid.len >= m->prefix.len && !memcmp(rid.ptr, m->prefix.ptr, m->prefix.len);
     for (int i = 0; i < m->n && !is; i++) is = rid.len > 0 && clime_str_eq(rid, m->ids[i]);
+    return is;
+}
+
+/* rids: JSON, a text or a list of them. Of a request with several prompts all are meant, or it waits on: the answers of
+ * the others are wanted. */
+static bool means(const void *arg, struct clime_str rids) {
+    const struct meant *m = arg;
+    struct clime_arena arena;
+    struct clime_error e;
+    struct clime_json j;
+    struct clime_str rid;
+    if (m->all || !rids.len) return m->all;
+    int n = 0, n_meant = 0;
+    clime_arena_init(&arena, rids.len + 4096);
+    clime_json_init(&j, rids.ptr, rids.len, &arena, &e);
+    bool listed = clime_json_peek(&j) == CLIME_JSON_ARRAY;
+    if (listed) clime_json_array(&j);
+    while ((listed ? clime_json_item(&j) : n == 0) && clime_json_string(&j, &rid)) {
+        n++;
+        n_meant += means_one(m, rid);
+    }
+    bool is = clime_json_end(&j) && n > 0 && n_meant == n;
+    clime_arena_free(&arena);
     return is;
 }
 
@@ -66,27 +88,43 @@ static void read_list(struct clime_json *j, struct meant *m) {
     }
 }
 
-static void handle(struct clime_http_request *rq, struct clime_router *r,
-                   void (*read)(struct clime_json *j, struct meant *m), bool all_without_body) {
+/* As SGLang's pause has it: abort is the mode where none is said. */
+static void read_pause(struct clime_json *j, struct meant *m) {
+    struct clime_str key, mode = {"abort", 5};
+    for (clime_json_object(j); clime_json_key(j, &key);) {
+        enum clime_json_kind kind = clime_json_peek(j);
+        if (clime_str_is(key, "mode") && kind != CLIME_JSON_NULL) mode.len = 0;
+        if (clime_str_is(key, "mode") && kind == CLIME_JSON_STRING)
+            clime_json_string(j, &mode);
+        else
+            clime_json_skip(j, NULL);
+    }
+    m->all = clime_str_is(mode, "abort");
+}
+
+/* What a body means by `read`; without one, or of one that is no JSON, m stays as it is. */
+static void read_body(const struct clime_http_request *rq, void (*read)(struct clime_json *j, struct meant *m),
+                      struct clime_arena *arena, struct meant *m) {
     struct clime_str body = clime_http_body(rq);
-    struct meant m = {.all = all_without_body};
-    struct clime_fanout f;
-    struct clime_arena arena;
-    struct clime_error e;
     struct clime_json j;
+    struct clime_error e;
+    struct meant said = {0};
+    if (!body.len) return;
+    clime_json_init(&j, body.ptr, body.len, arena, &e);
+    read(&j, &said);
+    if (!clime_json_end(&j)) {
+        free(said.ids);
+        said = (struct meant){0};
+    }
+    *m = said;
+}
+
+/* Ends those that wait, then asks all workers. */
+static void run(struct clime_http_request *rq, struct clime_router *r, const struct meant *m) {
+    struct clime_fanout f;
     struct clime_buf out;
     struct clime_jw w;
-    int n_waited = 0;
-    clime_arena_init(&arena, body.len + 4096);
-    clime_json_init(&j, body.ptr, body.len, &arena, &e);
-    bool said = body.len == 0;
-    if (!said) {
-        read(&j, &m);
-        said = clime_json_end(&j);
-    }
-    if (said && r->queue) n_waited = clime_router_queue_abort(r->queue, means, &m);
-    free(m.ids);
-    clime_arena_free(&arena);
+    int n_waited = r->queue ? clime_router_queue_abort(r->queue, means, m) : 0;
     if (!clime_fanout_run(&f, r, rq)) return;
     clime_buf_init(&out, ANSWER_CAP);
     clime_jw_init(&w, &out);
@@ -99,12 +137,39 @@ static void handle(struct clime_http_request *rq, struct clime_router *r,
     clime_fanout_free(&f);
 }
 
+static void run_as_body_says(struct clime_http_request *rq, struct clime_router *r,
+                             void (*read)(struct clime_json *j, struct meant *m), bool all_without_body) {
+    struct meant m = {.all = all_without_body};
+    struct clime_arena arena;
+    clime_arena_init(&arena, clime_http_body(rq).len + 4096);
+    read_body(rq, read, &arena, &m);
+    run(rq, r, &m);
+    free(m.ids);
+    clime_arena_free(&arena);
+}
+
 void clime_router_abort(struct clime_http_request *rq, void *context) {
-    handle(rq, context, read_prefix, false);
+    run_as_body_says(rq, context, read_prefix, false);
 }
 
 void clime_router_abort_requests(struct clime_http_request *rq, void *context) {
-    handle(rq, context, read_list, true);
+    run_as_body_says(rq, context, read_list, true);
+}
+
+void clime_router_pause(struct clime_http_request *rq, void *context) {
+    run_as_body_says(rq, context, read_pause, true);
+}
+
+/* vLLM's, by the query: abort is the mode where none is said, but for what its wait was called of old. */
+void clime_router_pause_by_query(struct clime_http_request *rq, void *context) {
+    struct meant m = {0};
+    struct clime_error e;
+    char mode[32];
+    bool given, waits = false;
+    if (!clime_http_query_bool(rq, "wait_for_inflight_requests", &waits, &e) &&
+        !clime_http_query(rq, "mode", mode, sizeof mode, &given, &e))
+        m.all = given ? !strcmp(mode, "abort") : !waits;
+    run(rq, context, &m);
 }
 
 void clime_router_reply_aborted(struct clime_http_request *rq, const struct clime_route_request *request) {
@@ -120,7 +185,11 @@ void clime_router_reply_aborted(struct clime_http_request *rq, const struct clim
     clime_jw_close(&w);
     clime_jw_key(&w, "meta_info");
     clime_jw_object(&w);
-    clime_jw_put_str(&w, "id", request->rid);
+    clime_jw_key(&w, "id");
+    if (request->rids.len && request->rids.ptr[0] == '"')
+        clime_jw_raw(&w, request->rids);
+    else
+        clime_jw_strz(&w, "");
     clime_jw_key(&w, "finish_reason");
     clime_jw_object(&w);
     clime_jw_put_strz(&w, "type", "abort");

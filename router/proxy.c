@@ -134,12 +134,24 @@ static void count_trial(struct asking *a) {
     t->n_suspect++;
 }
 
+/* Whatever the client is told in place of a worker's answer stands in the log, and so does each further worker. */
+static void log_failure(const struct asking *a, bool again) {
+    const struct clime_relay *y = a->y;
+    char status[24];
+    if (!again && (!y->e.code || y->client_gone || y->cut)) return;
+    snprintf(status, sizeof status, "status %d", y->status);
+    LOG_WARN("a request on %s failed (%s)%s", a->lease.url, y->e.code ? y->e.msg : status,
+             !again      ? ""
+             : y->stream ? ", going on with its stream on another worker"
+                         : ", trying another worker");
+}
+
 /* Tries workers until one has the answer. Sets y->e where there is none from a worker. */
 static void serve(struct clime_relay *y, const struct clime_route_request *request) {
     struct clime_router *r = y->router;
     struct asking a = {.y = y, .request = request};
     a.call = (struct clime_router_queue_call){
-        .label = request->label, .rid = request->rid, .take = take, .gone = is_over, .waits = waits, .arg = &a};
+        .label = request->label, .rids = request->rids, .take = take, .gone = is_over, .waits = waits, .arg = &a};
     for (int turn = 0; turn <= r->max_retries || y->stream; turn++) {
         struct clime_error none = {0};
         if (!pick(&a, &none)) {
@@ -150,11 +162,9 @@ static void serve(struct clime_relay *y, const struct clime_route_request *reque
         y->settled = a.t.n_silent >= MOST_SUSPECT || turn >= r->max_retries;
         clime_relay_attempt(y, &a.lease);
         count_trial(&a);
-        if (!may_try_again(y, a.t.n_suspect) || (y->stream && !clime_relay_go_on(y))) break;
-        char status[24];
-        snprintf(status, sizeof status, "status %d", y->status);
-        LOG_WARN("a request on %s failed (%s), %s another worker", a.lease.url, y->e.code ? y->e.msg : status,
-                 y->stream ? "going on with its stream on" : "trying");
+        bool again = may_try_again(y, a.t.n_suspect) && (!y->stream || clime_relay_go_on(y));
+        log_failure(&a, again);
+        if (!again) break;
         clime_metric_add(y->stream ? r->m_replays : r->m_retries, 1);
     }
     if (r->queue) clime_router_queue_done(r->queue, &a.call);

@@ -142,12 +142,12 @@ enum clime_err clime_router_queue_take(struct clime_router_queue *q, struct clim
     return err;
 }
 
-int clime_router_queue_abort(struct clime_router_queue *q, bool (*means)(const void *arg, struct clime_str rid),
+int clime_router_queue_abort(struct clime_router_queue *q, bool (*means)(const void *arg, struct clime_str rids),
                              const void *arg) {
     int n = 0;
     pthread_mutex_lock(&q->lock);
     for (struct waiter *w = q->head; w; w = w->next) {
-        if (w->aborted || !means(arg, w->call->rid)) continue;
+        if (w->aborted || !means(arg, w->call->rids)) continue;
         w->aborted = true;
         pthread_cond_signal(&w->called);
         n++;

@@ -69,11 +69,13 @@ void clime_router_liveness(struct clime_http_request *rq, void *context);
 void clime_router_readiness(struct clime_http_request *rq, void *context);
 void clime_router_metrics(struct clime_http_request *rq, void *context);
 
-/* abort.c: /abort_request and /abort_requests, of which those that wait in the queue are ours; the answer of such a
- * one, as a server's to /generate. */
+/* abort.c: what ends requests, of which those that wait in the queue are ours: /abort_request and /abort_requests;
+ * /pause_generation; /pause and /sleep. The answer of such a one, as a server's to /generate. */
 struct clime_route_request;
 void clime_router_abort(struct clime_http_request *rq, void *context);
 void clime_router_abort_requests(struct clime_http_request *rq, void *context);
+void clime_router_pause(struct clime_http_request *rq, void *context);
+void clime_router_pause_by_query(struct clime_http_request *rq, void *context);
 void clime_router_reply_aborted(struct clime_http_request *rq, const struct clime_route_request *request);
 
 /* fleet.c: a control call to every worker, answered with a result for each; what they say in the shape of one server;

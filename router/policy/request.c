@@ -179,8 +179,8 @@ static void read_members(struct clime_json *j, struct reading *r) {
             read_params(j, &r->common);
         else if (clime_str_is(key, "model") && kind == CLIME_JSON_STRING)
             clime_json_string(j, &r->rq->model);
-        else if (is_rid(key) && kind == CLIME_JSON_STRING)
-            clime_json_string(j, &r->rq->rid);
+        else if (is_rid(key))
+            clime_json_skip(j, &r->rq->rids);
         else if (clime_str_is(key, "stream"))
             read_flag(j, &r->rq->stream);
         else if (is_prompt(key))

@@ -23,7 +23,7 @@ struct clime_route_request {
     struct clime_str session;          /* requests of one session prefer one worker; empty = none */
     struct clime_str label;            /* "name=value" that its worker must have; empty = any will do */
     struct clime_str model;            /* as the client names it; empty = it does not */
-    struct clime_str rid;              /* by which it is aborted; empty = it has none, or one for each of its prompts */
+    struct clime_str rids;             /* by which it is aborted, as JSON: a text, or a list of one for each prompt */
     bool stream, single;               /* its answer is to be one of events; and is of one prompt alone, once */
     int64_t cost;                      /* tokens that it may occupy, >= 1 */
     int64_t output;                    /* of these, what it may generate */

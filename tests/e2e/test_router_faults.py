@@ -106,6 +106,7 @@ def test_an_answer_over_the_limit_says_so_and_counts_against_nobody():
         for _ in range(4):
             reply = ask(router)
             assert reply.status_code == 502 and "51200 bytes" in reply.json()["message"]
+        assert router.log().count("is larger than 51200 bytes") == 4
         assert sum(len(w.calls()) for w in made) == 4
         assert [(w["status"], w["failed"]) for w in fleet(router).values()] == [("ready", 0)] * 3
 

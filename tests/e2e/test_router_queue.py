@@ -113,6 +113,42 @@ def test_an_abort_reaches_who_waits():
         assert asked[0].result(LONG).status_code == 200 and held.seen == ["going 0"]
 
 
+def test_a_pause_that_aborts_ends_who_waits_too():
+    """Or a client that pauses, waits for its requests to end and then updates would wait for ever."""
+    def ended(path, body=None):
+        return router.post(path, body).json()["num_waiting_aborted"]
+
+    with full("--queue-size", "4") as (router, held, pool, asked):
+        def submit(body):
+            n = waiting(router)
+            asked.append(pool.submit(ask, router, body))
+            wait_for(lambda: waiting(router) == n + 1)
+            return asked[-1]
+
+        stays = submit({"text": "stays"})
+        for path, body in (("/pause_generation", {"mode": "retract"}), ("/pause_generation", {"mode": 5}), ("/pause?mode=keep", None),
+                           ("/pause?wait_for_inflight_requests=true", None), ("/sleep?mode=wait", None)):  # fmt: skip
+            assert ended(path, body) == 0
+        assert not stays.done()
+        for path, body in (("/pause_generation", {}), ("/pause_generation", {"mode": "abort"}), ("/pause", None), ("/sleep?level=0", None)):
+            last = asked[-1]
+            assert ended(path, body) == 1 and last.result(LONG).json()["meta_info"]["finish_reason"]["type"] == "abort"
+            submit({"text": "again"})
+        held.let.release(2)
+        assert asked[0].result(LONG).status_code == asked[-1].result(LONG).status_code == 200
+
+
+def test_an_abort_of_prompts_with_ids_of_their_own():
+    """They wait as one, so one ends when all are meant: the others' answers are wanted."""
+    with full("--queue-size", "4") as (router, held, pool, asked):
+        asked.append(pool.submit(ask, router, {"text": ["a", "b"], "rid": ["run/1", "run/2"]}))
+        wait_for(lambda: waiting(router) == 1)
+        abort = lambda path, body: router.post(path, body).json()["num_waiting_aborted"]
+        assert abort("/abort_request", {"rid": "run/1"}) == abort("/abort_requests", {"request_ids": ["run/2", "run"]}) == 0
+        assert abort("/abort_request", {"rid": "run/"}) == 1 and asked[1].result(LONG).status_code == 499
+        held.let.release()
+
+
 @pytest.mark.parametrize(("limit", "status"), [(LONG, 200), (0, 503)])
 def test_a_router_that_stops_first_serves_or_refuses_who_waits(limit, status):
     with full("--queue-size", "4", "--drain-timeout", limit) as (router, held, pool, asked):

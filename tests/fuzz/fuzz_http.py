@@ -149,7 +149,7 @@ def main():
                         "--num-hidden-layers", "1", "--num-attention-heads", "1", "--num-key-value-heads", "1",
                         "--head-dim", "32", "--max-position-embeddings", "256"], check=True)  # fmt: skip
         with program("clime-server", "--model-path", model, "--debug-checks", "--max-body", "64k") as server, program(
-            "clime-router", "--max-payload-size", "64k"
+            "clime-router"
         ) as router:
             assert router.post("/workers", {"url": server.url}).status_code == 202
             before = answer(server)
