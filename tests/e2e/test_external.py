@@ -8,6 +8,7 @@ import http.client
 import http.server
 import json
 import re
+import shutil
 import sqlite3
 import threading
 import urllib.request
@@ -15,6 +16,7 @@ import urllib.request
 import pytest
 from programs import LIMIT, SLOW
 from test_fleet import Run, d, rl  # noqa: F401
+from test_ranks import until
 from test_rl import external_fleet, final_sha, held_until
 
 
@@ -116,23 +118,31 @@ def undisturbed(d, tmp_path_factory):  # noqa: F811
 
 
 def test_two_runs_on_one_server(d, undisturbed, tmp_path):  # noqa: F811
-    """The second is told whose server it is and ends; the first trains on nothing but its own weights' samples. A third, after
-    the first has ended, finds its weights there and goes on with its own."""
-    with fleet(tmp_path, d / "init", 1) as (router, _):
+    """The second is told whose server it is and ends, a run or a copy of the first one's folder; the first trains on nothing
+    but its own weights' samples, whatever name somebody else gives them. A third, after the first has ended, finds its weights
+    there and goes on with its own."""
+    with fleet(tmp_path, d / "init", 1) as (router, (server,)):
         go = tmp_path / "go"
         words = ["--router-url", router]
-        first = Run(rl(d, tmp_path / "first", *words, server_threads=None, **{"num_rollout": 4, **held_until(go, 12)}))
+        whole = {"num_rollout": 4, **held_until(go, 12)}
+        first = Run(rl(d, tmp_path / "first", *words, server_threads=None, **whole))
         first.wait_for("rollout  0 ")
         log = Run(rl(d, tmp_path / "second", *words, server_threads=None, num_rollout=1000, rollout_seed=7)).end(status=1, limit=LIMIT)
         name = re.search(r"run (\w+) drives \S+ too", log)
         assert name, log[-3000:]
         first.wait_for("It gets those of this run again")
+        shutil.copytree(first.dir, tmp_path / "copy")
+        log = Run(rl(d, tmp_path / "copy", *words, server_threads=None, **whole)).end(status=1, limit=LIMIT)
+        assert f"run {name[1]} in a copy of its folder drives {server} too" in log, log[-3000:]
+        call("POST", f"{server}/update_weight_version", {"new_version": 99 * "\u00e9"})
+        until(lambda: f"@{name[1]}." in call("GET", f"{server}/get_weight_version")["weight_version"], "the label to be the run's again")
+        assert "out of the router" not in first.log()
         go.touch()
         first.end()
         (own,) = sqlite3.connect(first.dir / "ledger.db").execute("SELECT name FROM runs").fetchone()
         assert name[1] == own and final_sha(first.log_path) == undisturbed
         third = Run(rl(d, tmp_path / "third", *words, server_threads=None, num_rollout=4)).end()
-        assert f'@{own}", of another run' in third and final_sha(tmp_path / "third.log") == undisturbed
+        assert re.search(rf'@{own}\.\w+", of another run', third) and final_sha(tmp_path / "third.log") == undisturbed
 
 
 def test_a_worker_that_says_nothing_costs_no_step_much(d, tmp_path):  # noqa: F811

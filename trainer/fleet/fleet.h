@@ -35,7 +35,7 @@ enum clime_transport {
 };
 
 struct clime_fleet_options {
-    const char *run;            /* its name: whose the weights are */
+    const char *run;            /* its start: whose the weights are (label.h) */
     const char *run_dir;        /* ports/ and logs/ are made in it */
     const char *hf_checkpoint;  /* config and tokenizer of the servers */
     const char *device, *dtype; /* as the trainer's own */

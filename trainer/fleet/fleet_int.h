@@ -82,14 +82,17 @@ struct clime_fleet_server {
     bool lent;               /* its KV memory is, or may be, not there: nothing else is asked of it before it is back */
     bool out;                /* taken out of its router by us, until it has the version */
     bool unlisted;           /* external: its router has it no more; it is forgotten */
-    bool was_ours;           /* it has served weights of ours */
-    int n_taken;             /* how often it was found with those of another run after that */
     int n_failures;          /* quarantines in a row */
     int n_probed;            /* the failure after which it answered again */
     int n_failed, n_ends;    /* a child, since it last took a version: calls that failed; processes that ended */
     int64_t retry_us;        /* nothing is tried before; clime_now_us scale */
     int64_t next_look_us;    /* external, admitted: when it is asked for its version again */
     struct clime_error last; /* why it is not further */
+    /* whose weights it has (owner.c) */
+    bool was_ours;                   /* it has served ours */
+    char met[CLIME_VERSION_LABEL];   /* whose it had before that; "" = no run's */
+    char taker[CLIME_VERSION_LABEL]; /* whose it was found with since, the last time, */
+    int n_taken;                     /* and how often one after another */
     /* the owner's part */
     bool wants_owner, with_owner, close_group;
     struct clime_broadcast group;
@@ -133,15 +136,14 @@ struct clime_fleet {
     struct clime_http_client *one;      /* the owner's, for a call that it waits for */
     bool closing;
     struct clime_wait router_wait;
-    bool publishing;               /* the model holds the version that is pushed */
-    bool was_published;            /* a version was served by all once */
-    bool writing;                  /* weights on the device are, or are about to be, rewritten */
-    bool lending;                  /* the servers' KV memory is wanted elsewhere */
-    atomic_bool holding;           /* no push may begin, and those of host memory end */
-    int n_pins;                    /* the owner uses servers: none is freed */
-    char met[CLIME_VERSION_LABEL]; /* the run whose weights a server had when this one came; "" = none */
-    struct clime_error fatal;      /* the fleet cannot be kept up */
-    char device[64];               /* kind of the trainer's own; without one that of the first server */
+    bool publishing;          /* the model holds the version that is pushed */
+    bool was_published;       /* a version was served by all once */
+    bool writing;             /* weights on the device are, or are about to be, rewritten */
+    bool lending;             /* the servers' KV memory is wanted elsewhere */
+    atomic_bool holding;      /* no push may begin, and those of host memory end */
+    int n_pins;               /* the owner uses servers: none is freed */
+    struct clime_error fatal; /* the fleet cannot be kept up */
+    char device[64];          /* kind of the trainer's own; without one that of the first server */
     /* external: the list of workers and the word which version the fleet is on */
     bool listing, list_now, list_counts, list_fresh; /* fresh: one was asked for since the version is published */
     int64_t list_us, next_list_us, external_seen_us; /* begun; due; last answered */

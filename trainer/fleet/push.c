@@ -96,11 +96,10 @@ enum clime_err clime_push_read_label(const char *url, struct clime_str reply, ch
         else
             clime_json_skip(&j, NULL);
     }
-    if (!clime_json_end(&j) || v.len >= CLIME_VERSION_LABEL)
-        rc = clime_fail(e, CLIME_ERR_INTERNAL, "%s/get_weight_version: %s", url,
-                        je.code ? je.msg : "the label is too long");
+    if (!clime_json_end(&j))
+        rc = clime_fail(e, CLIME_ERR_INTERNAL, "%s/get_weight_version: %s", url, je.msg);
     else
-        snprintf(label, CLIME_VERSION_LABEL, CLIME_STR_FMT, CLIME_STR_ARG(v));
+        clime_label_copy(label, v);
     clime_arena_free(&a);
     return rc;
 }

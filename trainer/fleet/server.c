@@ -160,7 +160,9 @@ static enum clime_err read_info(const struct clime_fleet_server *s, struct serve
             if (clime_str_is(key, fields[i].name)) at = fields[i].at;
         if (!at || clime_json_peek(&j) != CLIME_JSON_STRING)
             clime_json_skip(&j, NULL);
-        else if (clime_json_string(&j, &v))
+        else if (clime_json_string(&j, &v) && at == out->weight_version)
+            clime_label_copy(at, v);
+        else if (!j.failed)
             snprintf(at, 64, CLIME_STR_FMT, CLIME_STR_ARG(v));
     }
     if (!clime_json_end(&j)) rc = clime_fail(e, CLIME_ERR_INTERNAL, "%s: %s", s->call_url, je.msg);

@@ -1,12 +1,15 @@
 /* Rows of runs and incarnations. Main thread, at the start.
- * Leases of an earlier incarnation are void: nobody is left who could finish them. */
+ * Leases of an earlier incarnation are void: nobody is left who could finish them. A copy of a run folder has the name
+ * of the run, and counts its incarnations from the same on; what tells its trainer apart is the token of its start. */
 #include "trainer/ledger/runs.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/hash.h"
 
 struct begin {
     const char *name, *options;
@@ -45,7 +48,9 @@ static enum clime_err begin(struct clime_db *db, void *arg, struct clime_error *
 
     q = clime_db_stmt(db, "SELECT name, seed, options FROM runs WHERE id = 1");
     if (clime_db_row(q)) {
+        const uint64_t words[2] = {(uint64_t)now, (uint64_t)getpid()};
         snprintf(b->out->name, sizeof b->out->name, "%s", clime_db_get_text(q));
+        snprintf(b->out->start, sizeof b->out->start, "%s.%08" PRIx64, b->out->name, clime_hash64(words, 2) >> 32);
         b->out->seed = (uint64_t)clime_db_get_int(q);
         b->out->options = xstrdup(clime_db_get_text(q));
     }

@@ -5,7 +5,8 @@
 #include "trainer/ledger/ledger.h"
 
 struct clime_run {
-    char name[32];       /* first part of every rid: unique to this run folder */
+    char name[32];       /* the run folder's, and its copies' */
+    char start[48];      /* NAME.TOKEN, first part of every rid: of this start of the trainer, and of no other */
     uint64_t seed;       /* of the run: every sample's seed comes from it */
     char *options;       /* JSON object of the options that decide the weights, as the run was begun; owned */
     int64_t incarnation; /* of this start; 1 is the first */

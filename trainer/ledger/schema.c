@@ -20,7 +20,7 @@
 static const char *const migrations[] = {
     "CREATE TABLE runs("
     " id INTEGER PRIMARY KEY CHECK(id = 1)," /* one run in a ledger */
-    " name TEXT NOT NULL,"                   /* first part of every rid */
+    " name TEXT NOT NULL,"                   /* what every rid begins with */
     " seed INTEGER NOT NULL,"
     " options TEXT NOT NULL," /* JSON object: the options that decide the weights */
     " created_us INTEGER NOT NULL);"

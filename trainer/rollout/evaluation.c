@@ -119,7 +119,7 @@ static void make_sample(struct job *j, const struct clime_evaluation_context *c,
                                 .prompt = p->text,
                                 .input = p->input,
                                 .version = step};
-    snprintf(r->rid, sizeof r->rid, "%s/eval-%" PRId64 "/%d.%d/%d/%" PRId64, c->run->name, step, set, prompt, member,
+    snprintf(r->rid, sizeof r->rid, "%s/eval-%" PRId64 "/%d.%d/%d/%" PRId64, c->run->start, step, set, prompt, member,
              c->run->incarnation);
 }
 

@@ -63,7 +63,7 @@ static enum clime_err submit(struct clime_rollouts *r, const int *slots, int n, 
                                             .stop = &r->stop,
                                             .teach = o->learner.objective.use_opd,
                                             .owner = w};
-        snprintf(w->request.rid, sizeof w->request.rid, "%s/%" PRId64 "/%" PRId64 "/%d/%" PRId64, r->c->run->name,
+        snprintf(w->request.rid, sizeof w->request.rid, "%s/%" PRId64 "/%" PRId64 "/%d/%" PRId64, r->c->run->start,
                  s->rollout, s->group, s->member, w->lease.attempt);
         r->slots[slots[i]].submitted = true;
         clime_client_submit(r->c->client, &w->request);

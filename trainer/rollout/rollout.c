@@ -381,12 +381,12 @@ enum clime_err clime_rollouts_fill(struct clime_rollouts *r, int64_t id, bool *p
 }
 
 enum clime_err clime_rollouts_stop(struct clime_rollouts *r, struct clime_error *e) {
-    char prefix[40];
+    char prefix[64];
     int64_t again = 0;
     bool pause; /* what a pause wants is going on */
     enum clime_err rc = CLIME_OK;
     atomic_store(&r->stop, true);
-    snprintf(prefix, sizeof prefix, "%s/", r->c->run->name);
+    snprintf(prefix, sizeof prefix, "%s/", r->c->run->start);
     while (!rc && r->n_flight > 0 && !(rc = obey(r, &pause, e))) {
         if (clime_now_us() >= again) {
             clime_fleet_abort(r->c->fleet, prefix);

@@ -289,7 +289,7 @@ static enum clime_err open_page(struct clime_rl *rl, struct clime_error *e) {
 }
 
 static enum clime_err open_fleet(struct clime_rl *rl, struct clime_error *e) {
-    struct clime_fleet_options o = {.run = rl->run.name,
+    struct clime_fleet_options o = {.run = rl->run.start,
                                     .run_dir = rl->o.run,
                                     .hf_checkpoint = rl->o.hf_checkpoint,
                                     .device = rl->o.device,
@@ -336,7 +336,7 @@ static enum clime_err open_fleet(struct clime_rl *rl, struct clime_error *e) {
 /* They would only take the time of external servers: their leases are void. */
 static void abort_predecessors_requests(struct clime_rl *rl) {
     char prefix[40];
-    snprintf(prefix, sizeof prefix, "%s/", rl->run.name);
+    snprintf(prefix, sizeof prefix, "%s.", rl->run.name);
     clime_fleet_abort(rl->fleet, prefix);
 }
 

@@ -41,7 +41,7 @@ static void make(struct clime_rl *rl, const struct clime_sample *recorded, struc
                                 .version = rl->step,
                                 .scored = true, /* its reward is in the record */
                                 .owner = a};
-    snprintf(r->rid, sizeof r->rid, "%s/again-%" PRId64 "/%" PRId64 "/%d/%" PRId64, rl->run.name, rl->step,
+    snprintf(r->rid, sizeof r->rid, "%s/again-%" PRId64 "/%" PRId64 "/%d/%" PRId64, rl->run.start, rl->step,
              recorded->group, recorded->member, rl->run.incarnation);
 }
 

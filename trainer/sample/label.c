@@ -6,6 +6,7 @@
 #include <string.h>
 
 #define MOST_DIGITS 18
+#define CUT "..."
 
 void clime_label_write(char out[CLIME_VERSION_LABEL], int64_t version, const char *run) {
     snprintf(out, CLIME_VERSION_LABEL, "%" PRId64 "@%s", version, run);
@@ -22,6 +23,20 @@ static size_t digits_of(struct clime_str label) {
 struct clime_str clime_label_run(struct clime_str label) {
     size_t n = digits_of(label);
     return n ? (struct clime_str){label.ptr + n + 1, label.len - n - 1} : (struct clime_str){"", 0};
+}
+
+struct clime_str clime_label_name(struct clime_str run) {
+    size_t n = 0;
+    while (n < run.len && run.ptr[n] != '.') n++;
+    return (struct clime_str){run.ptr, n};
+}
+
+void clime_label_copy(char out[CLIME_VERSION_LABEL], struct clime_str label) {
+    const size_t most = CLIME_VERSION_LABEL - 1;
+    size_t n = label.len;
+    if (n > most)
+        for (n = most - strlen(CUT); n > 0 && ((unsigned char)label.ptr[n] & 0xc0) == 0x80;) n--; /* whole characters */
+    snprintf(out, CLIME_VERSION_LABEL, CLIME_STR_FMT "%s", (int)n, label.ptr, label.len > most ? CUT : "");
 }
 
 int64_t clime_label_version(struct clime_str label, struct clime_str run) {

@@ -52,7 +52,7 @@ struct clime_request {
     int group_size;                   /* > 0: rewarded together with the group's other members, that many in all, */
     int64_t gathering;                /* which have this number, from clime_client_gathering */
     const char *input;                /* what the dataset has under the input key, JSON; for environments */
-    char rid[112];                    /* run/rollout/group/member/attempt; ".try" is appended */
+    char rid[112];                    /* run.token/rollout/group/member/attempt; ".try" is appended */
     int64_t version;                  /* of the weights; an answer of older ones is refused */
     const _Atomic int64_t *newest;    /* of the versions that may take its place meanwhile; NULL = none may */
     int64_t deadline_us;              /* clime_now_us scale */

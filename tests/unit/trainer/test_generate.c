@@ -15,6 +15,7 @@
 #include "trainer/rollout/asker.h"
 #include "trainer/rollout/generate.h"
 #include "trainer/rollout/scores.h"
+#include "trainer/sample/label.h"
 
 static struct clime_sampling_options sampling = {
     .temperature = 0.5, .top_p = 1, .top_k = -1, .max_response_len = 8, .max_context_len = 10};
@@ -176,6 +177,30 @@ static void test_aborted_and_continued(void **state) {
 
 /* New weights came while it was generated: each token is of those that sampled it, and it is known which had KV of
  * older ones behind them. */
+static void test_labels(void **state) {
+    char label[CLIME_VERSION_LABEL], long_one[200];
+    (void)state;
+    clime_label_write(label, 123, "run.token");
+    struct clime_str run = clime_label_run(clime_str_of(label));
+    assert_true(clime_str_is(run, "run.token") && clime_str_is(clime_label_name(run), "run"));
+    assert_int_equal(clime_label_version(clime_str_of(label), clime_str_of("run.token")), 123);
+    assert_int_equal(clime_label_version(clime_str_of(label), clime_str_of("run.other")), -1);
+    assert_int_equal(clime_label_run(clime_str_of("default")).len, 0);
+
+    clime_label_copy(label, clime_str_of("default"));
+    assert_string_equal(label, "default");
+    memset(long_one, 'a', 100);
+    clime_label_copy(label, (struct clime_str){long_one, CLIME_VERSION_LABEL - 1});
+    assert_int_equal(strspn(label, "a"), CLIME_VERSION_LABEL - 1);
+    clime_label_copy(label, (struct clime_str){long_one, CLIME_VERSION_LABEL});
+    assert_int_equal(strspn(label, "a"), CLIME_VERSION_LABEL - 4);
+    assert_string_equal(label + CLIME_VERSION_LABEL - 4, "...");
+    for (int i = 1; i < 199; i++) long_one[i] = i % 2 ? '\xc3' : '\xa9';
+    clime_label_copy(label, (struct clime_str){long_one, 199}); /* no character is cut */
+    assert_int_equal(strlen(label), CLIME_VERSION_LABEL - 2);
+    assert_string_equal(label + CLIME_VERSION_LABEL - 5, "...");
+}
+
 static void test_versions_in_flight(void **state) {
     struct clime_request r = request();
     struct clime_error e = {0};
@@ -371,14 +396,11 @@ static void test_pass_at_k(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_body),
-                                       cmocka_unit_test(test_replies),
-                                       cmocka_unit_test(test_good_reply),
-                                       cmocka_unit_test(test_aborted_and_continued),
-                                       cmocka_unit_test(test_versions_in_flight),
-                                       cmocka_unit_test(test_events),
-                                       cmocka_unit_test(test_whole_instead_of_events),
-                                       cmocka_unit_test(test_cut),
-                                       cmocka_unit_test(test_pass_at_k)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_body),       cmocka_unit_test(test_replies),
+        cmocka_unit_test(test_good_reply), cmocka_unit_test(test_aborted_and_continued),
+        cmocka_unit_test(test_labels),     cmocka_unit_test(test_versions_in_flight),
+        cmocka_unit_test(test_events),     cmocka_unit_test(test_whole_instead_of_events),
+        cmocka_unit_test(test_cut),        cmocka_unit_test(test_pass_at_k)};
     return cmocka_run_group_tests_name("generate", tests, NULL, NULL);
 }
