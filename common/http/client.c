@@ -45,6 +45,7 @@ struct transfer {
     char why[CURL_ERROR_SIZE];
     enum clime_err stopped; /* why a callback stopped the transfer */
     bool no_descriptor;     /* this process could not open a socket: no fault of the peer */
+    bool has_head;          /* of the answer, whole */
     /* of a loop */
     struct clime_http_call own; /* what call points to */
     struct clime_error *e;
@@ -133,10 +134,12 @@ static int64_t seconds_of(const char *value) {
 static size_t on_header_line(char *line, size_t size, size_t n, void *arg) {
     struct transfer *t = arg;
     size_t len = n * size;
-    long status = 0; /* of 100 Continue first, of the real answer after it */
+    long status = 0;             /* of 100 Continue first, of the real answer after it */
+    if (t->has_head) return len; /* a trailer, which changes nothing of the head */
     curl_easy_getinfo(t->easy, CURLINFO_RESPONSE_CODE, &status);
     t->out->status = (int)status;
     if (len >= 5 && strncasecmp(line, "HTTP/", 5) == 0) return len;
+    if (line[0] == '\r' || line[0] == '\n') t->has_head = status >= 200 && status < 600;
     const char *colon = memchr(line, ':', len);
     if (!colon || t->out->status < 200) return len;
     const char *value = colon + 1, *end = line + len;
@@ -145,6 +148,8 @@ static size_t on_header_line(char *line, size_t size, size_t n, void *arg) {
     while (value < end && (*value == ' ' || *value == '\t')) value++;
     while (end > value && (end[-1] == '\r' || end[-1] == '\n' || end[-1] == ' ' || end[-1] == '\t')) end--;
     char *name_z = xstrndup(line, (size_t)(colon - line)), *value_z = xstrndup(value, (size_t)(end - value));
+    for (char *c = value_z; *c; c++) /* RFC 9110, section 5.5: a lone CR, which would be the end of a line to others */
+        if ((unsigned char)*c < ' ' || *c == 127) *c = ' ';
     t->call->on_header(t->call->arg, t->out->status, name_z, value_z);
     free(name_z);
     free(value_z);
@@ -302,7 +307,10 @@ static enum clime_err report(const struct transfer *t, CURLcode rc, struct clime
         return clime_fail(e, CLIME_ERR_LIMIT, "%s %s: the reply is larger than %zu bytes", call->method, call->url,
                           call->max_reply);
     if (t->stopped) return clime_fail(e, t->stopped, "%s %s: stopped on request", call->method, call->url);
-    if (rc == CURLE_OK) return CLIME_OK;
+    if (rc == CURLE_OK && t->has_head) return CLIME_OK;
+    if (rc == CURLE_OK) /* to libcurl an end inside the head is one of the answer */
+        return clime_fail(e, CLIME_ERR_UNAVAILABLE, "%s %s: no whole head of an answer came (its status: %d)",
+                          call->method, call->url, t->out->status);
     if (t->no_descriptor)
         return clime_fail(e, CLIME_ERR_BUSY, "%s %s: this process has no file descriptor left", call->method,
                           call->url);

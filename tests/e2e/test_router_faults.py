@@ -112,7 +112,8 @@ def test_an_answer_over_the_limit_says_so_and_counts_against_nobody():
 
 
 def test_a_worker_that_lies_about_its_answer_is_not_believed():
-    """Fewer bytes than declared, a chunk that is none, a status line that is none: another worker is asked."""
+    """Fewer bytes than declared, a chunk that is none, a status line that is none, an end inside the head, a status that is no
+    answer's: another worker is asked."""
     def short(handler, body):
         handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{}")
         raise ConnectionError
@@ -125,7 +126,19 @@ def test_a_worker_that_lies_about_its_answer_is_not_believed():
         handler.wfile.write(b"\x16\x03\x01 200 OK\r\n\r\n{}")
         raise ConnectionError
 
-    for lie in short, no_chunk, no_status:
+    def half_head(handler, body):
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Ty")
+        raise ConnectionError
+
+    def switches(handler, body):
+        handler.wfile.write(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n{}")
+        raise ConnectionError
+
+    def past_all(handler, body):
+        handler.reply(999)
+        return True
+
+    for lie in short, no_chunk, no_status, half_head, switches, past_all:
         def answer(handler, body, lie=lie):
             return handler.path == "/generate" and lie(handler, body)
 
@@ -134,6 +147,23 @@ def test_a_worker_that_lies_about_its_answer_is_not_believed():
             for _ in range(4):
                 assert ask(router).json()["port"] == other.port
             assert fleet(router)[liar.url]["failed"] > 0 and fleet(router)[other.url]["failed"] == 0
+
+
+def test_a_workers_head_is_what_its_head_says():
+    """A line of its trailer is none of it, nor is what stands behind a lone CR; and answers before the answer say nothing of it."""
+    def answer(handler, body):
+        if handler.path == "/generate":
+            handler.wfile.write(
+                b"HTTP/1.1 103 Early Hints\r\nContent-Type: text/event-stream\r\n\r\nHTTP/1.1 503 X\r\nContent-Type: text/x\r\n"
+                b"Retry-After: 7\rX-More: 1\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nContent-Type: text/y\r\n\r\n"
+            )
+        return handler.path == "/generate"
+
+    with workers(1, answer) as made, router_to([w.url for w in made]) as router:
+        for _ in range(3):
+            reply = ask(router)
+            assert (reply.status_code, reply.text, reply.headers["content-type"]) == (503, "{}", "text/x")
+            assert reply.headers["retry-after"] == "7 X-More: 1" and "x-more" not in reply.headers
 
 
 # ---- workers that freeze ----
