@@ -15,12 +15,11 @@ import os
 import pathlib
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
 
 from ranks import deepen
-from shared import SHAPES, check, failures
+from shared import SHAPES, check, checks, failures
 
 BUILD = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "build").resolve()
 SHAPE = sys.argv[2] if len(sys.argv) > 2 else "qwen3-4b"
@@ -124,8 +123,7 @@ def run(server, given, temperature, new, base):
 
 
 def main():
-    with tempfile.TemporaryDirectory(prefix="drafting-") as root:
-        root = pathlib.Path(root)
+    with checks("drafting") as root:
         start = time.time()
         model = folder(root)
         servers = {name: Server(root, model, name, words) for name, words in SERVERS.items()}
@@ -154,9 +152,7 @@ def main():
                 s.process.kill()
             if failures:
                 print(*(f"== {s.log.name}\n{s.log.read_text()[-1500:]}" for s in servers.values()), sep="\n")
-    print(f"{len(failures)} failed")
-    return bool(failures)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -8,18 +8,14 @@ Needs what ranks.py needs. Exit status 1 when something is wrong.
 """
 
 import json
-import pathlib
-import shutil
 import signal
 import struct
 import subprocess
 import sys
-import tempfile
-import time
 
 import ranks
 from ranks import BUILD, LIMIT, at_once, deepen, finish, hit, rows, same, sft, speed_of, train
-from shared import SHAPES, check, failures, own_gpus, share_gpus
+from shared import SHAPES, check, checks, own_gpus, share_gpus, timed
 
 FAMILIES = {"qwen3_moe": (), "glm4_moe": ("--num-dense-layers", 1), "deepseek_v3": ("--num-dense-layers", 1, "--kv-lora-rank", 512,
             "--qk-nope-head-dim", 128, "--qk-rope-head-dim", 64, "--v-head-dim", 128)}  # fmt: skip
@@ -89,25 +85,18 @@ def speed(root, name, layers, one, skewed):
 
 
 def main():
-    root = pathlib.Path(tempfile.mkdtemp(prefix="experts-stay-"))
     ranks.LIMIT = 90
     name, layers = (sys.argv[2], int(sys.argv[3])) if len(sys.argv) > 3 else (None, 0)
     skewed = sys.argv[4:] == ["skewed"]
     words = [str(w) for w in SHAPES[name]] if name else []
     if name:
         words[words.index("--num-hidden-layers") + 1] = "1"
-    try:
+    with checks("experts-stay") as root:
         one = name and subprocess.Popen([BUILD / "clime-train", "init", root / "one", *words, "--max-position-embeddings", "4096"],
                                         stdout=subprocess.DEVNULL)  # fmt: skip
         for part in (*(() if skewed else (bits,)), *((lambda root: speed(root, name, layers, one, skewed),) if name else ())):
-            t0 = time.time()
-            part(root)
-            print(f"        in {time.time() - t0:.1f} s", flush=True)
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
-    print(f"{len(failures)} failed")
-    return bool(failures)
+            timed(part, root)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

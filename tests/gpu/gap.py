@@ -16,10 +16,9 @@ import random
 import re
 import subprocess
 import sys
-import tempfile
 import time
 
-from shared import SHAPES, check, failures, own_gpus
+from shared import SHAPES, check, checks, own_gpus
 
 # the rollouts of a shape: prompts, samples of each, most new tokens, longest prompt in bytes
 SIZES = {name: (8, 4, 40, 300) for name in ("tiny", "tiny-experts", "tiny-latent")}
@@ -94,8 +93,7 @@ def main():
     n = int(os.environ.get("EP", os.environ.get("TP", 1)))
     over = ["--rollout-num-gpus-per-engine", n, *(["--sglang-ep-size", n] if "EP" in os.environ else [])]
     own = n == 1 or own_gpus(n)
-    with tempfile.TemporaryDirectory(prefix="gap-") as root:
-        root = pathlib.Path(root)
+    with checks("gap") as root:
         words = ["init", root / "init", *SHAPES[what], "--max-position-embeddings", 2048]
         made = subprocess.run([build / "clime-train", *map(str, words)], check=True, capture_output=True, text=True)
         print(f"{what}, {os.environ.get('LAYERS', 'all')} layers: {made.stdout.strip().split(': ', 1)[-1]}", flush=True)
@@ -109,9 +107,7 @@ def main():
                 break
         shas.pop(ALONE, None)
         check(len(set(shas.values())) == 1 and len(shas) == len(WAYS) - 1, f"one SHA-256 of the weights: {set(shas.values())}")
-    print(f"{len(failures)} failed")
-    return bool(failures)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

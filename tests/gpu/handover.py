@@ -11,18 +11,16 @@ import json
 import os
 import pathlib
 import re
-import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import urllib.error
 import urllib.request
 
-from shared import check, failures
+from shared import check, checks, failures
 
 BUILD = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "build")
 LARGE = [int(x) for x in sys.argv[2:5]]
@@ -211,20 +209,17 @@ def large(root):
 
 def main(*parts, large):
     """Each part in turn with one folder of runs, the large model where one was asked for and nothing has failed."""
-    root = pathlib.Path(tempfile.mkdtemp(prefix="handover-"))
-    try:
-        train("task", root / "task", "--kind", "add", "--max-operand", 9, "--num-warmup", 40, "--num-heldout", 20)
-        for part in parts:
-            part(root)
-        if LARGE and not failures:
-            large(root)
-    finally:
-        for log in sorted(root.glob("*/logs/server-0.log")) if failures else []:
-            print(f"== {log}\n{log.read_text()[-1500:]}")
-        shutil.rmtree(root, ignore_errors=True)
-    print(f"{len(failures)} failed")
-    return bool(failures)
+    with checks("handover") as root:
+        try:
+            train("task", root / "task", "--kind", "add", "--max-operand", 9, "--num-warmup", 40, "--num-heldout", 20)
+            for part in parts:
+                part(root)
+            if LARGE and not failures:
+                large(root)
+        finally:
+            for log in sorted(root.glob("*/logs/server-0.log")) if failures else []:
+                print(f"== {log}\n{log.read_text()[-1500:]}")
 
 
 if __name__ == "__main__":
-    sys.exit(main(small, memory, large=large))
+    main(small, memory, large=large)

@@ -9,15 +9,13 @@ GPU; and training on sequences that are too long for one.
 Needs what ranks.py needs; DEVICE=cpu runs what needs no GPU. Exit status 1 when something is wrong.
 """
 
-import pathlib
 import re
 import shutil
 import sys
-import tempfile
 import time
 
 from ranks import at_once, deepen, finish, rows, same, sft, steps_of, train
-from shared import SHAPES, check, failures, own_gpus
+from shared import SHAPES, check, checks, own_gpus, timed
 
 RANKS = int(sys.argv[2]) if len(sys.argv) > 2 else 2
 LIMIT, LONG_LIMIT = 120, 480
@@ -74,16 +72,9 @@ def long(root):
 
 
 def main():
-    root = pathlib.Path(tempfile.mkdtemp(prefix="long-"))
-    t0 = time.time()
-    try:
-        (long if len(sys.argv) > 3 else bits)(root)
-        print(f"        in {time.time() - t0:.1f} s", flush=True)
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
-    print(f"{len(failures)} failed")
-    return bool(failures)
+    with checks("long") as root:
+        timed(long if len(sys.argv) > 3 else bits, root)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -21,10 +21,9 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import tempfile
 import time
 
-from shared import SHAPES, check, failures, own_gpus, share_gpus
+from shared import SHAPES, check, checks, own_gpus, share_gpus, timed
 
 BUILD = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "build")
 DEVICE = os.environ.get("DEVICE", "cuda")
@@ -314,23 +313,16 @@ def speed(root, shape, one):
 
 
 def main():
-    root = pathlib.Path(tempfile.mkdtemp(prefix="ranks-"))
     shape = sys.argv[2] if len(sys.argv) > 2 else None
-    try:
+    with checks("ranks") as root:
         if shape:
             words = [str(w) for w in SHAPES[shape]]
             words[words.index("--num-hidden-layers") + 1] = "1"
             one = subprocess.Popen([BUILD / "clime-train", "init", root / "one", *words, "--max-position-embeddings", "4096"],
                                    stdout=subprocess.DEVNULL)  # fmt: skip
         for part in (bits, rl, *((lambda root: speed(root, shape, one),) if shape else ())):
-            t0 = time.time()
-            part(root)
-            print(f"        in {time.time() - t0:.1f} s", flush=True)
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
-    print(f"{len(failures)} failed")
-    return bool(failures)
+            timed(part, root)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

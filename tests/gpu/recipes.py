@@ -14,11 +14,10 @@ import pathlib
 import re
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 
-from shared import SHAPES, check, failures
+from shared import SHAPES, check, checks
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SCRIPTS = {"qwen3-4b": "run-qwen3-4B.sh", "glm4-9b": "run-glm4-9B.sh"}
@@ -98,8 +97,7 @@ def load(folder, init):
 def main():
     build, what, tokenizer, prompts, *more = sys.argv[1:]
     build = pathlib.Path(build).resolve()
-    with tempfile.TemporaryDirectory(prefix="recipe-") as root:
-        root = pathlib.Path(root)
+    with checks("recipe") as root:
         t0 = time.time()
         made = subprocess.run([build / "clime-train", "init", root / "init", *map(str, SHAPES[what]), "--tokenizer", tokenizer,
                                "--max-position-embeddings", "32768"], check=True, capture_output=True, text=True)  # fmt: skip
@@ -127,12 +125,10 @@ def main():
             for log in run.glob("logs/*"):
                 print(f"== {log}\n{log.read_text()[-3000:]}")
         if code:
-            return 1
+            return
         table(run)
         load(root / "hf", root / "init")
-    print(f"{len(failures)} failed")
-    return bool(failures)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -8,18 +8,16 @@ Needs what ranks.py needs. Exit status 1 when something is wrong.
 """
 
 import json
-import pathlib
 import re
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 
 import ranks
 from ranks import BUILD, DEVICE, LIMIT, ON_GPUS, at_once, deepen, finish, hit, rows, same, sft, speed_of, train
-from shared import SHAPES, check, failures, own_gpus, share_gpus
+from shared import SHAPES, check, checks, own_gpus, share_gpus, timed
 
 
 def bits(root):
@@ -127,29 +125,22 @@ def too_large(root, layers, wide):
 
 
 def main():
-    root = pathlib.Path(tempfile.mkdtemp(prefix="sharded-"))
     ranks.LIMIT = 90
     name = sys.argv[2] if len(sys.argv) > 2 else None
     layers = int(sys.argv[3]) if len(sys.argv) > 3 else 0
 
-    def init(out, words):
+    def init(root, out, words):
         words = [str(w) for w in words]
         words[words.index("--num-hidden-layers") + 1] = "1"
         return subprocess.Popen([BUILD / "clime-train", "init", root / out, *words, "--max-position-embeddings", "4096"],
                                 stdout=subprocess.DEVNULL)  # fmt: skip
 
-    try:
-        one, wide = name and init("one", SHAPES[name]), layers and init("wide", SHAPES["qwen3-32b"])
+    with checks("sharded") as root:
+        one, wide = name and init(root, "one", SHAPES[name]), layers and init(root, "wide", SHAPES["qwen3-32b"])
         for part in (bits, rl, *((lambda root: speed(root, name, one),) if name else ()),
                      *((lambda root: too_large(root, layers, wide),) if layers else ())):  # fmt: skip
-            t0 = time.time()
-            part(root)
-            print(f"        in {time.time() - t0:.1f} s", flush=True)
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
-    print(f"{len(failures)} failed")
-    return bool(failures)
+            timed(part, root)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

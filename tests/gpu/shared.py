@@ -1,8 +1,13 @@
 """What the scripts for GPUs share: checks that are counted, how many GPUs there are, and the shapes of real models as words of
 `clime-train init`."""
 
+import contextlib
 import os
+import pathlib
 import subprocess
+import sys
+import tempfile
+import time
 
 failures = []
 
@@ -11,6 +16,23 @@ def check(good, what):
     print(("ok      " if good else "FAILED  ") + what, flush=True)
     if not good:
         failures.append(what)
+
+
+@contextlib.contextmanager
+def checks(name):
+    """A folder for what the checks of a program make, removed after them. Then the verdict: how many failed, and where some did
+    the program ends with status 1."""
+    with tempfile.TemporaryDirectory(prefix=f"{name}-", ignore_cleanup_errors=True) as root:
+        yield pathlib.Path(root)
+    print(f"{len(failures)} failed")
+    if failures:
+        sys.exit(1)
+
+
+def timed(part, root):
+    t0 = time.time()
+    part(root)
+    print(f"        in {time.time() - t0:.1f} s", flush=True)
 
 
 def own_gpus(n):

@@ -16,17 +16,15 @@ import json
 import multiprocessing
 import os
 import pathlib
-import shutil
 import signal
 import sys
-import tempfile
 import threading
 import time
 import traceback
 import urllib.request
 
 import handover
-from shared import check, failures, own_gpus
+from shared import check, checks, failures, own_gpus
 
 SENDER = "cuda:1"
 GROUP = "slime-pp_0"
@@ -425,39 +423,36 @@ def stopping(url, bits, killed):
 
 
 def main():
-    root = pathlib.Path(tempfile.mkdtemp(prefix="torch-sender-"))
     own_gpus(2)
     s = None
-    try:
-        for name, seed in (("a", 1), ("b", 2)):
-            handover.init(root / name, 1024, 8, 3072, vocab=("--seed", seed))
-        s = Server(root, root / "a", "--gpu", "0", "--max-total-tokens", "65536", *(["--tp-size", os.environ["TP"]] if SHARED else []),
-                   environment=torchs_nccl())  # fmt: skip
-        bits = {"b": s.disk(root / "b"), "a": s.disk(root / "a"), "folder": str(root / "b"), "folder_a": str(root / "a")}
-        check(bits["a"] != bits["b"] and bits["a"][1] != 503, f"two policies: {bits['a'][0]}, {bits['b'][0]}")
-        if SHARED:
-            status, reply = s.post("/init_weights_update_group", {"master_address": "127.0.0.1", "master_port": free_port(),
-                                   "rank_offset": 1, "world_size": 3, "group_name": GROUP, "backend": "nccl"})  # fmt: skip
-            check(status == 400 and "join by nccl_id as one" in reply["message"], f"a torch group: {reply}")
-        for part in ("named",) if SHARED else ("slime", "vllm", "named"):
-            code = run_apart(sender, s.url, [part], root / "a", root / "b", bits)
-            check(code == 0, f"{part}'s sequence: {code} failed")
-        s.disk(root / "a")
-        if not SHARED:
-            lost(s, bits)
-        sleeps(s, bits)
-        s.stop()
-    except Exception:
-        check(False, traceback.format_exc())
-    finally:
-        if s and failures:
-            print("== server\n" + s.log.read_text()[-4000:])
-        if s and s.process.poll() is None:
-            s.process.kill()
-        shutil.rmtree(root, ignore_errors=True)
-    print(f"{len(failures)} failed")
-    return bool(failures)
+    with checks("torch-sender") as root:
+        try:
+            for name, seed in (("a", 1), ("b", 2)):
+                handover.init(root / name, 1024, 8, 3072, vocab=("--seed", seed))
+            s = Server(root, root / "a", "--gpu", "0", "--max-total-tokens", "65536", *(["--tp-size", os.environ["TP"]] if SHARED else []),
+                       environment=torchs_nccl())  # fmt: skip
+            bits = {"b": s.disk(root / "b"), "a": s.disk(root / "a"), "folder": str(root / "b"), "folder_a": str(root / "a")}
+            check(bits["a"] != bits["b"] and bits["a"][1] != 503, f"two policies: {bits['a'][0]}, {bits['b'][0]}")
+            if SHARED:
+                status, reply = s.post("/init_weights_update_group", {"master_address": "127.0.0.1", "master_port": free_port(),
+                                       "rank_offset": 1, "world_size": 3, "group_name": GROUP, "backend": "nccl"})  # fmt: skip
+                check(status == 400 and "join by nccl_id as one" in reply["message"], f"a torch group: {reply}")
+            for part in ("named",) if SHARED else ("slime", "vllm", "named"):
+                code = run_apart(sender, s.url, [part], root / "a", root / "b", bits)
+                check(code == 0, f"{part}'s sequence: {code} failed")
+            s.disk(root / "a")
+            if not SHARED:
+                lost(s, bits)
+            sleeps(s, bits)
+            s.stop()
+        except Exception:
+            check(False, traceback.format_exc())
+        finally:
+            if s and failures:
+                print("== server\n" + s.log.read_text()[-4000:])
+            if s and s.process.poll() is None:
+                s.process.kill()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

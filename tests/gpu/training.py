@@ -20,7 +20,6 @@ import contextlib
 import json
 import mmap
 import os
-import pathlib
 import random
 import re
 import shutil
@@ -28,12 +27,11 @@ import statistics
 import struct
 import subprocess
 import sys
-import tempfile
 import time
 
 import ranks
 from ranks import ON_GPUS, deepen, sft, steps_of
-from shared import SHAPES, check, failures
+from shared import SHAPES, check, checks
 
 PACK = 8192 if ON_GPUS else 64
 PARTS = ("--shard-weights", "on")
@@ -226,23 +224,17 @@ def main():
     a.add_argument("case", nargs="*", default=list(CASES))
     a.add_argument("--peer")
     o = a.parse_args()
-    root = pathlib.Path(tempfile.mkdtemp(prefix="training-"))
     ranks.LIMIT = 120
     most = ceiling() if ON_GPUS else 0
-    try:
-        with concurrent.futures.ThreadPoolExecutor(1) as pool:  # while the peer is compiled
-            made = {what: pool.submit(make, root, what) for what in o.case}
-            if o.peer:
-                peer(o.peer, o.gpus)
-            for what in o.case:
-                print(f"        {made[what].result()}", flush=True)
-                case(root, what, o.gpus, most)
-                shutil.rmtree(root / what)
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
-    print(f"{len(failures)} failed")
-    return bool(failures)
+    with checks("training") as root, concurrent.futures.ThreadPoolExecutor(1) as pool:  # while the peer is compiled
+        made = {what: pool.submit(make, root, what) for what in o.case}
+        if o.peer:
+            peer(o.peer, o.gpus)
+        for what in o.case:
+            print(f"        {made[what].result()}", flush=True)
+            case(root, what, o.gpus, most)
+            shutil.rmtree(root / what)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

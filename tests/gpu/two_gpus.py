@@ -117,4 +117,4 @@ def large(root):
 
 
 if __name__ == "__main__":
-    sys.exit(handover.main(small, nobody_comes, large=large))
+    handover.main(small, nobody_comes, large=large)

@@ -21,12 +21,11 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 
 from ranks import BUILD, DEVICE, deepen, train
-from shared import SHAPES, check, failures, own_gpus
+from shared import SHAPES, check, checks, own_gpus
 
 SHAPE, RANKS = sys.argv[2], int(sys.argv[3])
 PROMPTS = int(sys.argv[4]) if len(sys.argv) > 4 else 8 * RANKS
@@ -155,9 +154,8 @@ def run(root, way):
 
 
 def main():
-    root = pathlib.Path(tempfile.mkdtemp(prefix="whole-loop-"))
     ways = sys.argv[5:] or ["replicated", "sharded"]
-    try:
+    with checks("whole-loop") as root:
         make(root)
         all_of = {}
         for way in ways:
@@ -165,11 +163,7 @@ def main():
             shutil.rmtree(root / way, ignore_errors=True)
         first = all_of[ways[0]]
         check(len(first) == ROLLOUTS and all(v == first for v in all_of.values()), f"the same weights in all ways: {all_of}")
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
-    print(f"{len(failures)} failed")
-    return bool(failures)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

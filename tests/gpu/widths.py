@@ -9,16 +9,14 @@ nothing but Python's standard library; with fewer GPUs, which the ranks share, o
 """
 
 import os
-import pathlib
 import re
 import shutil
 import sys
-import tempfile
 import time
 
 import gap
 from ranks import BUILD, DEVICE, deepen, same, train
-from shared import SHAPES, check, failures, own_gpus
+from shared import SHAPES, checks, own_gpus
 
 GPUS = int(sys.argv[2]) if len(sys.argv) > 2 else 2
 LAYERS = int(os.environ.get("LAYERS", 4))
@@ -61,15 +59,10 @@ def widths(root, what):
 
 
 def main():
-    root = pathlib.Path(tempfile.mkdtemp(prefix="widths-"))
-    try:
+    with checks("widths") as root:
         for what in sys.argv[3:] or ("qwen3-4b", "glm4-9b"):
             widths(root, what)
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
-    print(f"{len(failures)} failed")
-    return bool(failures)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
