@@ -26,23 +26,7 @@ enum { MAX_HEAD_DIM = 256, MAX_D = 1 << 15, MAX_V = 1 << 20 };
 const struct clime_family_names clime_families[] = {CLIME_FAMILIES(NAMES)};
 #define ARCHITECTURE(id, model_type, architecture) ", " architecture
 
-/* What a family fixes, and what transformers' configuration class assumes when a key is absent. */
-struct family {
-    int head_dim; /* 0 = hidden_size / num_attention_heads */
-    int max_pos;
-    float eps;
-    double rotary_factor;
-    bool partial; /* it may be less than 1 */
-    bool qk_norm, post_norms, fused_gate_up;
-    bool interleaved;            /* not of latent attention, which says it */
-    bool qkv_bias;               /* when attention_bias is absent, or cannot be given */
-    const char *bias_key;        /* says whether q, k and v have one; NULL: nothing does */
-    bool o_bias;                 /* and the output projection too */
-    clime_read_experts *experts; /* NULL: a dense family */
-    bool latent;                 /* latent attention */
-};
-
-static const struct family fixed[] = {
+static const struct clime_family_facts facts[] = {
     [CLIME_QWEN3] = {.head_dim = 128,
                      .max_pos = 32768,
                      .eps = 1e-6f,
@@ -68,26 +52,43 @@ static const struct family fixed[] = {
                          .qk_norm = true,
                          .bias_key = "attention_bias",
                          .o_bias = true,
-                         .experts = clime_config_qwen_experts},
+                         .experts = true},
     [CLIME_GLM4_MOE] = {.max_pos = 131072,
                         .eps = 1e-5f,
                         .rotary_factor = 0.5,
                         .partial = true,
                         .bias_key = "attention_bias",
-                        .experts = clime_config_glm_experts},
+                        .experts = true,
+                        .sigmoid = true},
     [CLIME_DEEPSEEK_V3] = /* Moonlight and Kimi K2 too */
-    {.max_pos = 4096, .eps = 1e-6f, .rotary_factor = 1, .experts = clime_config_deepseek_experts, .latent = true},
-    [CLIME_GLM4_MOE_LITE] =
-        {.max_pos = 202752, .eps = 1e-5f, .rotary_factor = 1, .experts = clime_config_deepseek_experts, .latent = true},
+    {.max_pos = 4096,
+     .eps = 1e-6f,
+     .rotary_factor = 1,
+     .interleaved = true,
+     .latent = true,
+     .experts = true,
+     .sigmoid = true},
+    [CLIME_GLM4_MOE_LITE] = {.max_pos = 202752,
+                             .eps = 1e-5f,
+                             .rotary_factor = 1,
+                             .interleaved = true,
+                             .latent = true,
+                             .experts = true,
+                             .sigmoid = true},
     [CLIME_QWEN2_MOE] = {.max_pos = 32768,
                          .eps = 1e-6f,
                          .rotary_factor = 1,
                          .qkv_bias = true,
                          .bias_key = "qkv_bias",
-                         .experts = clime_config_qwen_experts},
+                         .experts = true,
+                         .shared_gate = true},
 };
 
-_Static_assert(CLIME_COUNT(fixed) == CLIME_COUNT(clime_families), "a row for each family");
+_Static_assert(CLIME_COUNT(facts) == CLIME_COUNT(clime_families), "a row for each family");
+
+const struct clime_family_facts *clime_family_facts(enum clime_family f) {
+    return &facts[f];
+}
 
 static enum clime_err find_family(const struct cJSON *root, enum clime_family *out, struct clime_error *e) {
     const struct cJSON *list = clime_tree_get(root, "architectures");
@@ -96,7 +97,7 @@ static enum clime_err find_family(const struct cJSON *root, enum clime_family *o
         return clime_fail(e, CLIME_ERR_INPUT, "architectures must be a list of names");
     enum clime_err rc = clime_key_str(root, "model_type", NULL, &type, e);
     if (rc) return rc;
-    for (size_t i = 0; i < CLIME_COUNT(fixed); i++) {
+    for (size_t i = 0; i < CLIME_COUNT(facts); i++) {
         const struct clime_family_names *f = &clime_families[i];
         *out = (enum clime_family)i;
         if (arch ? !strcmp(arch, f->architecture) : type && !strcmp(type, f->model_type)) return CLIME_OK;
@@ -176,7 +177,7 @@ static enum clime_err read_quantization(const struct cJSON *root, struct clime_c
                       "e4m3, weight_block_size [128, 128])");
 }
 
-static enum clime_err read_heads(const struct cJSON *root, const struct family *f, struct clime_config *c,
+static enum clime_err read_heads(const struct cJSON *root, const struct clime_family_facts *f, struct clime_config *c,
                                  struct clime_error *e) {
     enum clime_err rc;
     if ((rc = clime_key_int(root, "num_key_value_heads", 1, 1024, c->H, &c->HK, e))) return rc;
@@ -188,17 +189,26 @@ static enum clime_err read_heads(const struct cJSON *root, const struct family *
     if (c->Dh > MAX_HEAD_DIM) /* of hidden_size and num_attention_heads */
         return clime_fail(e, CLIME_ERR_INPUT, "head_dim %d is above %d", c->Dh, MAX_HEAD_DIM);
     if (c->Dh % 2) return clime_fail(e, CLIME_ERR_INPUT, "head_dim %d is odd", c->Dh);
-    c->rope_interleaved = f->interleaved;
     return CLIME_OK;
+}
+
+static enum clime_err read_experts(const struct cJSON *root, const struct clime_family_facts *f, struct clime_config *c,
+                                   struct clime_error *e) {
+    enum clime_err rc = f->latent    ? clime_config_deepseek_experts(root, c, e)
+                        : f->sigmoid ? clime_config_glm_experts(root, c, e)
+                                     : clime_config_qwen_experts(root, c, e);
+    return rc ? rc : clime_config_known_keys(root, c, e);
 }
 
 static enum clime_err parse(const struct cJSON *root, struct clime_config *c, struct clime_error *e) {
     enum clime_family id;
     enum clime_err rc = find_family(root, &id, e);
     if (rc) return rc;
-    const struct family *f = &fixed[id];
+    const struct clime_family_facts *f = &facts[id];
     *c = (struct clime_config){.family = id, .qk_norm = f->qk_norm, .post_norms = f->post_norms};
     c->fused_gate_up = f->fused_gate_up;
+    c->rope_interleaved = f->interleaved;
+    c->shared_gate = f->shared_gate;
     snprintf(c->architecture, sizeof c->architecture, "%s", clime_families[id].architecture);
     snprintf(c->model_type, sizeof c->model_type, "%s", clime_families[id].model_type);
     if ((rc = refuse_unsupported(root, e)) || (rc = read_quantization(root, c, e))) return rc;
@@ -223,7 +233,7 @@ static enum clime_err parse(const struct cJSON *root, struct clime_config *c, st
     c->qkv_bias = f->qkv_bias;
     if (f->bias_key && (rc = clime_key_bool(root, f->bias_key, f->qkv_bias, &c->qkv_bias, e))) return rc;
     c->o_bias = f->o_bias && c->qkv_bias;
-    if (f->experts && ((rc = f->experts(root, c, e)) || (rc = clime_config_known_keys(root, c, e)))) return rc;
+    if (f->experts && (rc = read_experts(root, f, c, e))) return rc;
     if ((rc = clime_config_rope(root, f->rotary_factor, f->partial, c, e))) return rc;
     if ((rc = read_dtype(root, c, e))) return rc;
     if ((rc = clime_key_int(root, "bos_token_id", -1, INT32_MAX, -1, &c->bos_id, e))) return rc;

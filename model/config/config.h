@@ -26,6 +26,25 @@ struct clime_family_names {
 };
 extern const struct clime_family_names clime_families[]; /* by enum clime_family */
 
+/* What a family fixes, and what transformers' configuration class assumes when a key is absent. */
+struct clime_family_facts {
+    int head_dim; /* 0 = hidden_size / num_attention_heads */
+    int max_pos;
+    float eps;
+    double rotary_factor;
+    bool partial; /* it may be less than 1 */
+    bool qk_norm, post_norms, fused_gate_up;
+    bool interleaved;     /* of latent attention: unless rope_interleave says otherwise */
+    bool qkv_bias;        /* when bias_key is absent or NULL */
+    const char *bias_key; /* says whether q, k and v have one; NULL: nothing does */
+    bool o_bias;          /* and the output projection too */
+    bool latent;          /* latent attention */
+    bool experts;
+    bool sigmoid;     /* their router is DeepSeek's: a bias that only chooses, groups; and a shared expert */
+    bool shared_gate; /* a shared expert of a width and with a gate of its own */
+};
+const struct clime_family_facts *clime_family_facts(enum clime_family f);
+
 /* "qwen3|qwen2|...", in the same order. */
 #define CLIME_FAMILY_WORD(id, model_type, architecture) "|" model_type
 #define CLIME_FAMILY_WORDS (CLIME_FAMILIES(CLIME_FAMILY_WORD) + 1)

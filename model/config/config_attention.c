@@ -22,7 +22,7 @@ enum clime_err clime_config_latent(const struct cJSON *root, struct clime_config
     if (!rc) rc = clime_key_int(root, "qk_rope_head_dim", 2, MAX_PART, 0, &l->Dr, e);
     if (!rc) rc = clime_key_int(root, "v_head_dim", 1, MAX_PART, 0, &l->Dv, e);
     if (!rc) rc = clime_key_int(root, "num_key_value_heads", 1, 1024, c->H, &c->HK, e);
-    if (!rc) rc = clime_key_bool(root, "rope_interleave", true, &c->rope_interleaved, e);
+    if (!rc) rc = clime_key_bool(root, "rope_interleave", c->rope_interleaved, &c->rope_interleaved, e);
     if (!rc) rc = clime_key_bool(root, "attention_bias", false, &bias, e);
     if (!rc && clime_tree_kind(clime_tree_get(root, "q_lora_rank")) != CLIME_JSON_NULL)
         rc = clime_key_int(root, "q_lora_rank", 1, 1 << 14, 0, &c->q_rank, e);

@@ -45,8 +45,7 @@ enum clime_err clime_config_qwen_experts(const struct cJSON *root, struct clime_
     enum clime_err rc = read_counts(root, "num_experts", c, e);
     if (!rc) rc = clime_key_bool(root, "norm_topk_prob", false, &c->router.renormalize, e);
     if (!rc) rc = read_dense_layers(root, c, e);
-    if (rc || c->family != CLIME_QWEN2_MOE) return rc;
-    c->shared_gate = true;
+    if (rc || !c->shared_gate) return rc;
     return clime_key_int(root, "shared_expert_intermediate_size", 1, MAX_EXPERT_WIDTH, 0, &c->F_shared, e);
 }
 

@@ -7,10 +7,10 @@
 #include "common/json/write.h"
 #include "model/config/config.h"
 
-/* Reads a family's experts into router, F_expert, F_shared, shared_gate and dense. The sizes of the layers are there.
- */
-typedef enum clime_err clime_read_experts(const struct cJSON *root, struct clime_config *c, struct clime_error *e);
-clime_read_experts clime_config_qwen_experts, clime_config_glm_experts, clime_config_deepseek_experts;
+/* Reads a family's experts into router, F_expert, F_shared and dense. The sizes of the layers are there. */
+enum clime_err clime_config_qwen_experts(const struct cJSON *root, struct clime_config *c, struct clime_error *e);
+enum clime_err clime_config_glm_experts(const struct cJSON *root, struct clime_config *c, struct clime_error *e);
+enum clime_err clime_config_deepseek_experts(const struct cJSON *root, struct clime_config *c, struct clime_error *e);
 
 /* Reads latent attention: latent, q_rank, HK, Dh and rope_interleaved. */
 enum clime_err clime_config_latent(const struct cJSON *root, struct clime_config *c, struct clime_error *e);

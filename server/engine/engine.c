@@ -245,7 +245,7 @@ static bool ends_sequence(const struct clime_engine *g, const struct clime_sampl
     return false;
 }
 
-/* SGLang's order: the limit goes before a stop token (serving-api.md D.6; docs/protocol.md). */
+/* SGLang's order: the limit goes before a stop token (docs/protocol.md). */
 struct clime_finish clime_engine_finish(const struct clime_engine *g, const struct clime_output *o, int n_out,
                                         int32_t id) {
     if (n_out == o->max_new) return (struct clime_finish){.type = CLIME_FINISH_LENGTH};

@@ -47,6 +47,12 @@ def script(name, *words, **env):
     return done.returncode, done.stdout, done.stderr
 
 
+def test_made_with_what_the_family_fixes(folder):
+    made = {family: json.loads((folder / family / "config.json").read_text()) for family in FAMILY.values()}
+    assert made["glm4"]["attention_bias"] and made["glm4"]["partial_rotary_factor"] == 0.5  # as published
+    assert not made["qwen3"]["attention_bias"] and "partial_rotary_factor" not in made["qwen3"]
+
+
 @pytest.mark.parametrize("name", FAMILY)
 def test_explain(folder, name):
     data = folder / "train.jsonl"

@@ -31,16 +31,8 @@ struct init_options {
     const char *tokenizer;
 };
 
-static bool is_latent(enum clime_family f) {
-    return f == CLIME_DEEPSEEK_V3 || f == CLIME_GLM4_MOE_LITE;
-}
-
-static bool has_experts(enum clime_family f) {
-    return f == CLIME_QWEN3_MOE || f == CLIME_QWEN2_MOE || f == CLIME_GLM4_MOE || is_latent(f);
-}
-
 static enum clime_err check_latent(const struct init_options *o, struct clime_error *e) {
-    if (!is_latent(o->family) && (o->q_rank || o->kv_rank || o->nope || o->rope || o->value))
+    if (!clime_family_facts(o->family)->latent && (o->q_rank || o->kv_rank || o->nope || o->rope || o->value))
         return clime_fail(e, CLIME_ERR_INPUT, "--family %s has no latent attention",
                           clime_families[o->family].model_type);
     if (o->kv_rank % 2 || o->rope % 2)
@@ -50,13 +42,13 @@ static enum clime_err check_latent(const struct init_options *o, struct clime_er
 
 /* Sizes of experts where there are some, and none where not. */
 static enum clime_err check_experts(struct init_options *o, struct clime_error *e) {
-    enum clime_family f = o->family;
-    if (!has_experts(f) && (o->E || o->k || o->F_expert || o->F_shared || o->n_dense))
+    const struct clime_family_facts *f = clime_family_facts(o->family);
+    if (!f->experts && (o->E || o->k || o->F_expert || o->F_shared || o->n_dense))
         return clime_fail(e, CLIME_ERR_INPUT, "--family %s has no experts", clime_families[o->family].model_type);
-    if (f != CLIME_QWEN2_MOE && o->F_shared)
+    if (!f->shared_gate && o->F_shared)
         return clime_fail(e, CLIME_ERR_INPUT, "--family %s has no shared expert of a width of its own",
                           clime_families[o->family].model_type);
-    if (!has_experts(f)) return CLIME_OK;
+    if (!f->experts) return CLIME_OK;
     if (!o->E) o->E = 8;
     if (!o->k) o->k = o->E < 2 ? o->E : 2;
     if (!o->F_expert) o->F_expert = o->F / o->k ? o->F / o->k : 1;
@@ -139,7 +131,9 @@ static enum clime_err read_vocabulary(const char *dir, struct init_options *o, s
     return err;
 }
 
-static enum clime_err make(const char *dir, struct init_options *o, struct clime_error *e) {
+/* All but the vocabulary. */
+static struct clime_config describe(const struct init_options *o) {
+    const struct clime_family_facts *f = clime_family_facts(o->family);
     struct clime_config c = {
         .family = o->family,
         .D = (int)o->D,
@@ -151,27 +145,34 @@ static enum clime_err make(const char *dir, struct init_options *o, struct clime
         .max_pos = (int)o->max_pos,
         .eps = (float)o->eps,
         .tied = !o->untied,
+        .qkv_bias = f->qkv_bias,
+        .qk_norm = f->qk_norm,
+        .post_norms = f->post_norms,
+        .fused_gate_up = f->fused_gate_up,
         .rope_theta = o->rope_theta,
-        .rope_rot = (int)o->Dh,
+        .rope_rot = (int)((double)o->Dh * f->rotary_factor),
+        .rope_interleaved = f->interleaved,
         .dtype = o->dtype == 0 ? CLIME_F32 : CLIME_BF16,
         .bos_id = -1,
         .pad_id = -1,
     };
     snprintf(c.architecture, sizeof c.architecture, "%s", clime_families[o->family].architecture);
     snprintf(c.model_type, sizeof c.model_type, "%s", clime_families[o->family].model_type);
-    c.qkv_bias = c.family == CLIME_QWEN2 || c.family == CLIME_QWEN2_MOE;
-    c.qk_norm = c.family == CLIME_QWEN3 || c.family == CLIME_QWEN3_MOE;
-    if (has_experts(c.family)) {
-        c.router = (struct clime_router){
-            .E = (int)o->E, .k = (int)o->k, .renormalize = true, .scale = 1, .n_groups = 1, .k_groups = 1};
+    if (f->experts) {
+        c.router = (struct clime_router){.E = (int)o->E,
+                                         .k = (int)o->k,
+                                         .sigmoid = f->sigmoid,
+                                         .renormalize = true,
+                                         .scale = 1,
+                                         .n_groups = 1,
+                                         .k_groups = 1};
+        c.router_bias = f->sigmoid;
         c.F_expert = (int)o->F_expert;
-        c.F_shared = c.family == CLIME_QWEN3_MOE ? 0 : (int)o->F_shared;
-        c.shared_gate = c.family == CLIME_QWEN2_MOE;
+        c.F_shared = f->sigmoid || f->shared_gate ? (int)o->F_shared : 0;
+        c.shared_gate = f->shared_gate;
         memset(c.dense, 1, (size_t)o->n_dense);
     }
-    if (c.family == CLIME_GLM4_MOE || is_latent(c.family)) c.router.sigmoid = c.router_bias = true;
-    if (c.family == CLIME_GLM4_MOE) c.rope_rot = c.Dh / 2;
-    if (is_latent(c.family)) {
+    if (f->latent) {
         c.latent.R = o->kv_rank ? (int)o->kv_rank : 64;
         c.latent.Dn = o->nope ? (int)o->nope : c.Dh;
         c.latent.Dr = c.rope_rot = o->rope ? (int)o->rope : 16;
@@ -179,12 +180,12 @@ static enum clime_err make(const char *dir, struct init_options *o, struct clime
         c.q_rank = (int)o->q_rank;
         c.HK = c.H;
         c.Dh = c.latent.Dn + c.latent.Dr;
-        c.rope_interleaved = true;
     }
-    if (c.family == CLIME_GLM4) {
-        c.post_norms = c.fused_gate_up = c.rope_interleaved = true;
-        c.rope_rot = c.Dh / 2;
-    }
+    return c;
+}
+
+static enum clime_err make(const char *dir, struct init_options *o, struct clime_error *e) {
+    struct clime_config c = describe(o);
     char *seed_dir = NULL, *place = clime_folder_place(dir);
     const char *tokenizer = o->tokenizer;
     void *flat = NULL;
