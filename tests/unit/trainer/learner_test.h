@@ -83,6 +83,14 @@ static void start(struct clime_learner *l) {
     if (clime_learner_start(l, &e)) fail_msg("%s", e.msg);
 }
 
+/* Started, with weights in memory of the host, as the CPU has them. */
+static inline struct clime_learner *open_learner(const struct clime_learner_options *o) {
+    own_memory = false;
+    struct clime_learner *l = prepare_with(o);
+    start(l);
+    return l;
+}
+
 #ifndef LEARNERS_ONLY /* a test that brings samples of its own */
 
 enum { N_SAMPLES = 6, SAMPLE_LEN = 20, STEPS = 4 };

@@ -31,13 +31,6 @@ static struct clime_learner_options critic_of(const char *name, const char *dtyp
     return o;
 }
 
-static struct clime_learner *open_learner(const struct clime_learner_options *o) {
-    own_memory = false;
-    struct clime_learner *l = prepare_with(o);
-    start(l);
-    return l;
-}
-
 static struct clime_sample *sample(int V, int step, int i) {
     struct clime_sample *s = clime_sample_new();
     struct clime_rng rng;

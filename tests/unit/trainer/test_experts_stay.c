@@ -21,13 +21,6 @@ static struct clime_learner_options ranks_of(const char *name, const char *dtype
     return o;
 }
 
-static struct clime_learner *open_learner(const struct clime_learner_options *o) {
-    own_memory = false;
-    struct clime_learner *l = prepare_with(o);
-    start(l);
-    return l;
-}
-
 static void train(const struct clime_learner_options *o, char hex[65]) {
     struct clime_error e;
     struct clime_learner *l = open_learner(o);

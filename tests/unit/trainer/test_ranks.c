@@ -14,13 +14,6 @@ static struct clime_learner_options ranks_of(const char *name, const char *dtype
     return o;
 }
 
-static struct clime_learner *open_learner(const struct clime_learner_options *o) {
-    own_memory = false;
-    struct clime_learner *l = prepare_with(o);
-    start(l);
-    return l;
-}
-
 static void sha_of(struct clime_learner *l, char hex[65]) {
     struct clime_error e;
     if (clime_learner_sha256(l, hex, &e)) fail_msg("%s", e.msg);
