@@ -22,6 +22,8 @@
 #define MAX_RENDERED ((size_t)64 << 20) /* bytes of a prompt as text */
 /* OpenAI's words, by which clients know that they must shorten the conversation. */
 #define TOO_LONG "this model's maximum context length is %d tokens, prompt and reply together: "
+#define LEFT_US 5000000 /* how long a request may take to end whose client has left */
+#define LEFT_LOOK_US 5000
 #define POLL_US 500000 /* how often a sleeping worker looks whether its client is still there */
 
 void clime_generation_begin(struct clime_generation *gen, struct clime_server *s, struct clime_http_request *rq,
@@ -424,12 +426,28 @@ static const char *stream_head(const struct clime_job *j) {
                           : "Cache-Control: no-cache\r\nX-Clime-Stream: cumulative\r\n";
 }
 
+/* A client whose connection was lost comes again with the same ids, and may be here before its first request has ended.
+ */
+static enum clime_err add_to_table(struct clime_generation *gen, struct clime_error *e) {
+    struct clime_server *s = gen->server;
+    int64_t until = clime_now_us() + LEFT_US;
+    enum clime_err err;
+    gen->job->rq = gen->rq;
+    while ((err = clime_job_table_add(&s->jobs, gen->job, e)) == CLIME_ERR_BUSY && clime_now_us() < until &&
+           !clime_http_peer_gone(gen->rq)) {
+        clime_http_waits(gen->rq);
+        clime_engine_sweep(s->engine);
+        clime_sleep_us(LEFT_LOOK_US);
+    }
+    return err;
+}
+
 enum clime_err clime_generation_run(struct clime_generation *gen, struct clime_error *e) {
     struct clime_server *s = gen->server;
     struct clime_job *j = gen->job;
     enum clime_err err = prepare(gen, e);
     if (err) return err;
-    if ((err = clime_job_table_add(&s->jobs, j, e))) return err;
+    if ((err = add_to_table(gen, e))) return err;
     gen->registered = true;
     if ((err = clime_engine_reserve(s->engine, j->n_outs, e))) return err;
     gen->n_reserved = j->n_outs;

@@ -189,6 +189,7 @@ struct clime_job {
     const int32_t *kept;               /* [n_kept] special tokens that the format's markers are made of; borrowed */
     int n_kept;
     int n_repeats;                  /* how many times more than once a reply says an output's numbers */
+    struct clime_http_request *rq;  /* whose client waits for it; there while the job is in the table */
     struct clime_http_stream *http; /* streaming */
     void *endpoint;                 /* the endpoint's own data, for its framer */
     const struct clime_tokenizer *tokenizer;

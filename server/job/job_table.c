@@ -6,6 +6,8 @@
  */
 #include "server/job/job_table.h"
 
+#include "common/http/server.h"
+
 void clime_job_table_init(struct clime_job_table *t) {
     pthread_mutex_init(&t->lock, NULL);
     t->first = NULL;
@@ -22,6 +24,14 @@ static bool has_rid(const struct clime_job *j, struct clime_str rid) {
     return false;
 }
 
+/* Under the lock. o has the id that somebody else wants to have. */
+static enum clime_err refuse(struct clime_job *o, struct clime_str rid, struct clime_error *e) {
+    bool left = o->rq && clime_http_peer_gone(o->rq);
+    for (int i = 0; i < o->n_outs && left; i++) atomic_store(&o->outs[i].unwanted, true);
+    return clime_fail(e, left ? CLIME_ERR_BUSY : CLIME_ERR_INPUT, "rid \"" CLIME_STR_FMT "\" is already in flight%s",
+                      CLIME_STR_ARG(rid), left ? ", for a client that has left" : "");
+}
+
 enum clime_err clime_job_table_add(struct clime_job_table *t, struct clime_job *j, struct clime_error *e) {
     enum clime_err err = CLIME_OK;
     for (int i = 0; i < j->n_outs && !err && j->rids_given; i += j->n_samples)
@@ -33,9 +43,7 @@ enum clime_err clime_job_table_add(struct clime_job_table *t, struct clime_job *
     pthread_mutex_lock(&t->lock);
     for (struct clime_job *o = t->first; o && !err && j->rids_given; o = o->next_in_table)
         for (int i = 0; i < j->n_outs && !err; i += j->n_samples)
-            if (has_rid(o, j->outs[i].rid))
-                err = clime_fail(e, CLIME_ERR_INPUT, "rid \"" CLIME_STR_FMT "\" is already in flight",
-                                 CLIME_STR_ARG(j->outs[i].rid));
+            if (has_rid(o, j->outs[i].rid)) err = refuse(o, j->outs[i].rid, e);
     if (!err) {
         j->prev_in_table = NULL;
         j->next_in_table = t->first;

@@ -12,7 +12,8 @@ struct clime_job_table {
 void clime_job_table_init(struct clime_job_table *t);
 void clime_job_table_free(struct clime_job_table *t); /* must be empty */
 
-/* CLIME_ERR_INPUT when one of the job's ids is in flight. The job must be removed before it is freed. */
+/* CLIME_ERR_INPUT when one of the job's ids is in flight; CLIME_ERR_BUSY when it is so for a client that has left, and
+ * may have come again: that job's outputs are unwanted now. The job must be removed before it is freed. */
 enum clime_err clime_job_table_add(struct clime_job_table *t, struct clime_job *j, struct clime_error *e);
 void clime_job_table_remove(struct clime_job_table *t, struct clime_job *j);
 

@@ -16,6 +16,7 @@ import time
 
 import pytest
 from programs import BUILD, LIMIT, STORIES, need_stories, program, server, web
+from test_front import dial
 
 pytestmark = pytest.mark.usefixtures("stories")
 
@@ -405,6 +406,25 @@ def test_pause_holds_new_requests_and_abort_reaches_them(plain):
         plain.json("/continue_generation", {})
     assert reply["meta_info"]["finish_reason"]["message"] == "Abort in waiting queue"
     assert reply["output_ids"] == [] and reply["meta_info"]["output_token_logprobs"] == []
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_who_lost_the_connection_may_come_again_with_the_same_ids(plain, stream):
+    """At once: the server has not looked yet whether the first client is still there."""
+    body = {"rid": "again", "input_ids": [1], "sampling_params": {"max_new_tokens": 4}, "stream": stream}
+    data = json.dumps(body).encode()
+    ask = lambda: web.post(plain.url + "/generate", timeout=LIMIT, json=body)
+    plain.json("/pause_generation", {"mode": "retract"})
+    try:
+        with dial(plain, b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(data) + data):
+            wait_for(lambda: load(plain) == 1)
+            assert ask().status_code == 400
+        call = in_background(ask)
+        wait_for(lambda: call.done() or load(plain) == 1)
+        time.sleep(0.05)
+    finally:
+        plain.json("/continue_generation", {})
+    assert call.result(LIMIT).status_code == 200
 
 
 @pytest.mark.parametrize("mode", ["retract", "in_place"])
