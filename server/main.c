@@ -190,6 +190,7 @@ static enum clime_err open_http(struct clime_server *s, struct clime_http_server
     struct clime_http_options h = {.host = o->host,
                                    .port = (int)o->port,
                                    .n_threads = (int)o->http_threads,
+                                   .fewer = "max-concurrent-requests",
                                    .n_slots = (int)o->max_concurrent_requests,
                                    .max_body = (size_t)o->max_body,
                                    .max_body_memory = (size_t)o->max_body_memory,

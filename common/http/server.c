@@ -445,10 +445,11 @@ static enum clime_err start(const struct clime_http_options *o, struct clime_htt
     if (strncmp(s->complaint, NO_THREAD, strlen(NO_THREAD)) == 0) {
         int got = (int)strtol(s->complaint + strlen(NO_THREAD), NULL, 10) - 1;
         clime_http_server_stop(s);
-        return clime_fail(e, CLIME_ERR_LIMIT,
-                          "only %d of %d threads could be started; lower --max-concurrent-requests, "
-                          "or raise the limits of threads and memory",
-                          got, o->n_threads);
+        return clime_fail(
+            e, CLIME_ERR_LIMIT,
+            "only %d of %d threads that answer requests could be started; raise the limits of threads and "
+            "memory%s%s",
+            got, o->n_threads, o->fewer ? ", or lower --" : "", o->fewer ? o->fewer : "");
     }
     s->port = port.port;
     clime_http_connections_port(s->connections, s->port);

@@ -49,6 +49,7 @@ struct clime_http_options {
     const char *host;       /* "127.0.0.1", "0.0.0.0" */
     int port;               /* 0 = ephemeral; see clime_http_server_port */
     int n_threads;          /* = the most connections served at a time; >= 2 */
+    const char *fewer;      /* the program's option that makes them fewer, for who has not so many; NULL = none */
     int n_slots;            /* 0, or more than the threads allow: clime_http_slots(n_threads) */
     int n_permits;          /* requests with a slot at work at a time; 0 = two for each core */
     size_t max_body;        /* bytes of a body that is read before the handler */

@@ -74,12 +74,21 @@ static struct question *begin(const char *host, int port) {
     return NULL;
 }
 
+/* Of an address written in numbers, which no resolver is asked for; NULL = it is none. */
+static struct addrinfo *literal(const char *host, int port) {
+    const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST};
+    struct addrinfo *found;
+    char number[16];
+    snprintf(number, sizeof number, "%d", port);
+    return getaddrinfo(host, number, &hints, &found) ? NULL : found;
+}
+
 enum clime_err clime_lookup(const char *host, int port, int64_t until_us, bool (*cancel)(void *arg), void *arg,
                             struct addrinfo **out, struct clime_error *e) {
-    struct question *q = begin(host, port);
     int64_t began = clime_now_us(), now = began;
     enum clime_err err = CLIME_OK;
-    *out = NULL;
+    if ((*out = literal(host, port))) return CLIME_OK;
+    struct question *q = begin(host, port);
     if (!q) return clime_fail(e, CLIME_ERR_UNAVAILABLE, "looking up %s: no thread is to be had", host);
     pthread_mutex_lock(&q->lock);
     for (; !q->answered && !err; now = clime_now_us()) {

@@ -24,7 +24,7 @@ from programs import free_port  # noqa: E402
 PROBES = ["--health-check-interval", "0.2", "--health-check-timeout", "2", "--health-failure-threshold", "2",
           "--health-success-threshold", "1"]  # fmt: skip
 # With what a trainer may end but by a kill; a machine may have no more threads.
-MAY_SAY = ("disk is full", "threads could be started", "no thread", "No space left", "database or disk is full", "waiting for",
+MAY_SAY = ("disk is full", "could be started", "no thread", "No space left", "database or disk is full", "waiting for",
            "--router-url: GET")  # fmt: skip
 
 

@@ -59,11 +59,14 @@ def test_threads_that_are_not_to_be_had(model, hostile, calm):  # noqa: F811
         assert status == 0 or (status == 1 and "thread" in last), (most, last)
         most += 1 + most // 4  # the first ones are needed for the start
     assert final_sha(log) == calm
-    for program, more in ("clime-server", ["--model-path", model / "init"]), ("clime-router", ["--worker-urls", "http://127.0.0.1:1"]):
+    serve = ["clime-server", "--port", "0", "--model-path", model / "init"]
+    route = ["clime-router", "--port", "0", "--worker-urls", "http://127.0.0.1:1"]
+    for program, *words in serve, route, ["clime-train", "page", run]:
         for most in range(8):
-            done = subprocess.run(hostile([BUILD / program, "--port", "0", *more], THREADS=most), capture_output=True, timeout=LIMIT)
+            done = subprocess.run(hostile([BUILD / program, *words], THREADS=most), capture_output=True, timeout=LIMIT)
             last = done.stderr.decode().splitlines()[-1]
-            assert done.returncode == 1 and "thread" in last, (program, most, last)
+            assert done.returncode == 1 and "thread" in last and "no address" not in last, (program, most, last)
+            assert program != "clime-train" or "--" not in last, last  # it has no option that makes them fewer
 
 
 def test_a_ledger_that_cannot_be_written(model, hostile, calm):  # noqa: F811
