@@ -162,6 +162,17 @@ def test_folder_that_is_no_model(model, tmp_path, kind, says):
     refused("clime-train", rl(folder, data, tmp_path / "run"), f"--hf-checkpoint {folder}", says)
 
 
+def test_further_models_that_cannot_be(model, tmp_path):
+    """Of another shape than what the servers are started with; and a critic that is no folder."""
+    data, other = prompts(tmp_path / "data.jsonl", {"input": "1", "label": "1"}), tmp_path / "other"
+    assert run("clime-train", "init", other, "--hidden-size", 32)[0] == 0
+    for option in ("ref_load", "load"):
+        words = rl(model, data, tmp_path / "run", **{option: other})
+        refused("clime-train", words, f"--{option.replace('_', '-')} {other}", "another architecture or shape", f"--hf-checkpoint {model}")
+    words = rl(model, data, tmp_path / "run", advantage_estimator="ppo", critic_load=tmp_path / "none")
+    refused("clime-train", words, f"--critic-load {tmp_path}/none: no such folder")
+
+
 @pytest.mark.parametrize("lines, change, says", [
     ([{"input": "1", "label": "1"}], {"rm_type": None}, ["data.jsonl:1", "--rm-type", "math_verify"]),
     ([{"input": "1", "label": "1", "metadata": {"rm_type": "math"}}, {"input": "2", "label": "2"}], {"rm_type": None},

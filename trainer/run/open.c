@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/clock.h"
@@ -16,7 +15,6 @@
 #include "common/log.h"
 #include "common/os/dirs.h"
 #include "common/os/files.h"
-#include "model/weights/folder.h"
 #include "trainer/env/environments.h"
 #include "trainer/ledger/copy.h"
 #include "trainer/ledger/events.h"
@@ -28,35 +26,6 @@
 #include "trainer/sample/filter.h"
 
 #define LEAST_ROWS 16 /* of a learner that only holds weights */
-
-static bool same_folder(const char *a, const char *b) {
-    struct stat x, y;
-    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
-}
-
-/* slime's rule: --load where it exists, else --ref-load, else --hf-checkpoint. Its recipes name one folder in --load
- * and --save; that one exists from the first start on and holds checkpoints, which recovery finds by the ledger. */
-static enum clime_err choose_initial(struct clime_rl *rl, struct clime_error *e) {
-    const struct clime_rl_options *o = &rl->o;
-    if (o->load && access(o->load, F_OK) == 0 && !same_folder(o->load, rl->checkpoint_dir)) {
-        rl->initial_dir = o->load;
-        if (clime_folder_check("load", o->load, 0, e))
-            return clime_fail(
-                e, CLIME_ERR_INPUT,
-                "--load %s is no Hugging Face folder; a checkpoint becomes one with clime-train export, and "
-                "a run resumes from its run folder by itself",
-                o->load);
-    } else {
-        rl->initial_dir = o->ref_load ? o->ref_load : o->hf_checkpoint;
-    }
-    if (clime_folder_check("hf-checkpoint", o->hf_checkpoint, CLIME_FOLDER_TOKENIZER, e) ||
-        (o->ref_load && clime_folder_check("ref-load", o->ref_load, CLIME_FOLDER_WEIGHTS, e)))
-        return e->code;
-    const char *option = rl->initial_dir == o->load       ? "load"
-                         : rl->initial_dir == o->ref_load ? "ref-load"
-                                                          : "hf-checkpoint";
-    return clime_folder_check(option, rl->initial_dir, CLIME_FOLDER_WEIGHTS, e);
-}
 
 static void tell_if_without_room(const struct clime_dataset *d, const char *what, int max_pos, const char *option) {
     int n = 0;
@@ -358,7 +327,7 @@ enum clime_err clime_rl_open(struct clime_rl *rl, struct clime_error *e) {
     rl->hf_dir = xasprintf("%s/hf", rl->o.run);
     rl->tensorboard_dir = tensorboard_dir(&rl->o);
     if ((rc = clime_rl_check_options(&rl->o, e)) || (rc = clime_http_client_trust(rl->o.ca_certificate, e)) ||
-        (rc = choose_initial(rl, e)) || (rc = load_prompts(rl, e)) || (rc = open_hooks(rl, e)) ||
+        (rc = clime_rl_choose_initial(rl, e)) || (rc = load_prompts(rl, e)) || (rc = open_hooks(rl, e)) ||
         (rc = clime_rl_check_rewards(rl, e)))
         return rc;
     if (rl->o.explain) return prepare_learner(rl, e);

@@ -78,6 +78,9 @@ struct clime_rl {
 enum clime_err clime_rl_check_options(const struct clime_rl_options *o, struct clime_error *e);
 enum clime_err clime_rl_check_rewards(const struct clime_rl *rl, struct clime_error *e);
 
+/* initial.c: fills initial_dir */
+enum clime_err clime_rl_choose_initial(struct clime_rl *rl, struct clime_error *e);
+
 /* open.c */
 enum clime_err clime_rl_open(struct clime_rl *rl, struct clime_error *e);        /* rl->o is parsed; the rest is zero */
 enum clime_err clime_rl_open_client(struct clime_rl *rl, struct clime_error *e); /* after the first publish */

@@ -4,7 +4,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <dlfcn.h>
 #include <poll.h>
+#include <stdatomic.h>
 #include <sys/syscall.h>
 
 #include <cmocka.h>
@@ -272,6 +274,39 @@ static void test_a_word_of_before_is_no_answer(void **state) {
     clime_buf_free(&b);
 }
 
+static atomic_bool all_talk;
+
+/* In place of the C library's: what is heard while one listens for an answer never ends, where that is asked for. */
+ssize_t recv(int fd, void *at, size_t n, int flags) {
+    __typeof__(&recv) real = (__typeof__(&recv))dlsym(RTLD_NEXT, "recv");
+    if (!atomic_load(&all_talk) || flags != MSG_DONTWAIT) return real(fd, at, n, flags);
+    memset(at, 'x', n);
+    return (ssize_t)n;
+}
+
+/* Who says more than can be listened to, and no answer, is waited for no longer than one who says nothing. */
+static void test_who_goes_on_talking_holds_nobody_up(void **state) {
+    struct ranks r;
+    struct clime_error e;
+    struct clime_buf b;
+    (void)state;
+    clime_buf_init(&b, 16);
+    ranks_fork(&r, 3, freezes_with_a_word, NULL);
+    struct clime_group *g = meet(&r.place, 300000);
+    assert_true(clime_group_said(g, 2, 20000));
+    atomic_store(&all_talk, true);
+    alarm(30);
+    assert_int_equal(clime_group_receive(g, 1, "the end of a step", 300000, &b, &e), CLIME_ERR_TIMEOUT);
+    alarm(0);
+    atomic_store(&all_talk, false);
+    for (int i = 1; i < 3; i++) {
+        kill(r.pid[i], SIGKILL);
+        assert_int_equal(ranks_end(&r, i), 128 + SIGKILL);
+    }
+    clime_group_close(g);
+    clime_buf_free(&b);
+}
+
 /* ---- meeting ---- */
 
 static int joins(const struct clime_place *p, void *arg) {
@@ -407,6 +442,7 @@ int main(int argc, char **argv) {
                                        cmocka_unit_test(test_the_reason_is_of_who_had_it),
                                        cmocka_unit_test(test_frozen_rank_is_named_at_the_limit),
                                        cmocka_unit_test(test_a_word_of_before_is_no_answer),
+                                       cmocka_unit_test(test_who_goes_on_talking_holds_nobody_up),
                                        cmocka_unit_test(test_who_does_not_fit_in_is_named),
                                        cmocka_unit_test(test_strangers_do_not_hold_it_up),
                                        cmocka_unit_test(test_started_ranks),
