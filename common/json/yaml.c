@@ -71,7 +71,7 @@ static enum clime_err write_node(struct clime_jw *w, yaml_document_t *d, int id,
         clime_jw_array(w);
         for (yaml_node_item_t *i = n->data.sequence.items.start; i < n->data.sequence.items.top && !rc; i++)
             rc = write_node(w, d, *i, depth + 1, e);
-        clime_jw_close(w);
+        if (!rc) clime_jw_close(w);
     } else {
         rc = check_names(d, n, e);
         clime_jw_object(w);
@@ -80,7 +80,7 @@ static enum clime_err write_node(struct clime_jw *w, yaml_document_t *d, int id,
             clime_jw_key_str(w, (struct clime_str){(const char *)key->data.scalar.value, key->data.scalar.length});
             rc = write_node(w, d, p->value, depth + 1, e);
         }
-        clime_jw_close(w);
+        if (!rc) clime_jw_close(w); /* else a name may lack its value */
     }
     return rc;
 }

@@ -47,6 +47,7 @@ static void test_yaml(void **state) {
                                    "d: [*c, *c, *c, *c, *c, *c, *c, *c]\n"),
                            "too large"));
     assert_non_null(strstr(json_of("&a [*a]\n"), "too deep"));
+    assert_non_null(strstr(json_of("&a {b: *a}\n"), "too deep"));
 }
 
 static enum clime_err read_text(const char *yaml, struct clime_eval_sets *out, struct clime_error *e) {
