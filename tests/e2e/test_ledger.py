@@ -77,8 +77,9 @@ def test_loaded_samples_longer_than_this_run_would_make(model):  # noqa: F811
 
 
 def test_explain_with_every_transport(model):  # noqa: F811
-    for transport, says in [("auto", "where it can be"), ("http", "over HTTP"), ("ipc", "from the trainer's memory"),
-                            ("nccl", "by NCCL"), ("pull", "that they pull")]:  # fmt: skip
-        words = command(model, model / "explained", "--explain", "--update-weight-transport", transport)
-        p = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT)
+    shared = ["--colocate", "--actor-num-gpus-per-node", "2", "--shard-weights"]
+    ways = {"auto": "where it can be", "http": "over HTTP", "ipc": "from the trainer's memory", "nccl": "by NCCL", "pull": "that they pull"}
+    for more, says in [*((["--update-weight-transport", way], says) for way, says in ways.items()),
+                       ([*shared, "off"], "in place"), ([*shared, "on"], "by a copy from the trainer's device memory")]:  # fmt: skip
+        p = subprocess.run(command(model, model / "explained", "--explain", *more), capture_output=True, text=True, timeout=LIMIT)
         assert p.returncode == 0 and says in [s for s in p.stdout.splitlines() if "weights go to the servers" in s][0], p.stdout

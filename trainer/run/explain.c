@@ -228,11 +228,15 @@ static void explain_inert_loss(const struct clime_rl_options *o, struct clime_bu
 }
 
 void clime_rl_explain(const struct clime_rl *rl, struct clime_buf *out) {
+    struct clime_buf learner; /* the plan decides whether weights lie in parts, and so how servers get them */
+    clime_buf_init(&learner, 1 << 20);
+    clime_learner_describe(rl->learner, &learner);
     explain_run(rl, out);
     explain_sampling(rl, out);
     explain_loss(&rl->o, out);
     clime_buf_adds(out, "memory plan\n");
-    clime_learner_describe(rl->learner, out);
+    clime_buf_add(out, learner.data, learner.len);
+    clime_buf_free(&learner);
     if (rl->o.transport ==
         CLIME_TRANSPORT_PULL) /* the copy that goes out, and the one that the next is compared with */
         clime_buf_printf(out, "  host memory for versions that are pulled: %.2f GiB, and the packets%s\n",
