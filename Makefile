@@ -115,7 +115,8 @@ $(O)/bench_routing: tests/bench/bench_routing.c $(O)/librouter.a $(O)/libcommon.
 	$(CC) $(CFLAGS_ALL) -MF $@.d -o $@ $(filter %.c %.a,$^) $(LDLIBS)
 # Instrumented code brings false warnings and takes minutes at -O3, so sanitizer builds have options of their own.
 # Reports go to files beside the programs: a child's report counts, whoever started it and wherever its output went.
-ASAN     = CUDA=0 BARE=1 SAN="-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer" CFLAGS="-O1 -g -Wno-error" OPT=
+# Of gcc's libasan and libubsan as shared libraries only the first heeds log_path; as static ones both do.
+ASAN     = CUDA=0 BARE=1 SAN="-fsanitize=address,undefined -static-libasan -static-libubsan -fno-sanitize-recover=undefined -fno-omit-frame-pointer" CFLAGS="-O1 -g -Wno-error" OPT=
 TSAN     = CUDA=0 SAN="-fsanitize=thread" CFLAGS="-O1 -g -Wno-error" OPT=
 REPORT   = log_path=$(abspath $(O)/report):exitcode=99
 .PHONY: suite

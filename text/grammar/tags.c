@@ -40,7 +40,7 @@ static void end(struct reader *r, struct clime_json *j) {
 
 static const char *text_z(struct reader *r, struct clime_str s) {
     const char *z = clime_arena_strdup(r->arena, s);
-    if (!z || memchr(s.ptr, '\0', s.len)) bad(r, "a text with a NUL in it, or too much text");
+    if (!z || (s.len && memchr(s.ptr, '\0', s.len))) bad(r, "a text with a NUL in it, or too much text");
     return z ? z : "";
 }
 

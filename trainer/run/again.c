@@ -37,6 +37,8 @@ static void recall(const char *text) {
 void clime_again_keep(int argc, char **argv) {
     if (getenv(variable)) recall(getenv(variable));
     unsetenv(variable); /* what this process starts is somebody else: a trainer among it has all devices */
+    for (char **word = words; word && *word; word++) free(*word);
+    free(words);
     words = xcalloc((size_t)argc + 2, sizeof *words);
     words[0] = xstrdup("clime-train");
     for (int i = 0; i < argc; i++) words[i + 1] = xstrdup(argv[i]);

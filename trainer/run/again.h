@@ -7,7 +7,7 @@
 
 #include "trainer/run/run.h"
 
-/* The command's words, before anybody parses them; argv[0] is its name ("rl"). */
+/* The command's words, before anybody parses them; argv[0] is its name ("rl"). Of two calls the later counts. */
 void clime_again_keep(int argc, char **argv);
 
 /* Once, when they are parsed: as many ranks as the devices that are left allow, and of servers on the ranks' devices as
