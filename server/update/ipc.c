@@ -17,6 +17,8 @@
 #include "server/server_metrics.h"
 #include "server/update/weight_update.h"
 
+#define MAX_RANGES (1 << 20) /* more than any trainer's weights are cut into; a message to followers has the room */
+
 enum mode { MODE_COPY, MODE_SHARE, MODE_WRITING };
 
 struct ipc_request {
@@ -109,6 +111,7 @@ static bool read_ranges(struct clime_json *j, void *words) {
             else
                 clime_json_skip(j, NULL);
         if (n != 4 || v[0] >= CLIME_GROUP_MAX) return clime_json_bad(j, "each of them is [handle, from, to, at]");
+        if (w->n_ranges == MAX_RANGES) return clime_json_bad(j, "more of them than %d", MAX_RANGES);
         if (w->n_ranges == room) {
             room = room ? 2 * room : 64;
             w->ranges = xrealloc(w->ranges, (size_t)room * sizeof *w->ranges);

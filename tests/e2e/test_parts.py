@@ -214,6 +214,8 @@ def test_parts_that_are_refused(served):
         many = json.dumps([a] * 100_000)
         twice = '{"mode":"copy","ranges":%s,"ranges":%s}' % (json.dumps([a] * 64), many)  # the last one counts, and lies in its own memory
         assert s.client.post("/update_weights_from_ipc", content=twice).status_code == 400
+        too_many = '{"mode":"copy","ranges":[%s[0,0,1,0]]}' % ("[0,0,1,0]," * (1 << 20))
+        assert "more of them than 1048576" in s.client.post("/update_weights_from_ipc", content=too_many).json()["message"]
         assert version(s) == "1" and generate(s)["meta_info"]["weight_version"] == "1"
         ipc(s, **copy | {"weight_version": "3"})
         assert generate(s)["meta_info"]["weight_version"] == "3"
