@@ -30,7 +30,7 @@ void clime_fingerprint_begin(struct clime_fingerprint *f, const struct clime_mod
     o.n_threads = 1;
     f->err = f->dev ? CLIME_OK : m->ops->open(&o, &f->dev, &f->error);
     f->has_thread = !f->err && !pthread_create(&f->thread, NULL, hash_weights, f);
-    if (!f->err && !f->has_thread) { /* no thread is to be had: the servers wait for it */
+    if (!f->has_thread && !f->err) { /* no thread is to be had: the servers wait for it; a thread that runs owns err */
         hash_weights(f);
         m->ops->bind(m->dev);
     }
