@@ -16,15 +16,16 @@
 
 static atomic_int n_asked;
 
-/* In place of the C library's: silent from the second question on. */
+/* In place of the C library's: of names it knows one address, and is silent from the second question on. */
 int getaddrinfo(const char *name, const char *service, const struct addrinfo *hints, struct addrinfo **out) {
     __typeof__(&getaddrinfo) real = (__typeof__(&getaddrinfo))dlsym(RTLD_NEXT, "getaddrinfo");
+    if (hints->ai_flags & AI_NUMERICHOST) return real(name, service, hints, out);
     if (atomic_fetch_add(&n_asked, 1)) sleep(3600);
-    return real(name, service, hints, out);
+    return real("127.0.0.1", service, hints, out);
 }
 
 static void test_a_stop_during_a_look_up(void **state) {
-    static const char *const names[] = {"127.0.0.1:9"};
+    static const char *const names[] = {"workers.test:9"};
     const struct clime_discovery_options o = {.names = names, .n_names = 1, .interval_us = 1000};
     struct clime_workers *w = fleet(0, 0);
     struct clime_discovery *d;
