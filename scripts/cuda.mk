@@ -12,7 +12,7 @@ ifneq ($(CUDA_HAS),)
 # -fmad=false: as -ffp-contract=off for C; a fused multiply-add is one that is written (docs/numerics.md).
 NVCC_FLAGS  = -std=c++17 -O3 -lineinfo -fmad=false -I. -Xcompiler -Wall,-Wno-unused-function,-fno-threadsafe-statics,-fno-exceptions \
               $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) -MMD -MP
-CUDA_SRC    = $(wildcard kernels/cuda/*.cu kernels/cuda/links/*.cu kernels/cuda/latent/*.cu kernels/cuda/draw/*.cu kernels/cuda/row/*.cu)
+CUDA_SRC    = $(wildcard kernels/cuda/*.cu kernels/cuda/*/*.cu)
 CUDA_LDLIBS = -L$(CUDA_LIB) -lcudart_static -lrt -ldl -lpthread
 KERNELS    += kernels/cuda/cuda_table.c
 CUDA_OBJ    = $(patsubst %.cu,$(O)/obj/%.o,$(CUDA_SRC))

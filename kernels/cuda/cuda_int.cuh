@@ -40,7 +40,7 @@ struct clime_dev {
     bool recording;                /* between graph_begin and graph_end */
     struct clime_word_room *words; /* words.cu */
     unsigned *ended;               /* latent/few.cu: splits of each panel; 0 between launches */
-    int *ticket;                   /* the next tile of attn_fwd_wgmma.cu; 0 between launches */
+    int *ticket;                   /* the next tile of attention/forward_wgmma.cu; 0 between launches */
     char *h_stage;                 /* pinned ring that small copies to the device go through */
     /* Bytes put into it so far; how many of them the stream has certainly read; and had been put at each mark. */
     size_t staged, unstaged, staged_at[2];

@@ -1,6 +1,6 @@
 /* Norm and rotation of heads of 64 or 128 that rotate whole, (i, i + Dh/2): a lane holds 8 values of each half of a
- * head in registers, Dh/16 lanes are a head. Included by rope.cu, and by attn_wide.cu, which rotates what it attends
- * with. */
+ * head in registers, Dh/16 lanes are a head. Included by rope.cu, and by attention/wide.cu, which rotates what it
+ * attends with. */
 #ifndef CLIME_KERNELS_CUDA_ROPE_HEAD_CUH
 #define CLIME_KERNELS_CUDA_ROPE_HEAD_CUH
 

@@ -1,5 +1,5 @@
 /* Latent attention of packed and paged batches: the choice of a kernel, and the sum of splits that ran side by side.
- * Called by attn_fwd.cu, on the thread of the context's owner.
+ * Called by attention/forward.cu, on the thread of the context's owner.
  *
  * A decode step's splits run side by side and latent_merge_kernel joins them (few.cu does both, for few sequences); a
  * tile of prefill or training takes its splits one after another. The bits are the same. */
@@ -24,7 +24,7 @@ void clime_cuda_latent_open(struct clime_dev *d) {
     clime_cuda_latent_queries_open(d);
 }
 
-/* As attn_fwd.cu's: splits' outputs take at most this much at a time. */
+/* As attention/forward.cu's: splits' outputs take at most this much at a time. */
 #define SPLITS_BYTES ((size_t)256 << 20)
 
 static size_t row_bytes(int H, int n_splits) {

@@ -1,9 +1,10 @@
-/* Backward of latent attention over a packed batch. Called by attn_bwd.cu, on the thread of the context's owner.
+/* Backward of latent attention over a packed batch. Called by attention/backward.cu, on the thread of the context's
+ * owner.
  *
- * As attn_bwd.cu: two passes, P made again from the log-sum-exp in each, by tiles of keys (keys.cu) and by tiles of
- * rows (queries.cu), every sum with one writer and a fixed order. A key's gradient is both that of scores and that of
- * values. All heads share the keys, so a tile of keys has as many rows as H heads: they are dealt to LATENT_PARTS
- * blocks, whose fp32 sums are added here, in order. */
+ * As attention/backward.cu: two passes, P made again from the log-sum-exp in each, by tiles of keys (keys.cu) and by
+ * tiles of rows (queries.cu), every sum with one writer and a fixed order. A key's gradient is both that of scores and
+ * that of values. All heads share the keys, so a tile of keys has as many rows as H heads: they are dealt to
+ * LATENT_PARTS blocks, whose fp32 sums are added here, in order. */
 #include "kernels/cuda/latent/latent.cuh"
 
 enum { STATS_THREADS = 256, SUM_THREADS = 256 };

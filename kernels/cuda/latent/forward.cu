@@ -8,9 +8,10 @@
  * shared memory, where the block's last panel was, which nobody reads again. In prefill and training two blocks of
  * threads, a cluster, have neighbouring tiles and bring half of the panels each for both.
  *
- * The bits are attn_rows.cuh's and attn.cuh's with splits of LATENT_SPLIT keys: references and sums go from block to
- * block, so from warpgroup to warpgroup. A tile's sums of one split fill the registers of its warpgroups; the merged
- * sums of the splits before it lie in memory (the L2 holds them), and each thread reads and writes its own. */
+ * The bits are attention/rows.cuh's and attention/attention.cuh's with splits of LATENT_SPLIT keys: references and sums
+ * go from block to block, so from warpgroup to warpgroup. A tile's sums of one split fill the registers of its
+ * warpgroups; the merged sums of the splits before it lie in memory (the L2 holds them), and each thread reads and
+ * writes its own. */
 #include "kernels/cuda/latent/latent.cuh"
 
 struct fwd_shared {

@@ -4,11 +4,11 @@
  * Of a position one row of 576 is kept, the key of all heads, whose first 512 are their value (kernels.h). So the rows
  * of a tile are neighbours in memory, position major, heads minor, and a decoding sequence's heads are rows of one
  * tile. A tile is nine panels of 64 columns (wgmma.cuh). Of three warpgroups the first brings tiles, the others
- * multiply. Other shapes go to attn_plain.cu. */
+ * multiply. Other shapes go to attention/plain.cu. */
 #ifndef CLIME_KERNELS_CUDA_LATENT_LATENT_CUH
 #define CLIME_KERNELS_CUDA_LATENT_LATENT_CUH
 
-#include "kernels/cuda/attn_rows.cuh"
+#include "kernels/cuda/attention/rows.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
 enum {

@@ -1,4 +1,4 @@
-/* dK and dV of causal attention: a block of threads a tile of 128 keys of one KV head. Launched by attn_bwd.cu.
+/* dK and dV of causal attention: a block of threads a tile of 128 keys of one KV head. Launched by backward.cu.
  *
  * One warp copies, two warpgroups multiply, 64 keys each. Steps of 64 rows, the group's query heads in order and rows
  * ascending: S^T = K Q^T and dP^T = V dO^T, so that P^T and dS^T come out as the A fragments, in registers, of
@@ -7,7 +7,7 @@
  *
  * full[i]: the copies of stage i have landed; empty[i]: every thread that multiplies is through with it. (One arrival a
  * warp, after __syncwarp, is 1 % faster; racecheck does not follow it and would report each read of the stats.) */
-#include "kernels/cuda/attn_bwd.cuh"
+#include "kernels/cuda/attention/backward.cuh"
 
 enum { STAGES = 4 };
 

@@ -1,10 +1,10 @@
 /* Backward of causal attention over a packed batch. Launched by the context's owner.
  *
- * Head sizes 64 and 128 (others: attn_plain.cu) in two passes (Dao et al. 2022, algorithm 4, cut in two), P recomputed
- * from the stored log-sum-exp in each: dK and dV by tiles of keys (attn_dkv.cu), dQ by tiles of rows (attn_dq.cu). That
+ * Head sizes 64 and 128 (others: plain.cu) in two passes (Dao et al. 2022, algorithm 4, cut in two), P recomputed
+ * from the stored log-sum-exp in each: dK and dV by tiles of keys (dkv.cu), dQ by tiles of rows (dq.cu). That
  * is 7 products where one pass needs 5. In exchange every gradient has one writer that adds in a fixed order, with the
  * sums in registers: no atomics, no order to keep between blocks, no fp32 copy of dQ, the same bits in every run. */
-#include "kernels/cuda/attn_bwd.cuh"
+#include "kernels/cuda/attention/backward.cuh"
 #include "kernels/cuda/ops.h"
 
 enum { STATS_THREADS = 256 };

@@ -1,8 +1,8 @@
-/* What the passes of the tensor-core attention backward share. Included by attn_bwd.cu, attn_dkv.cu and attn_dq.cu. */
-#ifndef CLIME_KERNELS_CUDA_ATTN_BWD_CUH
-#define CLIME_KERNELS_CUDA_ATTN_BWD_CUH
+/* What the passes of the tensor-core attention backward share. Included by backward.cu, dkv.cu and dq.cu. */
+#ifndef CLIME_KERNELS_CUDA_ATTENTION_BACKWARD_CUH
+#define CLIME_KERNELS_CUDA_ATTENTION_BACKWARD_CUH
 
-#include "kernels/cuda/attn.cuh"
+#include "kernels/cuda/attention/attention.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
 enum {
@@ -52,7 +52,7 @@ static __device__ __forceinline__ void bwd_zero_rows(bf16 (&tile)[PANELS][ROWS][
         for (int p = 0; p < PANELS; p++) *(uint4 *)&tile[p][e / 8][e % 8 * 8] = make_uint4(0, 0, 0, 0);
 }
 
-/* attn_dkv.cu and attn_dq.cu */
+/* dkv.cu and dq.cu */
 void clime_cuda_attn_dkv_open(struct clime_dev *d);
 void clime_cuda_attn_dq_open(struct clime_dev *d);
 void clime_cuda_attn_dkv(struct clime_dev *d, const attn_args &a, const bwd_args &g, const bwd_maps &m, int n_tiles);

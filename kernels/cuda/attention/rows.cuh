@@ -1,11 +1,11 @@
 /* What decode and prefill do alike with a warp's 16 rows of (position, query head of one KV head): find them, turn one
  * block's scores into weights. A lane holds parts of rows lane / 4 (index 0) and lane / 4 + 8 (index 1), in wgmma's
- * accumulators as in mma.sync's. Included by attn_tile.cuh and attn_fwd_wgmma.cu. This is where attention's bits are
+ * accumulators as in mma.sync's. Included by tile.cuh and forward_wgmma.cu. This is where attention's bits are
  * defined; who multiplies, and in which tile a row lies, does not show. */
-#ifndef CLIME_KERNELS_CUDA_ATTN_ROWS_CUH
-#define CLIME_KERNELS_CUDA_ATTN_ROWS_CUH
+#ifndef CLIME_KERNELS_CUDA_ATTENTION_ROWS_CUH
+#define CLIME_KERNELS_CUDA_ATTENTION_ROWS_CUH
 
-#include "kernels/cuda/attn.cuh"
+#include "kernels/cuda/attention/attention.cuh"
 
 /* Rows of a sequence, position major, the group's query heads minor: where they start in the batch. */
 struct attn_span {

@@ -1,11 +1,11 @@
-/* Attention of few decoding sequences inside a recording, head sizes 64 and 128. Launched by attn_fwd.cu.
+/* Attention of few decoding sequences inside a recording, head sizes 64 and 128. Launched by forward.cu.
  *
  * Four warps a (sequence, KV head, split of keys): each computes the weights of one block of keys and a quarter of the
  * output's columns. All blocks run at the same time: splits go from one to another by words (words.cuh), and the
  * head's blocks share its rows out between them and merge each row's splits, in order. While a step is recorded the
  * rotation that comes before is done here as well (clime_cuda_rope_take): every block rotates the queries it needs, and
  * the one with the newest keys writes k and v. A launch of its own would cost more than it computes. */
-#include "kernels/cuda/attn_tile.cuh"
+#include "kernels/cuda/attention/tile.cuh"
 #include "kernels/cuda/rope_head.cuh"
 #include "kernels/cuda/words.cuh"
 

@@ -1,9 +1,9 @@
-/* Causal attention of any head size up to 2048, forward and backward. Launched by attn_fwd.cu and attn_bwd.cu.
+/* Causal attention of any head size up to 2048, forward and backward. Launched by forward.cu and backward.cu.
  *
  * For head sizes that the tensor-core kernels do not cover: one warp a row, plain fp32. A row's sums depend on its own
  * keys alone (blocks of 64 in order, fixed trees), in packed and paged batches alike, so there are no splits to merge.
  * Backward runs a pass over rows (dq, delta) and a pass over keys (dk, dv): every output has one writer. */
-#include "kernels/cuda/attn.cuh"
+#include "kernels/cuda/attention/attention.cuh"
 
 enum { WARPS = 4, MANY = 64 }; /* LANE_DIMS: a lane's numbers of a row; up to MANY */
 

@@ -1,4 +1,4 @@
-/* Causal attention of prefill and training on wgmma, head sizes 64 and 128. Launched by attn_fwd.cu.
+/* Causal attention of prefill and training on wgmma, head sizes 64 and 128. Launched by forward.cu.
  *
  * Blocks of threads stay and take tile after tile, the longest first. A tile is 64 rows of (position, query head of one
  * KV head) for each of two or three warpgroups that multiply. Of one more warpgroup, a warp looks for tiles, one brings
@@ -7,8 +7,8 @@
  * product and the other groups' (Shah et al. 2024). Queries, the output of the split under way and the merged output of
  * the splits before it live in registers; they decide how fast this is, see docs/performance.md before adding any.
  *
- * What is computed is attn_rows.cuh's and attn.cuh's: bit for bit what decode computes. */
-#include "kernels/cuda/attn_rows.cuh"
+ * What is computed is rows.cuh's and attention.cuh's: bit for bit what decode computes. */
+#include "kernels/cuda/attention/rows.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
 enum { PANEL = CLIME_PAGE * 128, TILES = 2, QUERY_WARPS = 2 };

@@ -1,4 +1,4 @@
-/* dQ of causal attention: a block of threads a tile of 128 rows of one query head. Launched by attn_bwd.cu. The same
+/* dQ of causal attention: a block of threads a tile of 128 rows of one query head. Launched by backward.cu. The same
  * kernel without its last product makes delta = sum of P dP over the keys (struct clime_heads, common_keys).
  *
  * One warp copies, two warpgroups multiply, 64 rows each. Steps of 128 keys, ascending: S = Q K^T and dP = dO V^T, and
@@ -7,7 +7,7 @@
  *
  * k_full, v_full: the copies of a stage have landed; k_empty, v_empty: the products of all consumer warps are through
  * with it. Only the last step's keys are touched by threads themselves. */
-#include "kernels/cuda/attn_bwd.cuh"
+#include "kernels/cuda/attention/backward.cuh"
 
 enum { STAGES = 2, ROWS = BWD_CONSUMERS / 2, ARRIVALS = BWD_CONSUMERS / 32 };
 

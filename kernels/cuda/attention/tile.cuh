@@ -1,9 +1,9 @@
 /* A block of keys or values in shared memory, and 16 rows against it with mma.sync: what decode's kernels share.
- * Included by attn_fwd.cu and attn_wide.cu. */
-#ifndef CLIME_KERNELS_CUDA_ATTN_TILE_CUH
-#define CLIME_KERNELS_CUDA_ATTN_TILE_CUH
+ * Included by forward.cu and wide.cu. */
+#ifndef CLIME_KERNELS_CUDA_ATTENTION_TILE_CUH
+#define CLIME_KERNELS_CUDA_ATTENTION_TILE_CUH
 
-#include "kernels/cuda/attn_rows.cuh"
+#include "kernels/cuda/attention/rows.cuh"
 
 enum { BLOCK = CLIME_PAGE };
 

@@ -2,11 +2,11 @@
  *
  * Decode, head sizes 64 and 128: one warp a (sequence, KV head, split of keys) with mma.sync, all side by side, then
  * merge_kernel. Its 16 rows are the positions and query heads of the group. Where that leaves multiprocessors idle,
- * attn_wide.cu computes the same with four warps a split, inside a recording.
- * Prefill and training go to attn_fwd_wgmma.cu, which walks the same blocks and splits one after another; rows of a
+ * wide.cu computes the same with four warps a split, inside a recording.
+ * Prefill and training go to forward_wgmma.cu, which walks the same blocks and splits one after another; rows of a
  * tile do not meet in either, so which kernel ran does not show in a row's bits.
  * Latent attention has kernels of its own (latent/). */
-#include "kernels/cuda/attn_tile.cuh"
+#include "kernels/cuda/attention/tile.cuh"
 #include "kernels/cuda/ops.h"
 
 enum { TILES = 3 };

@@ -4,8 +4,8 @@
  * of the sequence. Inside a split one online softmax runs over its blocks; P is rounded to bf16 for P V. Splits merge
  * in order by attn_merge. A kernel may run splits side by side or one after another; the bits are the same. Everything
  * is built with -fmad=false: a fused multiply-add is one that is written. */
-#ifndef CLIME_KERNELS_CUDA_ATTN_CUH
-#define CLIME_KERNELS_CUDA_ATTN_CUH
+#ifndef CLIME_KERNELS_CUDA_ATTENTION_ATTENTION_CUH
+#define CLIME_KERNELS_CUDA_ATTENTION_ATTENTION_CUH
 
 #include <float.h>
 
@@ -127,12 +127,12 @@ static inline int attn_n_tiles(const struct clime_attn *a, int rows, int heads) 
     return n;
 }
 
-/* attn_wide.cu: decode of few sequences inside a recording, so that all blocks run at the same time; T rows, of which
+/* wide.cu: decode of few sequences inside a recording, so that all blocks run at the same time; T rows, of which
  * the first is row `first` of the batch. */
 void clime_cuda_attn_wide_open(struct clime_dev *d);
 void clime_cuda_attn_wide(struct clime_dev *d, const attn_args &a, int first, int T, int n_splits);
 
-/* attn_fwd_wgmma.cu: prefill and training, head sizes 64 and 128 */
+/* forward_wgmma.cu: prefill and training, head sizes 64 and 128 */
 void clime_cuda_attn_tiles_open(struct clime_dev *d);
 void clime_cuda_attn_tiles(struct clime_dev *d, const attn_args &a, const struct clime_attn *batch, int T);
 
@@ -142,7 +142,7 @@ bool clime_cuda_latent_attn(struct clime_dev *d, const struct clime_heads *h, in
 bool clime_cuda_latent_attn_bwd(struct clime_dev *d, const struct clime_heads *h, int T, const struct clime_attn *a,
                                 const attn_args &args, const void *dout, void *dq, void *dk);
 
-/* attn_plain.cu: any head size up to 2048 */
+/* plain.cu: any head size up to 2048 */
 void clime_cuda_attn_plain(struct clime_dev *d, const attn_args &a, int T);
 void clime_cuda_attn_bwd_plain(struct clime_dev *d, const attn_args &a, int T, bool common_keys, const bf16 *dout,
                                bf16 *dq, bf16 *dk, bf16 *dv);
