@@ -213,115 +213,6 @@ static void swiglu_again(struct clime_train *t, int l, const struct clime_batch 
     t->m->ops->swiglu(t->m->dev, b->T, t->m->cfg.F, a[CLIME_ACT_GU], a[CLIME_ACT_H]);
 }
 
-/* The shared expert's part: adds to t->dnorm. Its input's gradients go through shared_out, which is read no more. */
-static void shared_backward(struct clime_train *t, int T, const int *w, void *const *a) {
-    struct clime_model *m = t->m;
-    const struct clime_ops *ops = m->ops;
-    struct clime_dev *d = m->dev;
-    int D = m->cfg.D, F = m->cfg.F_shared;
-    void *dx = a[CLIME_ACT_SHARED_OUT];
-    ops->gemm_dx(d, T, t->dres, &m->matrix[w[CLIME_W_SHARED_DOWN]], t->dh); /* dh = */
-    if (w[CLIME_W_SHARED_GATE] >= 0) {
-        const struct clime_matrix *gate = &m->matrix[w[CLIME_W_SHARED_GATE]];
-        ops->combine_bwd(d, T, F, 1, NULL, a[CLIME_ACT_SHARED_WEIGHT], t->dh, a[CLIME_ACT_SHARED_H],
-                         t->dweights); /* dweights = , dh and h with the weight */
-        ops->route_bwd(d, T, &clime_shared_router, a[CLIME_ACT_SHARED_SCORE], a[CLIME_ACT_SHARED_ID], t->dweights,
-                       t->dscores);                                                          /* dscores = */
-        clime_train_weight_grad(t, T, t->dscores, a[CLIME_ACT_LN2], w[CLIME_W_SHARED_GATE]); /* weight += */
-        ops->gemm_dx(d, T, t->dscores, gate, dx);                                            /* dx = */
-        ops->add(d, T, D, t->dnorm, dx, t->dnorm);                                           /* dnorm += */
-    }
-    clime_train_weight_grad(t, T, t->dres, a[CLIME_ACT_SHARED_H], w[CLIME_W_SHARED_DOWN]); /* weight += */
-    ops->swiglu_bwd(d, T, F, a[CLIME_ACT_SHARED_GU], t->dh, a[CLIME_ACT_SHARED_GU]);       /* gu = its gradient */
-    clime_train_weight_grad(t, T, a[CLIME_ACT_SHARED_GU], a[CLIME_ACT_LN2], w[CLIME_W_SHARED_GU]); /* weight += */
-    ops->gemm_dx(d, T, a[CLIME_ACT_SHARED_GU], &m->matrix[w[CLIME_W_SHARED_GU]], dx);              /* dx = */
-    ops->add(d, T, D, t->dnorm, dx, t->dnorm);                                                     /* dnorm += */
-}
-
-static struct clime_layer_act act_of_cut(const struct clime_cut_walk *c, void *const *a) {
-    return clime_layer_cut(c->t->m, a, c->done - 1, c->n);
-}
-
-/* From t->dres to expert_out, gradients of the rows in their places, and t->dweights. expert_in and expert_out are not
- * kept; here they hold the rows in their places once more, and gradients of them. Each cut has places of its own. */
-static void expert_rows_backward(struct clime_train *t, int T, const int *w, void *const *a) {
-    struct clime_model *m = t->m;
-    const struct clime_ops *ops = m->ops;
-    const int gu = w[CLIME_W_EXPERTS_GU], down = w[CLIME_W_EXPERTS_DOWN];
-    struct clime_dev *d = m->dev;
-    const int D = m->cfg.D, F = m->cfg.F_expert, k = m->cfg.router.k;
-    for (struct clime_cut_walk c = {.t = t, .row = down, .T = T}; clime_cut_next(&c);) {
-        const struct clime_layer_act cut = act_of_cut(&c, a);
-        const int32_t *start = cut.at[CLIME_ACT_START];
-        void *dy = cut.at[CLIME_ACT_EXPERT_OUT], *dh = clime_train_rows(t, t->dh, c.from * k, F);
-        ops->gather(d, c.n * k, D, cut.at[CLIME_ACT_FROM], clime_train_rows(t, t->dres, c.from, D), dy); /* dy = */
-        ops->grouped_dx(d, c.n * k, start, dy, &m->matrix[down], dh);                                    /* dh = */
-        ops->combine_bwd(d, c.n, F, k, cut.at[CLIME_ACT_AT], cut.at[CLIME_ACT_WEIGHTS], dh, cut.at[CLIME_ACT_H],
-                         t->dweights + c.from * k); /* dweights = , dh and h with the weight */
-        if (c.grad)
-            ops->grouped_dw(d, c.n * k, start, &m->matrix[down], dy, cut.at[CLIME_ACT_H], c.grad); /* weights += */
-    }
-    for (struct clime_cut_walk c = {.t = t, .row = gu, .T = T}; clime_cut_next(&c);) {
-        const struct clime_layer_act cut = act_of_cut(&c, a);
-        const int32_t *start = cut.at[CLIME_ACT_START];
-        void *dgu = cut.at[CLIME_ACT_GU], *x = cut.at[CLIME_ACT_EXPERT_IN], *dx = cut.at[CLIME_ACT_EXPERT_OUT];
-        ops->swiglu_bwd(d, c.n * k, F, dgu, clime_train_rows(t, t->dh, c.from * k, F), dgu); /* gu = its gradient */
-        ops->gather(d, c.n * k, D, cut.at[CLIME_ACT_FROM], cut.at[CLIME_ACT_LN2], x); /* x = , as in the forward pass */
-        if (c.grad) ops->grouped_dw(d, c.n * k, start, &m->matrix[gu], dgu, x, c.grad); /* weights += */
-        ops->grouped_dx(d, c.n * k, start, dgu, &m->matrix[gu], dx);                    /* dx = , over dy */
-    }
-}
-
-/* Back through down_norm = sum of weighted experts of ln2: from t->dres to t->dnorm. */
-static void experts_backward(struct clime_train *t, int l, const struct clime_batch *b, void *const *a) {
-    struct clime_model *m = t->m;
-    const struct clime_ops *ops = m->ops;
-    const struct clime_router *r = &m->cfg.router;
-    const int *w = m->layout.layer[l].w;
-    struct clime_travel_layer layer;
-    struct clime_dev *d = m->dev;
-    const int T = b->T;
-    if (clime_train_travels(t, l, &layer)) {
-        struct clime_travel_rows rows[CLIME_CUTS_MAX];
-        for (int i = 0; i < t->n_cuts; i++) {
-            const struct clime_layer_act cut = clime_layer_cut(m, a, i, T / t->n_cuts);
-            rows[i] = clime_rows_travel(T / t->n_cuts, cut.at);
-        }
-        clime_travel_backward(t->travel, &layer, rows, t->dres, a[CLIME_ACT_WEIGHTS], t->dh, t->dweights);
-    } else {
-        expert_rows_backward(t, T, w, a);
-    }
-    ops->route_bwd(d, T, r, a[CLIME_ACT_SCORES], a[CLIME_ACT_CHOSEN], t->dweights, t->dscores); /* dscores = */
-    clime_train_weight_grad(t, T, t->dscores, a[CLIME_ACT_LN2], w[CLIME_W_ROUTER]);             /* weight += */
-    ops->gemm_dx(d, T, t->dscores, &m->matrix[w[CLIME_W_ROUTER]], t->dnorm);                    /* dnorm = */
-    if (m->cfg.F_shared) shared_backward(t, T, w, a);                                           /* dnorm += */
-    for (struct clime_cut_walk c = {.t = t, .row = -1, .T = T}; clime_cut_next(&c);) {
-        const struct clime_layer_act cut = act_of_cut(&c, a);
-        void *dnorm = clime_train_rows(t, t->dnorm, c.from, m->cfg.D);
-        ops->combine(d, c.n, m->cfg.D, r->k, cut.at[CLIME_ACT_AT], NULL, cut.at[CLIME_ACT_EXPERT_OUT], dnorm, NULL,
-                     dnorm); /* dnorm += */
-    }
-}
-
-/* Experts that stay here, of which others' packs need this layer, while this rank has none. */
-static void others_backward(struct clime_train *t, int l) {
-    struct clime_travel_layer layer;
-    const struct clime_layer_act a = clime_train_act(t, l);
-    struct clime_travel_rows none[CLIME_CUTS_MAX];
-    for (int i = 0; i < t->n_cuts; i++) none[i] = clime_rows_travel(0, a.at);
-    if (clime_train_travels(t, l, &layer)) clime_travel_backward(t->travel, &layer, none, NULL, NULL, t->dh, NULL);
-}
-
-static void experts_again(struct clime_train *t, int l, const struct clime_batch *b, void *const *a) {
-    (void)l;
-    const struct clime_config *c = &t->m->cfg;
-    for (struct clime_cut_walk walk = {.t = t, .row = -1, .T = b->T}; !t->travel && clime_cut_next(&walk);) {
-        const struct clime_layer_act cut = act_of_cut(&walk, a);
-        t->m->ops->swiglu(t->m->dev, walk.n * c->router.k, c->F_expert, cut.at[CLIME_ACT_GU], cut.at[CLIME_ACT_H]);
-    }
-    if (c->F_shared) t->m->ops->swiglu(t->m->dev, b->T, c->F_shared, a[CLIME_ACT_SHARED_GU], a[CLIME_ACT_SHARED_H]);
-}
-
 /* ---- mixers ----------------------------------------------------------------------------------------------------- */
 
 /* From t->dq, dk and dv to t->dqkv, and the norms of heads. */
@@ -388,8 +279,8 @@ struct half_layer {
 };
 static const struct half_layer mixers[] = {[CLIME_MIXER_ATTENTION] = {attention_backward, attention_again},
                                            [CLIME_MIXER_LATENT] = {clime_latent_backward, clime_latent_again}};
-static const struct half_layer mlps[] = {
-    [CLIME_MLP_SWIGLU] = {swiglu_backward, swiglu_again}, [CLIME_MLP_EXPERTS] = {experts_backward, experts_again}};
+static const struct half_layer mlps[] = {[CLIME_MLP_SWIGLU] = {swiglu_backward, swiglu_again},
+                                         [CLIME_MLP_EXPERTS] = {clime_experts_backward, clime_experts_again}};
 
 /* Back through y = x + f(norm(x)), whose f has left its gradient in t->dnorm: dres = dres + , weight += */
 static void residual_backward(struct clime_train *t, int T, int norm, const void *x, const float *rstd) {
@@ -472,7 +363,7 @@ static enum clime_err body_backward(struct clime_train *t, const struct clime_pa
         if (any)
             layer_backward(t, l, &batch);
         else
-            others_backward(t, l);
+            clime_experts_others(t, l);
         stage_done(t, stage++);
     }
     if (any && t->at[m->layout.embed] >= 0) embedding_backward(t, t->T);
@@ -491,7 +382,7 @@ enum clime_err clime_train_idle(struct clime_train *t, bool backward, struct cli
     for (int i = 0; i < clime_train_stages(l); i++) {
         if (i > 0 && i < clime_train_stages(l) - 1) {
             ask(t, l->n_layers - i);
-            others_backward(t, l->n_layers - i);
+            clime_experts_others(t, l->n_layers - i);
         }
         t->made(t->made_arg, clime_train_stage(l, i));
     }

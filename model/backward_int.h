@@ -152,6 +152,12 @@ bool clime_train_travels(const struct clime_train *t, int l, struct clime_travel
 void clime_latent_backward(struct clime_train *t, int l, const struct clime_batch *b, void *const *a);
 void clime_latent_again(struct clime_train *t, int l, const struct clime_batch *b, void *const *a);
 
+/* model/experts.c: the same of an MLP of experts; and of those that stay here the rows of others' packs, while this
+ * rank has none. */
+void clime_experts_backward(struct clime_train *t, int l, const struct clime_batch *b, void *const *a);
+void clime_experts_again(struct clime_train *t, int l, const struct clime_batch *b, void *const *a);
+void clime_experts_others(struct clime_train *t, int l);
+
 /* Where the logits of the chunk that begins with loss row r lie. */
 static inline float *clime_train_logits(const struct clime_train *t, int r) {
     return t->o.keep_logits ? t->logits + (size_t)r * (size_t)t->m->cfg.V : t->logits;

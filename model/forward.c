@@ -1,4 +1,4 @@
-/* The forward pass: with latent.c the only place that knows what a decoder layer computes.
+/* The forward pass: with latent.c and experts.c the only place that knows what a decoder layer computes.
  *
  * Called by the server's engine thread (clime_forward_paged, clime_forward_logits) and by train.c
  * (clime_layer_forward and the head); owns nothing. The invariant: everything but attention is row by row, and
@@ -64,100 +64,8 @@ static void swiglu(struct clime_model *m, int l, const struct clime_batch *b, vo
                      a[CLIME_ACT_RSTD_DOWN]);
 }
 
-/* shared_out = down(swiglu(gate|up(ln2))) of the expert that all rows go to, this rank's columns of it; with a gate,
- * its weight in shared_weight. */
-static void shared_expert(struct clime_model *m, int T, const int *w, void *const *a) {
-    const struct clime_ops *ops = m->ops;
-    struct clime_dev *d = m->dev;
-    size_t h = (size_t)m->cfg.F_shared * clime_dtype_bytes(clime_model_dt(m));
-    ops->gemm_swiglu(d, T, a[CLIME_ACT_LN2], &m->matrix[w[CLIME_W_SHARED_GU]], a[CLIME_ACT_SHARED_GU],
-                     clime_ranks_mine(m, T, h, a[CLIME_ACT_PARTS], a[CLIME_ACT_SHARED_H]));
-    clime_ranks_gather(m, T, 1, h, a[CLIME_ACT_PARTS], a[CLIME_ACT_SHARED_H]);
-    ops->gemm(d, clime_model_dt(m), T, a[CLIME_ACT_SHARED_H], &m->matrix[w[CLIME_W_SHARED_DOWN]],
-              a[CLIME_ACT_SHARED_OUT]);
-    if (w[CLIME_W_SHARED_GATE] < 0) return;
-    ops->gemm(d, CLIME_F32, T, a[CLIME_ACT_LN2], &m->matrix[w[CLIME_W_SHARED_GATE]], a[CLIME_ACT_SHARED_SCORE]);
-    ops->route(d, T, &clime_shared_router, a[CLIME_ACT_SHARED_SCORE], NULL, a[CLIME_ACT_SHARED_SCORE],
-               a[CLIME_ACT_SHARED_ID], a[CLIME_ACT_SHARED_WEIGHT], NULL);
-}
-
-/* expert_out = down_e(swiglu(gate|up_e(ln2))) of the chosen experts e in their places, this rank's columns of it. It
- * has rows of all experts: what is gathered is as in swiglu, k rows of each row in their places. */
-static void rows_of_experts(struct clime_model *m, int T, const int *w, void *const *a) {
-    const struct clime_ops *ops = m->ops;
-    int k = m->cfg.router.k, R = T * k;
-    size_t h = (size_t)m->cfg.F_expert * clime_dtype_bytes(clime_model_dt(m));
-    ops->grouped_swiglu(m->dev, R, a[CLIME_ACT_START], a[CLIME_ACT_FROM], a[CLIME_ACT_LN2],
-                        &m->matrix[w[CLIME_W_EXPERTS_GU]], a[CLIME_ACT_EXPERT_IN], a[CLIME_ACT_GU],
-                        clime_ranks_mine(m, R, h, a[CLIME_ACT_PARTS], a[CLIME_ACT_H]));
-    clime_ranks_gather(m, T, k, h, a[CLIME_ACT_PARTS], a[CLIME_ACT_H]);
-    ops->grouped_gemm(m->dev, R, a[CLIME_ACT_START], a[CLIME_ACT_H], &m->matrix[w[CLIME_W_EXPERTS_DOWN]],
-                      a[CLIME_ACT_EXPERT_OUT]);
-}
-
-/* The same of experts that lie whole on a rank: it computes its own ones' rows, and their columns go to who adds them.
- */
-static void whole_experts(struct clime_model *m, int T, const int *w, void *const *a) {
-    const struct clime_ops *ops = m->ops;
-    const int32_t *own = clime_ranks_own(m, a[CLIME_ACT_START]);
-    int R = T * m->cfg.router.k;
-    ops->grouped_swiglu(m->dev, R, own, a[CLIME_ACT_FROM], a[CLIME_ACT_LN2], &m->matrix[w[CLIME_W_EXPERTS_GU]],
-                        a[CLIME_ACT_EXPERT_IN], a[CLIME_ACT_GU], a[CLIME_ACT_H]);
-    ops->grouped_gemm(m->dev, R, own, a[CLIME_ACT_H], &m->matrix[w[CLIME_W_EXPERTS_DOWN]], a[CLIME_ACT_EXPERT_ROWS]);
-    clime_ranks_home(m, R, a[CLIME_ACT_START], a[CLIME_ACT_CUTS], a[CLIME_ACT_EXPERT_ROWS],
-                     a[CLIME_ACT_EXPERT_IN] /* nobody reads it any more */, a[CLIME_ACT_EXPERT_OUT]);
-}
-
-/* The same of a trainer's experts that stay with their rank: rows go there, and come home. */
-static void travelling_rows(struct clime_model *m, int l, int cut, const struct clime_batch *b, void *const *a) {
-    const struct clime_travel_layer layer = clime_layer_travel(m, l);
-    const struct clime_travel_rows rows = clime_rows_travel(b->T, a);
-    clime_travel_forward(b->travel, &layer, cut, &rows);
-}
-
-/* down_norm = sum over the chosen experts e of weight_e expert_out_e, plus the shared one's. Every rank chooses alike
- * and adds its columns. cut: of the batch's, which b is. */
-static void experts_of_rows(struct clime_model *m, int l, int cut, const struct clime_batch *b, void *const *a) {
-    const struct clime_ops *ops = m->ops;
-    const struct clime_router *r = &m->cfg.router;
-    const int *w = m->layout.layer[l].w;
-    struct clime_dev *d = m->dev;
-    int T = b->T, D = m->cfg.D;
-    size_t row = (size_t)D * clime_dtype_bytes(clime_model_dt(m));
-    ops->gemm(d, CLIME_F32, T, a[CLIME_ACT_LN2], &m->matrix[w[CLIME_W_ROUTER]], a[CLIME_ACT_SCORES]);
-    if (m->cfg.F_shared) shared_expert(m, T, w, a); /* here: its weights can come while the router still chooses */
-    ops->route(d, T, r, a[CLIME_ACT_SCORES], clime_weight(m, w[CLIME_W_ROUTER_BIAS]), a[CLIME_ACT_SCORES],
-               a[CLIME_ACT_CHOSEN], a[CLIME_ACT_WEIGHTS], b->routing);
-    ops->permute(d, T, r, a[CLIME_ACT_CHOSEN], a[CLIME_ACT_START], a[CLIME_ACT_FROM], a[CLIME_ACT_AT]);
-    if (b->travel && b->again) return;
-    if (b->travel)
-        travelling_rows(m, l, cut, b, a);
-    else
-        (m->ranks.whole_experts ? whole_experts : rows_of_experts)(m, T, w, a);
-    ops->combine(d, T, D / m->ranks.n, r->k, a[CLIME_ACT_AT], a[CLIME_ACT_WEIGHTS], a[CLIME_ACT_EXPERT_OUT],
-                 m->cfg.F_shared ? a[CLIME_ACT_SHARED_OUT] : NULL,
-                 m->cfg.shared_gate ? a[CLIME_ACT_SHARED_WEIGHT] : NULL,
-                 clime_ranks_mine(m, T, row, a[CLIME_ACT_PARTS], a[CLIME_ACT_DOWN_NORM]));
-    clime_ranks_gather(m, T, 1, row, a[CLIME_ACT_PARTS], a[CLIME_ACT_DOWN_NORM]);
-}
-
-/* Cut by cut, as the backward pass adds up the gradients of experts: a cut's rows of an expert lie together. */
-static void experts(struct clime_model *m, int l, const struct clime_batch *b, void *const *a) {
-    struct clime_batch cut = *b;
-    if (b->cuts <= 1) {
-        experts_of_rows(m, l, 0, b, a);
-        return;
-    }
-    cut.T = b->T / b->cuts;
-    for (int i = 0; i < b->cuts; i++) {
-        const struct clime_layer_act act = clime_layer_cut(m, a, i, cut.T);
-        if (b->routing) cut.routing = b->routing + i * cut.T;
-        experts_of_rows(m, l, i, &cut, act.at);
-    }
-}
-
 static void (*const mlps[])(struct clime_model *, int, const struct clime_batch *,
-                            void *const *) = {[CLIME_MLP_SWIGLU] = swiglu, [CLIME_MLP_EXPERTS] = experts};
+                            void *const *) = {[CLIME_MLP_SWIGLU] = swiglu, [CLIME_MLP_EXPERTS] = clime_experts_forward};
 
 /* ---- the layer -------------------------------------------------------------------------------------------------- */
 

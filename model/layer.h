@@ -60,12 +60,11 @@ void clime_gather_routing(const struct clime_model *m, int R, const int32_t *row
 /* model/latent.c: o_norm = o(heads of latent attention(ln1)), as forward.c's mixer. */
 void clime_latent_forward(struct clime_model *m, int l, const struct clime_batch *b, void *const *a);
 
+/* model/experts.c: down_norm = sum of the chosen experts' weighted outputs of ln2, as forward.c's MLP. */
+void clime_experts_forward(struct clime_model *m, int l, const struct clime_batch *b, void *const *a);
+
 /* The end of the network for R rows of the residual stream: y = final norm of x (may alias), then logits[R, V] fp32. */
 void clime_final_norm(struct clime_model *m, int R, const void *x, void *y, float *rstd);
 void clime_head_logits(struct clime_model *m, int R, const void *y, float *logits);
-
-/* The weight of a shared expert's output is a router's of one expert. */
-static const struct clime_router clime_shared_router = {
-    .E = 1, .k = 1, .sigmoid = true, .scale = 1, .n_groups = 1, .k_groups = 1};
 
 #endif
