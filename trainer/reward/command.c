@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -168,6 +169,12 @@ static enum clime_err exchange(struct clime_command *c, struct clime_str questio
     }
 }
 
+/* Its own words why there is no reward. */
+static void complain(struct clime_error *e, struct clime_str said) {
+    if (!said.len) said = clime_str_of("an error without a word");
+    clime_fail(e, CLIME_ERR_INPUT, "%.*s", (int)(said.len < 400 ? said.len : 400), said.ptr);
+}
+
 /* {"reward"} or {"error"} of one of a batch. */
 static void read_own(struct clime_str json, const char *reward_key, struct clime_reward *out) {
     struct clime_arena arena;
@@ -184,8 +191,7 @@ static void read_own(struct clime_str json, const char *reward_key, struct clime
             clime_json_skip(&j, NULL);
     }
     if (clime_json_end(&j) && complaint.ptr)
-        clime_fail(&out->error, CLIME_ERR_INPUT, "%.*s", (int)(complaint.len < 400 ? complaint.len : 400),
-                   complaint.ptr);
+        complain(&out->error, complaint);
     else if (!out->error.code && !reward.ptr)
         clime_fail(&out->error, CLIME_ERR_INPUT, "an answer without \"reward\"");
     else if (!out->error.code)
@@ -227,13 +233,14 @@ static enum clime_err read_answer(struct clime_command *c, int n, enum shape sha
     struct clime_arena arena;
     struct clime_json j;
     struct clime_error bad = {0};
-    struct clime_str key, reward = {NULL, 0}, complaint = {NULL, 0};
-    int64_t id = -1;
+    struct clime_str key, id = {NULL, 0}, reward = {NULL, 0}, complaint = {NULL, 0};
+    char asked[24];
+    snprintf(asked, sizeof asked, "%lld", (long long)c->id);
     clime_arena_init(&arena, 2 * MAX_LINE);
     clime_json_init(&j, c->in.data, c->in.len, &arena, &bad);
     for (clime_json_object(&j); clime_json_key(&j, &key);) {
         if (clime_str_is(key, "id"))
-            clime_json_int(&j, INT64_MIN, INT64_MAX, &id);
+            clime_json_skip(&j, &id);
         else if (clime_str_is(key, "error") && clime_json_peek(&j) == CLIME_JSON_STRING)
             clime_json_string(&j, &complaint);
         else if (clime_str_is(key, name))
@@ -247,13 +254,15 @@ static enum clime_err read_answer(struct clime_command *c, int n, enum shape sha
         excerpt(clime_buf_str(&c->in), wrote, sizeof wrote);
         clime_fail(&out->error, CLIME_ERR_INTERNAL,
                    "reward command: its answer is not an object of JSON: %s; it wrote: %s", bad.msg, wrote);
-    } else if (id != c->id) {
-        clime_fail(&out->error, CLIME_ERR_INTERNAL, "reward command: answered id %lld, asked was %lld", (long long)id,
-                   (long long)c->id);
+    } else if (!id.ptr) {
+        clime_fail(&out->error, CLIME_ERR_INTERNAL, "reward command: its answer has no \"id\"; asked was %s", asked);
+    } else if (!clime_str_is(id, asked)) {
+        clime_fail(&out->error, CLIME_ERR_INTERNAL, "reward command: answered id %.*s, asked was %s",
+                   (int)(id.len < 60 ? id.len : 60), id.ptr, asked);
     } else if (complaint.ptr) {
         *broken = false;
-        clime_fail(&out->error, CLIME_ERR_INPUT, "reward command: %.*s",
-                   (int)(complaint.len < 400 ? complaint.len : 400), complaint.ptr);
+        complain(&out->error, complaint);
+        clime_error_prefix(&out->error, "reward command");
     } else if (!reward.ptr) {
         clime_fail(&out->error, CLIME_ERR_INTERNAL, "reward command: its answer has no \"%s\"", name);
     } else {

@@ -11,6 +11,7 @@
 #include "common/clock.h"
 #include "common/http/client.h"
 #include "common/http/server.h"
+#include "trainer/reward/command.h"
 #include "trainer/reward/rewarder.h"
 
 /* Reads lines; the response decides what the child does. $id and $r are cut out with parameter expansion only. */
@@ -112,6 +113,30 @@ static void test_command_that_fails_once(void **state) {
         submit(r, "fine", 1);
         take(r, 1, CLIME_OK, 0.5);
         clime_rewarder_free(r);
+        free(command);
+    }
+}
+
+/* What is wrong with an answer is said of the answer. */
+static void test_what_a_command_is_told(void **state) {
+    (void)state;
+    static const struct {
+        const char *answer, *says;
+    } cases[] = {
+        {"{\\\"reward\\\":1}", "its answer has no \"id\""},
+        {"{\\\"id\\\":\\\"$id\\\",\\\"reward\\\":1}", "answered id \"2\", asked was 2"},
+        {"{\\\"id\\\":-1,\\\"reward\\\":1}", "answered id -1, asked was 2"},
+        {"{\\\"id\\\":$id,\\\"error\\\":\\\"\\\"}", "an error without a word"},
+    };
+    for (size_t i = 0; i < CLIME_COUNT(cases); i++) {
+        char *command = xasprintf("while IFS= read -r l; do id=${l#*\\\"id\\\":}; id=${id%%%%,*}; echo \"%s\"; done",
+                                  cases[i].answer);
+        struct clime_command *c = clime_command_new(command, -1);
+        struct clime_reward_request q = {.response = clime_str_of("x")};
+        struct clime_reward out;
+        clime_command_grade(c, &q, NULL, clime_now_us() + 20000000, &out);
+        if (!strstr(out.error.msg, cases[i].says)) fail_msg("%s instead of: %s", out.error.msg, cases[i].says);
+        clime_command_free(c);
         free(command);
     }
 }
@@ -359,6 +384,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_command),
         cmocka_unit_test(test_command_that_fails_once),
+        cmocka_unit_test(test_what_a_command_is_told),
         cmocka_unit_test(test_groups),
         cmocka_unit_test(test_as_they_are_ready),
         cmocka_unit_test(test_sum),
