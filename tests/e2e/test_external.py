@@ -212,6 +212,49 @@ def test_the_only_worker_fails_a_push(d, undisturbed, tmp_path):  # noqa: F811
     assert final_sha(run.log_path) == undisturbed
 
 
+def test_anothers_weights_behind_a_push(d, undisturbed, tmp_path):  # noqa: F811
+    """Somebody's came between a push and the question what is there now: the push did not fail, the worker is given it again."""
+    state = {"pushed": False, "lies": 0}
+
+    def fault(method, path, n):
+        state["pushed"] = state["pushed"] or (method == "PUT" and path.startswith("/weights/1@"))
+
+    def change(path, body):
+        if path != "/get_weight_version" or not state["pushed"] or state["lies"]:
+            return body
+        state["lies"] += 1
+        return b'{"weight_version": "7@somebody.else"}'
+
+    with fleet(tmp_path, d / "init", 1) as (router, (first,)), Proxy(first, fault, change) as p:
+        put_between(router, first, p)
+        run = Run(rl(d, tmp_path / "run", "--router-url", router, server_threads=None, num_rollout=4))
+        log = run.end()
+    assert state["lies"] == 1 and final_sha(run.log_path) == undisturbed
+    assert "run somebody drives" in log and "out of the router" not in log, log
+
+
+@pytest.mark.parametrize("status", [503, 403, 404])
+def test_a_router_that_is_not_told_the_version(d, undisturbed, tmp_path, status):  # noqa: F811
+    """What passes is said again before anything is generated; that it refuses is told, once; one that has no such call does without."""
+    told = []
+
+    def fault(method, path, n):
+        if path == "/weight_version":
+            told.append(status if status != 503 or n < 3 else 200)
+            return told[-1] if told[-1] != 200 else None
+        if path == "/generate":
+            told.append("generate")
+        return None
+
+    with fleet(tmp_path, d / "init", 1) as (router, _), Proxy(router, fault) as p:
+        run = Run(rl(d, tmp_path / "run", "--router-url", p.url, server_threads=None, num_rollout=4))
+        log = run.end()
+    assert final_sha(run.log_path) == undisturbed
+    assert log.count(f"PUT {p.url}/weight_version answers {status}") == (status != 404)
+    before = told[: told.index("generate")]
+    assert before == [503, 503, 503, 200] if status == 503 else set(before) == {status}, told
+
+
 @pytest.mark.parametrize("who", ["one of two", "the only one"])
 def test_a_worker_that_does_not_take_its_memory_back(d, undisturbed, tmp_path, who):  # noqa: F811
     """It is out of the router until it does."""

@@ -6,9 +6,12 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "common/http/retry.h"
 #include "common/json/scan.h"
 #include "common/log.h"
 #include "trainer/fleet/fleet_int.h"
+
+#define ANNOUNCE_AGAIN_US 100000 /* after an announcement that failed for what passes */
 
 static bool is_loopback(const char *host) {
     return !strncmp(host, "127.", 4) || !strncmp(host, "::1", 3) || !strncmp(host, "[::1]", 5) ||
@@ -145,10 +148,23 @@ void clime_fleet_poll_external(struct clime_fleet *f, int64_t now) {
 
 /* ---- the version that the fleet is on ---- */
 
+/* What passes is tried again soon; what the router refuses, at the next look. Either is said once. */
 static void announce_ended(void *arg, enum clime_err rc) {
     struct clime_fleet *f = arg;
+    const struct clime_http_result *r = &f->announce_result;
     pthread_mutex_lock(f->lock);
-    if (rc) LOG_DEBUG("%s", f->announce_error.msg);
+    const bool unknown = !rc && (r->status == 404 || r->status == 405 || r->status == 501);
+    const bool again = rc || (!unknown && clime_http_status_passes(r->status));
+    if (!rc && !unknown && (r->status < 200 || r->status > 299))
+        rc = clime_fail(&f->announce_error, CLIME_ERR_UNAVAILABLE, "PUT %s answers %d: %.200s", f->announce_url,
+                        r->status, r->reply.len ? r->reply.data : "");
+    if (rc && !f->announce_failed && !f->closing)
+        LOG_WARN("the router does not know which version the fleet is on: %s", f->announce_error.msg);
+    f->announce_failed = rc != CLIME_OK;
+    if (again) {
+        f->announce_now = true;
+        f->next_announce_us = clime_now_us() + ANNOUNCE_AGAIN_US;
+    }
     clime_buf_free(&f->announce_result.reply);
     f->announcing = false;
     pthread_mutex_unlock(f->lock);
@@ -156,7 +172,7 @@ static void announce_ended(void *arg, enum clime_err rc) {
 
 void clime_fleet_poll_announcement(struct clime_fleet *f) {
     bool anyone = false;
-    if (!f->announce_now || f->announcing || !f->has_push || !f->url[0]) return;
+    if (!f->announce_now || f->announcing || !f->has_push || !f->url[0] || clime_now_us() < f->next_announce_us) return;
     for (int i = 0; i < f->n_servers; i++) anyone = anyone || f->servers[i]->pushed == f->push.version;
     if (!anyone) return;
     snprintf(f->announce_url, sizeof f->announce_url, "%s/weight_version", f->url);

@@ -150,7 +150,8 @@ struct clime_fleet {
     struct clime_http_result list_result;
     struct clime_error list_error;
     char list_url[CLIME_FLEET_URL + 16];
-    bool announcing, announce_now;
+    bool announcing, announce_now, announce_failed; /* the last one */
+    int64_t next_announce_us;                       /* not before it; clime_now_us scale */
     struct clime_http_result announce_result;
     struct clime_error announce_error;
     char announce_url[CLIME_FLEET_URL + 24], announce_body[CLIME_VERSION_LABEL + 32];
@@ -198,8 +199,10 @@ void clime_fleet_push_failed(struct clime_fleet *f, struct clime_fleet_server *s
 void clime_fleet_took(struct clime_fleet *f, struct clime_fleet_server *s); /* the version, by its own word */
 enum clime_way clime_fleet_way_now(const struct clime_fleet *f, const struct clime_fleet_server *s);
 
-/* owner.c: what label a server says its weights have, when it is not the one that this run gave it last. */
+/* owner.c: what label a server says its weights have, when it is not the one that this run gave it last. _after_push:
+ * it has just answered a push with 200. true: another run's weights came in between, as far as the labels tell. */
 void clime_fleet_see_label(struct clime_fleet *f, struct clime_fleet_server *s, const char *label);
+bool clime_fleet_see_label_after_push(struct clime_fleet *f, struct clime_fleet_server *s, const char *label);
 
 /* relay.c: whom s shall pull from; false: nobody has room for one more now. And that it does not any more. */
 bool clime_fleet_take_relay(struct clime_fleet *f, struct clime_fleet_server *s);

@@ -48,3 +48,11 @@ void clime_fleet_see_label(struct clime_fleet *f, struct clime_fleet_server *s, 
     LOG_WARN("%s. It gets those of this run again", e.msg);
     clime_event(f->o.ledger, f->o.incarnation, "worker", "%s", e.msg);
 }
+
+/* A run's that it had before ours were ever there may just as well be there still: then the push did nothing. */
+bool clime_fleet_see_label_after_push(struct clime_fleet *f, struct clime_fleet_server *s, const char *label) {
+    const struct clime_str run = clime_label_run(clime_str_of(label));
+    const bool between = run.len && !clime_str_is(run, f->o.run) && (s->was_ours || !clime_str_is(run, s->met));
+    clime_fleet_see_label(f, s, label);
+    return between;
+}

@@ -76,6 +76,26 @@ static void test_who_came_at_the_same_moment(void **state) {
     assert_false(ENDS("a.1", "default", why, "0@b.1", "0@b.2", "0@b.3", "0@b.4", "0@b.5", "0@b.6", "0@b.7"));
 }
 
+/* A label behind a push that was answered well: whether it is the push that failed. */
+static void test_after_a_push(void **state) {
+    static struct clime_fleet f;
+    static struct clime_fleet_server s;
+    (void)state;
+    f = (struct clime_fleet){.o = {.run = "a.1", .ledger = ledger}};
+    s = (struct clime_fleet_server){.fleet = &f, .url = "http://server"};
+    clime_fleet_see_label(&f, &s, "7@b.1");
+    assert_false(clime_fleet_see_label_after_push(&f, &s, "7@b.1")); /* it may be there still */
+    assert_true(clime_fleet_see_label_after_push(&f, &s, "0@c.1"));
+    assert_false(clime_fleet_see_label_after_push(&f, &s, "0@c.1")); /* and this, too */
+    s.was_ours = true;
+    assert_true(clime_fleet_see_label_after_push(&f, &s, "3@d.1"));
+    assert_false(clime_fleet_see_label_after_push(&f, &s, "3@a.1")); /* our own of before */
+    assert_false(clime_fleet_see_label_after_push(&f, &s, "default"));
+    assert_int_equal(f.fatal.code, CLIME_OK);
+    assert_true(clime_fleet_see_label_after_push(&f, &s, "1@c.1")); /* met at the beginning: that came first */
+    assert_int_equal(f.fatal.code, CLIME_ERR_UNAVAILABLE);
+}
+
 /* Whom a trainer met on one server it has not met on another. */
 static void test_each_server(void **state) {
     static struct clime_fleet f;
@@ -96,6 +116,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_who_came_second),
         cmocka_unit_test(test_who_came_at_the_same_moment),
+        cmocka_unit_test(test_after_a_push),
         cmocka_unit_test(test_each_server),
     };
     return cmocka_run_group_tests(tests, open_ledger, close_ledger);
