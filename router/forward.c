@@ -77,7 +77,9 @@ void clime_forward_headers(const struct clime_router *r, const char *worker_key,
     static const struct {
         const char *name;
         bool is_key;
-    } passed[] = {{"X-Session-ID", false}, {"X-SMG-Routing-Key", false}, {"Authorization", true}, {"X-Api-Key", true}};
+    } passed[] = {{"X-Session-ID", false}, {"X-SMG-Routing-Key", false}, {"X-Correlation-ID", false},
+                  {"traceparent", false},  {"tracestate", false},        {"Authorization", true},
+                  {"X-Api-Key", true}};
     int n = 0, at = 0;
     char *so_far = xstrdup(""); /* of several lines, as one */
     for (const char *via; (via = clime_http_header_next(rq, "Via", &at));) {
@@ -93,6 +95,7 @@ void clime_forward_headers(const struct clime_router *r, const char *worker_key,
     }
     out->lines[n++] =
         xasprintf("X-Request-ID: %s", clime_http_request_id(rq)); /* the client's, or the one it will see */
+    out->lines[n++] = xstrdup("Accept-Encoding: identity");       /* no event can be seen in what is packed */
     out->lines[n] = NULL;
     CHECK(n <= CLIME_PASSED_HEADERS);
 }

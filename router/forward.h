@@ -4,7 +4,7 @@
 
 #include "router/router.h"
 
-#define CLIME_PASSED_HEADERS 6
+#define CLIME_PASSED_HEADERS 10
 
 /* The path and query, encoded, for appending to a worker's URL; the caller frees it. CLIME_ERR_INPUT when the path
  * leads elsewhere than it says. */

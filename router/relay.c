@@ -29,11 +29,13 @@ void clime_relay_init(struct clime_relay *y, struct clime_router *r, struct clim
     clime_buf_init(&y->again, 0);
     clime_buf_init(&y->body, r->max_reply);
     clime_buf_init(&y->held, LARGEST_EVENT + PIECE_CAP);
+    clime_head_init(&y->head);
 }
 
 void clime_relay_free(struct clime_relay *y) {
     clime_buf_free(&y->body);
     clime_buf_free(&y->held);
+    clime_head_free(&y->head);
     clime_buf_free(&y->last_words);
     clime_buf_free(&y->again);
     clime_replay_free(&y->replay);
@@ -47,16 +49,17 @@ static void hear(struct clime_relay *y) {
 }
 
 static bool is_stream(const struct clime_relay *y) {
-    return y->status == 200 && !strncasecmp(y->content_type, "text/event-stream", 17);
+    const char *type = y->head.content_type;
+    return y->status == 200 && type && !y->coded && !strncasecmp(type, "text/event-stream", 17);
 }
 
 static void on_header(void *arg, int status, const char *name, const char *value) {
     struct clime_relay *y = arg;
     y->status = status;
     hear(y);
-    if (!strcasecmp(name, "content-type")) snprintf(y->content_type, sizeof y->content_type, "%s", value);
+    clime_head_add(&y->head, y->lease->url, name, value);
     if (!strcasecmp(name, "x-clime-stream")) snprintf(y->kind, sizeof y->kind, "%s", value);
-    if (!strcasecmp(name, "retry-after")) snprintf(y->retry_after, sizeof y->retry_after, "%s", value);
+    if (!strcasecmp(name, "content-encoding")) y->coded = strcasecmp(value, "identity") != 0;
 }
 
 /* Bytes of `held` up to the end of its last whole event, found in what came last, from `from`; 0 = none. */
@@ -120,15 +123,19 @@ static bool begin_stream(struct clime_relay *y) {
     y->streamed = true;
     clime_workers_began(y->router->workers, y->lease);
     if (y->stream) return true;
-    char extra[64] = "Cache-Control: no-cache\r\n";
-    if (y->replay.kind) snprintf(extra, sizeof extra, "Cache-Control: no-cache\r\nX-Clime-Stream: %s\r\n", y->kind);
-    y->stream = clime_http_stream_begin(y->rq, 200, y->content_type, extra);
+    const char *cache = clime_head_has(&y->head, "Cache-Control") ? "" : "Cache-Control: no-cache\r\n";
+    char *kind = y->replay.kind ? xasprintf("X-Clime-Stream: %s\r\n", y->kind) : xstrdup("");
+    char *lines = xasprintf("%s%s%s", clime_head_lines(&y->head), cache, kind);
+    y->stream = clime_http_stream_begin(y->rq, 200, y->head.content_type, lines);
+    free(lines);
+    free(kind);
     return true;
 }
 
 static bool on_data(void *arg, const char *data, size_t len) {
     struct clime_relay *y = arg;
     hear(y);
+    if (y->head.lines.full) return false;
     if (!is_stream(y)) {
         clime_buf_add(&y->body, data, len);
         return !y->body.full;
@@ -189,6 +196,10 @@ static void judge(struct clime_relay *y) {
         e->code = CLIME_OK;
         y->status = 503;
         y->outcome = CLIME_OUTCOME_BUSY;
+    } else if (y->head.lines.full) {
+        y->outcome = CLIME_OUTCOME_CLIENT;
+        clime_fail(e, CLIME_ERR_INTERNAL, "the head of the answer of %s is larger than %zu bytes", url,
+                   CLIME_HEAD_MOST);
     } else if (e->code == CLIME_OK) {
         y->outcome = outcome_of_status(y->status);
     } else if (y->client_gone) {
@@ -224,6 +235,7 @@ void clime_relay_attempt(struct clime_relay *y, struct clime_lease *lease) {
     struct clime_relay fresh = {.router = r, .rq = y->rq, .target = y->target, .lease = lease};
     fresh.body = y->body;
     fresh.held = y->held;
+    fresh.head = y->head;
     fresh.last_words = y->last_words;
     fresh.stream = y->stream;
     fresh.replay = y->replay;
@@ -232,6 +244,7 @@ void clime_relay_attempt(struct clime_relay *y, struct clime_lease *lease) {
     clime_buf_clear(&fresh.body);
     clime_buf_clear(&fresh.held); /* half an event, which another worker will tell whole */
     clime_buf_clear(&fresh.last_words);
+    clime_head_clear(&fresh.head);
     fresh.began_us = fresh.heard_us = clime_now_us();
     fresh.look_us = fresh.began_us + LOOK_US;
     *y = fresh;
@@ -308,9 +321,7 @@ void clime_relay_finish(struct clime_relay *y) {
     } else if (y->e.code) {
         clime_http_reply_error(y->rq, status_of(&y->e), y->e.msg);
     } else {
-        char extra[64] = "";
-        if (y->retry_after[0]) snprintf(extra, sizeof extra, "Retry-After: %s\r\n", y->retry_after);
-        clime_http_reply(y->rq, y->status, y->content_type[0] ? y->content_type : "application/json",
-                         extra[0] ? extra : NULL, clime_buf_str(&y->body));
+        const char *type = y->head.content_type ? y->head.content_type : "application/json";
+        clime_http_reply(y->rq, y->status, type, clime_head_lines(&y->head), clime_buf_str(&y->body));
     }
 }

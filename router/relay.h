@@ -1,11 +1,13 @@
 /* One attempt to have a request answered by a worker, and what the client is told in the end.
  *
  * A stream goes through event by event, so that what a worker's death cuts off is no half of one; another answer is
- * kept until it is whole. So until the first byte has gone to the client the proxy may try another worker with the same
- * relay; after it, where the stream's events say enough to go on (replay.h). Of one HTTP thread. */
+ * kept until it is whole, and so is a stream whose body is coded. So until the first byte has gone to the client the
+ * proxy may try another worker with the same relay; after it, where the stream's events say enough to go on (replay.h).
+ * Of one HTTP thread. */
 #ifndef CLIME_ROUTER_RELAY_H
 #define CLIME_ROUTER_RELAY_H
 
+#include "router/head.h"
 #include "router/replay.h"
 #include "router/router.h"
 
@@ -21,7 +23,8 @@ struct clime_relay {
     int status;            /* of its answer */
     struct clime_buf body; /* an answer that is no stream */
     struct clime_buf held; /* of a stream: the event that is not whole yet */
-    char content_type[128], retry_after[32];
+    struct clime_head head;
+    bool coded;                  /* its body is, as by gzip: it is no stream that can be read */
     bool streamed;               /* the answer is a stream, and it is the client's */
     bool progressed;             /* events of it went to the client */
     struct clime_buf last_words; /* the event by which the worker ended the stream with an error */

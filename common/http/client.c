@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/http/field.h"
 
 #define CONNECT_TIMEOUT_US 5000000
 #define CANCEL_POLL_MS 250
@@ -46,6 +47,8 @@ struct transfer {
     enum clime_err stopped; /* why a callback stopped the transfer */
     bool no_descriptor;     /* this process could not open a socket: no fault of the peer */
     bool has_head;          /* of the answer, whole */
+    int64_t length;         /* of its body, as its head says; -1 = it does not */
+    bool two_lengths;       /* it says another one too, or what is no number */
     /* of a loop */
     struct clime_http_call own; /* what call points to */
     struct clime_error *e;
@@ -131,8 +134,25 @@ static int64_t seconds_of(const char *value) {
     return 1000000ll * (s < 0 ? 0 : s < MOST_RETRY_AFTER_S ? s : MOST_RETRY_AFTER_S);
 }
 
+static bool is_named(const struct clime_http_field *f, const char *name) {
+    return f->name.len == strlen(name) && !strncasecmp(f->name.ptr, name, f->name.len);
+}
+
+/* False ends the call. */
+static bool take_field(struct transfer *t, const struct clime_http_field *f) {
+    if (is_named(f, "Retry-After")) t->out->retry_after_us = seconds_of(f->value);
+    if (is_named(f, "Content-Length")) t->two_lengths = !clime_http_field_length(f->value, &t->length);
+    if (t->call->on_header && !t->two_lengths) {
+        char *name = xstrndup(f->name.ptr, f->name.len);
+        t->call->on_header(t->call->arg, t->out->status, name, f->value);
+        free(name);
+    }
+    return !t->two_lengths;
+}
+
 static size_t on_header_line(char *line, size_t size, size_t n, void *arg) {
     struct transfer *t = arg;
+    struct clime_http_field f;
     size_t len = n * size;
     long status = 0;             /* of 100 Continue first, of the real answer after it */
     if (t->has_head) return len; /* a trailer, which changes nothing of the head */
@@ -140,20 +160,10 @@ static size_t on_header_line(char *line, size_t size, size_t n, void *arg) {
     t->out->status = (int)status;
     if (len >= 5 && strncasecmp(line, "HTTP/", 5) == 0) return len;
     if (line[0] == '\r' || line[0] == '\n') t->has_head = status >= 200 && status < 600;
-    const char *colon = memchr(line, ':', len);
-    if (!colon || t->out->status < 200) return len;
-    const char *value = colon + 1, *end = line + len;
-    if (colon - line == 11 && strncasecmp(line, "Retry-After", 11) == 0) t->out->retry_after_us = seconds_of(value);
-    if (!t->call->on_header) return len;
-    while (value < end && (*value == ' ' || *value == '\t')) value++;
-    while (end > value && (end[-1] == '\r' || end[-1] == '\n' || end[-1] == ' ' || end[-1] == '\t')) end--;
-    char *name_z = xstrndup(line, (size_t)(colon - line)), *value_z = xstrndup(value, (size_t)(end - value));
-    for (char *c = value_z; *c; c++) /* RFC 9110, section 5.5: a lone CR, which would be the end of a line to others */
-        if ((unsigned char)*c < ' ' || *c == 127) *c = ' ';
-    t->call->on_header(t->call->arg, t->out->status, name_z, value_z);
-    free(name_z);
-    free(value_z);
-    return len;
+    if (t->out->status < 200 || !clime_http_field_read((struct clime_str){line, len}, &f)) return len;
+    bool goes_on = take_field(t, &f);
+    free(f.value);
+    return goes_on ? len : 0; /* anything but len stops libcurl */
 }
 
 static curl_socket_t open_socket(void *arg, curlsocktype purpose, struct curl_sockaddr *a) {
@@ -217,6 +227,7 @@ static void set_call(struct transfer *t, const char *bearer) {
     CHECK(call->timeout_us > 0 || call->cancel);
     CHECK(call->on_data || call->max_reply > 0);
     *t->out = (struct clime_http_result){0};
+    t->length = -1;
     clime_buf_init(&t->out->reply, call->max_reply);
     t->headers = header_list(bearer, call);
     curl_easy_reset(h);
@@ -307,6 +318,9 @@ static enum clime_err report(const struct transfer *t, CURLcode rc, struct clime
         return clime_fail(e, CLIME_ERR_LIMIT, "%s %s: the reply is larger than %zu bytes", call->method, call->url,
                           call->max_reply);
     if (t->stopped) return clime_fail(e, t->stopped, "%s %s: stopped on request", call->method, call->url);
+    if (t->two_lengths) /* of which libcurl would take one, and what is left over for the next answer */
+        return clime_fail(e, CLIME_ERR_INTERNAL, "%s %s: the answer's Content-Length is not one number", call->method,
+                          call->url);
     if (rc == CURLE_OK && t->has_head) return CLIME_OK;
     if (rc == CURLE_OK) /* to libcurl an end inside the head is one of the answer */
         return clime_fail(e, CLIME_ERR_UNAVAILABLE, "%s %s: no whole head of an answer came (its status: %d)",

@@ -57,8 +57,8 @@ struct clime_http_result {
 };
 
 /* CLIME_OK for any HTTP status; errors are of the transport: CLIME_ERR_UNAVAILABLE (refused, reset, host unknown),
- * CLIME_ERR_TIMEOUT, CLIME_ERR_LIMIT, CLIME_ERR_ABORTED, CLIME_ERR_BUSY (we have no file descriptor left). The message
- * names the URL. */
+ * CLIME_ERR_TIMEOUT, CLIME_ERR_LIMIT, CLIME_ERR_ABORTED, CLIME_ERR_BUSY (we have no file descriptor left),
+ * CLIME_ERR_INTERNAL (what the peer says is no HTTP/1.1, or has two lengths). The message names the URL. */
 enum clime_err clime_http_client_call(struct clime_http_client *c, const struct clime_http_call *call,
                                       struct clime_http_result *out, struct clime_error *e);
 
