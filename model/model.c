@@ -291,12 +291,17 @@ void clime_model_pieces_open(struct clime_model_pieces *p, const struct clime_mo
     *p = (struct clime_model_pieces){
         .from = {.dt = dt, .most = PIECE_BYTES / (int64_t)clime_dtype_bytes(dt), .read = read_piece, .arg = p},
         .m = m,
-        .dev = dev,
-        .piece = xaligned(PACK_ALIGN, PIECE_BYTES)};
+        .dev = dev};
+    if (m->ring) return; /* what is read lies on the host */
+    p->locked = m->ops->host_alloc(dev, PIECE_BYTES, "a piece of the weights", &p->piece, NULL) == CLIME_OK;
+    if (!p->locked) p->piece = xaligned(PACK_ALIGN, PIECE_BYTES); /* slower, and the same */
 }
 
 void clime_model_pieces_close(struct clime_model_pieces *p) {
-    free(p->piece);
+    if (p->locked)
+        p->m->ops->host_free(p->dev, p->piece);
+    else
+        free(p->piece);
     p->piece = NULL;
 }
 

@@ -226,6 +226,7 @@ struct clime_model_pieces {
     const struct clime_model *m;
     struct clime_dev *dev;
     void *piece;
+    bool locked; /* piece is host memory of the device's */
 };
 void clime_model_pieces_open(struct clime_model_pieces *p, const struct clime_model *m, struct clime_dev *dev);
 void clime_model_pieces_close(struct clime_model_pieces *p);

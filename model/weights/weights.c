@@ -33,19 +33,63 @@ struct clime_weights_source clime_weights_in_host(enum clime_dtype dt, const voi
 /* Bytes of a tensor that have a SHA-256 of their own, so that threads can share the work. */
 #define SHA_CHUNK ((int64_t)2 << 20)
 
+struct sha_chunk {
+    int64_t at, n; /* bytes, of the whole buffer */
+    uint8_t digest[32];
+};
+
 struct sha_job {
-    const uint8_t *bytes;
-    int64_t n;
-    uint8_t (*digest)[32];
+    const uint8_t *bytes; /* what was read, */
+    int64_t at;           /* from here on */
+    struct sha_chunk *chunk;
 };
 
 static void sha_chunk(void *arg, int i) {
     const struct sha_job *j = arg;
-    int64_t at = i * SHA_CHUNK, n = j->n - at < SHA_CHUNK ? j->n - at : SHA_CHUNK;
+    struct sha_chunk *c = &j->chunk[i];
     struct clime_sha256 sha;
     clime_sha256_init(&sha);
-    clime_sha256_add(&sha, j->bytes + at, (size_t)n);
-    clime_sha256_done(&sha, j->digest[i]);
+    clime_sha256_add(&sha, j->bytes + (c->at - j->at), (size_t)c->n);
+    clime_sha256_done(&sha, c->digest);
+}
+
+/* The chunks of all tensors, in buffer order; first[i]: of tensor i, first[n_slices]: all. Returned: to be freed. */
+static struct sha_chunk *cut_chunks(const struct clime_layout *l, int64_t size, int *first) {
+    first[0] = 0;
+    for (int i = 0; i < l->n_slices; i++)
+        first[i + 1] = first[i] + (int)((l->slices[i].n * size + SHA_CHUNK - 1) / SHA_CHUNK);
+    struct sha_chunk *chunks = xmalloc((size_t)first[l->n_slices] * sizeof *chunks);
+    for (int i = 0; i < l->n_slices; i++) {
+        const struct clime_slice *s = &l->slices[i];
+        for (int k = first[i]; k < first[i + 1]; k++) {
+            int64_t at = (k - first[i]) * SHA_CHUNK, left = s->n * size - at;
+            chunks[k].at = s->offset * size + at;
+            chunks[k].n = left < SHA_CHUNK ? left : SHA_CHUNK;
+        }
+    }
+    return chunks;
+}
+
+/* In the order of the buffer, as many chunks at a time as one read brings: a tensor alone, an expert's say, has too
+ * few for all threads. */
+static enum clime_err hash_chunks(const struct clime_weights_source *from, int n_threads, struct sha_chunk *chunks,
+                                  int n, struct clime_error *e) {
+    int64_t size = (int64_t)clime_dtype_bytes(from->dt);
+    struct clime_pool *pool = clime_pool_new(n > 1 ? n_threads : 1);
+    enum clime_err err = CLIME_OK;
+    CHECK(from->most >= SHA_CHUNK / size);
+    for (int i = 0, many; i < n && !err; i += many) {
+        struct sha_job j = {.at = chunks[i].at, .chunk = &chunks[i]};
+        int64_t bytes = 0, end;
+        for (many = 0; i + many < n; many++, bytes = end) {
+            end = chunks[i + many].at + chunks[i + many].n - j.at;
+            if (end / size > from->most) break;
+        }
+        err = from->read(from, j.at / size, bytes / size, (const void **)&j.bytes, e);
+        if (!err) clime_pool_run(pool, many, sha_chunk, &j);
+    }
+    clime_pool_free(pool);
+    return err;
 }
 
 static void add_header(struct clime_sha256 *sha, const struct clime_slice *s, enum clime_dtype dt) {
@@ -61,37 +105,24 @@ static void add_header(struct clime_sha256 *sha, const struct clime_slice *s, en
 enum clime_err clime_weights_sha256(const struct clime_layout *l, const struct clime_weights_source *from,
                                     int n_threads, char hex[65], struct clime_error *e) {
     const struct clime_slice **order = xmalloc((size_t)l->n_slices * sizeof *order);
-    int64_t size = (int64_t)clime_dtype_bytes(from->dt), longest = 0;
-    for (int i = 0; i < l->n_slices; i++) {
-        order[i] = &l->slices[i];
-        if (l->slices[i].n > longest) longest = l->slices[i].n;
-    }
+    int *first = xmalloc((size_t)(l->n_slices + 1) * sizeof *first);
+    struct sha_chunk *chunks = cut_chunks(l, (int64_t)clime_dtype_bytes(from->dt), first);
+    enum clime_err err = hash_chunks(from, n_threads, chunks, first[l->n_slices], e);
+    for (int i = 0; i < l->n_slices; i++) order[i] = &l->slices[i];
     qsort(order, (size_t)l->n_slices, sizeof *order, by_name);
-    int64_t most = from->most < longest ? from->most : longest; /* of one read, whole chunks */
-    CHECK(most == longest || most * size % SHA_CHUNK == 0);
-    int64_t n_chunks = (most * size + SHA_CHUNK - 1) / SHA_CHUNK;
-    struct sha_job j = {.digest = xmalloc((size_t)n_chunks * sizeof *j.digest)};
-    struct clime_pool *pool = clime_pool_new(n_chunks > 1 ? n_threads : 1);
     struct clime_sha256 sha;
     clime_sha256_init(&sha);
-    enum clime_err err = CLIME_OK;
     for (int i = 0; i < l->n_slices && !err; i++) {
-        const struct clime_slice *s = order[i];
-        add_header(&sha, s, from->dt);
-        for (int64_t at = 0, n; at < s->n && !err; at += n) {
-            n = s->n - at < most ? s->n - at : most;
-            if ((err = from->read(from, s->offset + at, n, (const void **)&j.bytes, e))) break;
-            j.n = n * size;
-            int chunks = (int)((j.n + SHA_CHUNK - 1) / SHA_CHUNK);
-            clime_pool_run(pool, chunks, sha_chunk, &j);
-            clime_sha256_add(&sha, j.digest, (size_t)chunks * sizeof *j.digest);
-        }
+        int64_t slice = order[i] - l->slices;
+        add_header(&sha, order[i], from->dt);
+        for (int k = first[slice]; k < first[slice + 1]; k++)
+            clime_sha256_add(&sha, chunks[k].digest, sizeof chunks[k].digest);
     }
     uint8_t digest[32];
     clime_sha256_done(&sha, digest);
     clime_sha256_hex(digest, hex);
-    clime_pool_free(pool);
-    free(j.digest);
+    free(chunks);
+    free(first);
     free(order);
     return err;
 }

@@ -75,7 +75,7 @@ void clime_weights_writer_free(struct clime_weights_writer *w);
 
 /* "SHA-256 of the weights": for each tensor in name order: name NUL, type name NUL, each dimension as u64, and the
  * SHA-256 of each 2 MiB of its bytes. On n_threads (0 = all cores); fails as the source's reads do. A source in pieces
- * has pieces of whole 2 MiB. */
+ * has pieces of 2 MiB or more, which may lie over several tensors. */
 enum clime_err clime_weights_sha256(const struct clime_layout *l, const struct clime_weights_source *from,
                                     int n_threads, char hex[65], struct clime_error *e);
 

@@ -316,10 +316,13 @@ static enum clime_err read_piece(const struct clime_weights_source *s, int64_t o
     return CLIME_OK;
 }
 
+static int n_reads;
+
 static enum clime_err read_some(const struct clime_weights_source *s, int64_t offset, int64_t n, const void **out,
                                 struct clime_error *e) {
     (void)e;
     assert_in_range(n, 1, s->most);
+    n_reads++;
     *out = clime_weights_at(s->arg, s->dt, offset);
     return CLIME_OK;
 }
@@ -329,7 +332,8 @@ static void sha_of(const struct clime_layout *l, enum clime_dtype dt, const void
     assert_int_equal(clime_weights_sha256(l, &from, 1, hex, NULL), CLIME_OK);
 }
 
-/* Tensors of several of the pieces that are hashed: the same whoever reads how much at a time, on any threads. */
+/* Tensors of several of the pieces that are hashed: the same whoever reads how much at a time, on any threads; small
+ * tensors come many at a time. */
 static void test_sha256_of_pieces(void **state) {
     (void)state;
     struct clime_config c = configs[0];
@@ -342,8 +346,10 @@ static void test_sha256_of_pieces(void **state) {
     sha_of(&l, CLIME_BF16, w, whole);
     for (int threads = 1; threads <= 3; threads++) {
         struct clime_weights_source from = {.dt = CLIME_BF16, .most = threads << 20, .read = read_some, .arg = w};
+        n_reads = 0;
         assert_int_equal(clime_weights_sha256(&l, &from, threads, pieces, &e), CLIME_OK);
         assert_string_equal(whole, pieces);
+        assert_true(n_reads <= (int)(l.n / from.most) + 3 && n_reads < l.n_slices);
     }
     const struct clime_slice *longest = &l.slices[0];
     for (int i = 0; i < l.n_slices; i++)
