@@ -5,8 +5,8 @@
  * is written (=) by exactly one operation before it is read; a comment says which at each call. A tied head and
  * embedding share one slice: head chunks add to it first, in row order, the embedding's rows last.
  *
- * Gradients that begin anew (clime_train_grads_to) are written by the first product; where something else would be the
- * first to add to a tensor, it is zeroed before, and so is what nothing has added to when its stage is over.
+ * Gradients that begin anew (clime_train_grads_to) are written by the first to add (gradients.c); what nothing has
+ * added to when its stage is over is zeroed then.
  *
  * Of frozen tensors no gradient is made; below the lowest layer that has a trained one nothing runs at all.
  *
@@ -37,15 +37,6 @@ int64_t clime_train_stage(const struct clime_layout *l, int i) {
     return row < l->n_slices ? l->slices[row].grad : l->n_grads;
 }
 
-void clime_train_settle(const struct clime_train *t, int row) {
-    const struct clime_layout *l = &t->m->layout;
-    int64_t n = l->slices[row].n;
-    if (!t->fresh[row]) return;
-    t->fresh[row] = false;
-    for (int i = row + 1; i < l->n_slices && l->slices[i].joined; i++) n += l->slices[i].n;
-    t->m->ops->zero(t->m->dev, t->grads + t->at[row], (size_t)n * sizeof *t->grads);
-}
-
 static void begin(struct clime_train *t) {
     const struct clime_layout *l = &t->m->layout;
     t->settled = l->n_slices;
@@ -59,78 +50,6 @@ static void stage_done(struct clime_train *t, int i) {
     int row = stage_row(l, i);
     while (t->settled > row) clime_train_settle(t, --t->settled);
     if (t->made) t->made(t->made_arg, clime_train_stage(l, i));
-}
-
-/* ---- cuts -------------------------------------------------------------------------------------------------------- */
-
-/* A head that is the embedding: its part of each cut's gradient stays until the embedding's is added. */
-static const struct clime_cut_sum *sum_of(const struct clime_train *t, int row) {
-    const struct clime_layout *l = &t->m->layout;
-    return row == l->embed && l->head == l->embed ? &t->tied_sum : &t->cut_sum;
-}
-
-static size_t elements(const struct clime_layout *l, int row) {
-    int64_t n = l->slices[row].n;
-    for (int i = row + 1; i < l->n_slices && l->slices[i].joined; i++) n += l->slices[i].n;
-    return (size_t)n;
-}
-
-static void only_cut(struct clime_cut_walk *c) {
-    const struct clime_train *t = c->t;
-    c->n = c->T;
-    if (c->row < 0 || t->at[c->row] < 0) return;
-    if (!c->writes) clime_train_settle(t, c->row);
-    c->grad = t->grads + t->at[c->row];
-    c->add = !t->fresh[c->row];
-    t->fresh[c->row] = false;
-}
-
-bool clime_cut_next(struct clime_cut_walk *c) {
-    const struct clime_train *t = c->t;
-    const int i = c->done++;
-    const bool none = c->row < 0 || t->at[c->row] < 0;
-    if (t->n_cuts == 1) {
-        if (i == 0) only_cut(c);
-        return i == 0;
-    }
-    const struct clime_cut_sum *s = none ? NULL : sum_of(t, c->row);
-    const size_t n = none ? 0 : elements(&t->m->layout, c->row);
-    if (s && i > 0 && !c->held) clime_cut_made(s, i - 1, c->shift, n);
-    if (i == t->n_cuts) {
-        if (s && !c->held)
-            t->m->ops->accumulate(t->m->dev, n, 1, (const float *const[]){clime_cut_at(s, 0, c->shift)},
-                                  clime_train_grad(t, c->row));
-        return false;
-    }
-    c->n = c->T / t->n_cuts;
-    c->from = i * c->n;
-    if (!s) return true;
-    c->grad = clime_cut_at(s, i, c->shift);
-    c->add = !c->writes;
-    if (!c->writes && (c->held || !s->own)) t->m->ops->zero(t->m->dev, c->grad, n * sizeof *c->grad);
-    return true;
-}
-
-void clime_train_weight_grad(const struct clime_train *t, int T, const void *dy, const void *x, int row) {
-    const struct clime_matrix *w = &t->m->matrix[row];
-    if (t->at[row] < 0) return;
-    for (struct clime_cut_walk c = {.t = t, .row = row, .T = T, .writes = true}; clime_cut_next(&c);)
-        t->m->ops->gemm_dw(t->m->dev, c.n, w->N, w->K, clime_train_rows(t, dy, c.from, w->N),
-                           clime_train_rows(t, x, c.from, w->K), c.add, c.grad);
-}
-
-static void bias_grad(const struct clime_train *t, int T, int N, const void *dy, int row) {
-    if (row < 0 || t->at[row] < 0) return;
-    for (struct clime_cut_walk c = {.t = t, .row = row, .T = T}; clime_cut_next(&c);)
-        t->m->ops->bias_bwd(t->m->dev, c.n, N, clime_train_rows(t, dy, c.from, N), c.grad);
-}
-
-void clime_train_norm_grad(const struct clime_train *t, int T, int D, int row, const void *dy, const void *x,
-                           const float *rstd, const void *add, void *dx) {
-    for (struct clime_cut_walk c = {.t = t, .row = row, .T = T}; clime_cut_next(&c);)
-        t->m->ops->rmsnorm_bwd(t->m->dev, c.n, D, clime_train_rows(t, dy, c.from, D), clime_train_rows(t, x, c.from, D),
-                               clime_weight(t->m, row), rstd + c.from, add ? clime_train_rows(t, add, c.from, D) : NULL,
-                               clime_train_rows(t, dx, c.from, D), c.grad ? c.grad : t->unread);
 }
 
 /* ---- the head ---------------------------------------------------------------------------------------------------- */
@@ -221,7 +140,7 @@ static void rope_backward(struct clime_train *t, int l, const struct clime_batch
     const int *w = m->layout.layer[l].w, q_norm = w[CLIME_W_Q_NORM], k_norm = w[CLIME_W_K_NORM];
     const int Q = m->cfg.H * m->cfg.Dh, KV = m->cfg.HK * m->cfg.Dh;
     struct clime_cut_walk q = {.t = t, .row = q_norm, .T = b->T}, k = {.t = t, .row = k_norm, .T = b->T};
-    k.shift = q_norm < 0 ? 0 : clime_cut_room(elements(&m->layout, q_norm));
+    k.shift = q_norm < 0 ? 0 : clime_cut_room((size_t)m->layout.slices[q_norm].n);
     while (clime_cut_next(&q) & clime_cut_next(&k)) { /* both end together */
         float *dq_norm = q.grad || q_norm < 0 ? q.grad : t->unread,
               *dk_norm = k.grad || k_norm < 0 ? k.grad : t->unread;
@@ -247,7 +166,7 @@ static void attention_backward(struct clime_train *t, int l, const struct clime_
                               t->dnorm); /* dnorm = , weight += */
         dout = t->dnorm;
     }
-    bias_grad(t, T, D, dout, w[CLIME_W_O_BIAS]);                         /* bias += */
+    clime_train_bias_grad(t, T, D, dout, w[CLIME_W_O_BIAS]);             /* bias += */
     clime_train_weight_grad(t, T, dout, a[CLIME_ACT_ATT], w[CLIME_W_O]); /* weight += */
     ops->gemm_dx(d, T, dout, &m->matrix[w[CLIME_W_O]], t->datt);         /* datt = */
     if (b->context)
@@ -257,7 +176,7 @@ static void attention_backward(struct clime_train *t, int l, const struct clime_
         ops->attn_bwd(d, &m->heads, T, &b->attn, a[CLIME_ACT_Q], a[CLIME_ACT_K], a[CLIME_ACT_V], a[CLIME_ACT_ATT],
                       a[CLIME_ACT_LSE], t->datt, t->dq, t->dk, t->dv);        /* all = */
     rope_backward(t, l, b, a[CLIME_ACT_QKV]);                                 /* dqkv = , weights += */
-    bias_grad(t, T, QKV, t->dqkv, w[CLIME_W_QKV_BIAS]);                       /* bias += */
+    clime_train_bias_grad(t, T, QKV, t->dqkv, w[CLIME_W_QKV_BIAS]);           /* bias += */
     clime_train_weight_grad(t, T, t->dqkv, a[CLIME_ACT_LN1], w[CLIME_W_QKV]); /* weight += */
     ops->gemm_dx(d, T, t->dqkv, &m->matrix[w[CLIME_W_QKV]], t->dnorm);        /* dnorm = */
 }

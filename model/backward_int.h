@@ -1,4 +1,4 @@
-/* What train_memory.c, train.c (forward) and backward.c share: the trainer's buffers. Internal to model/.
+/* What train_memory.c, train.c (forward), backward.c and gradients.c share: the trainer's buffers. Internal to model/.
  * Everything here belongs to the trainer's main thread. */
 #ifndef CLIME_MODEL_BACKWARD_INT_H
 #define CLIME_MODEL_BACKWARD_INT_H
@@ -83,6 +83,7 @@ struct clime_batch clime_train_batch(const struct clime_train *t);
 enum clime_err clime_train_wait(struct clime_train *t, struct clime_error *e);
 void clime_train_ask_layers(struct clime_train *t); /* of the ring, all in turn, for others' sake: no pack is here */
 
+/* model/gradients.c */
 /* Zeros where nothing counts yet. */
 void clime_train_settle(const struct clime_train *t, int row);
 
@@ -138,6 +139,9 @@ static inline void *clime_train_rows(const struct clime_train *t, const void *x,
 
 /* weight += of a product with the matrix of a row, unless it is frozen; = where nothing counts yet. */
 void clime_train_weight_grad(const struct clime_train *t, int T, const void *dy, const void *x, int row);
+
+/* bias += the sum of dy[T, N]'s rows, of the row's N elements; nothing for -1 and for a frozen one. */
+void clime_train_bias_grad(const struct clime_train *t, int T, int N, const void *dy, int row);
 
 /* weight += of a norm of D elements with the weight of a row, and of its input dx = add + ; a frozen one's gradient
  * goes where nobody reads it. dx may be dy. */
