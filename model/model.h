@@ -32,7 +32,7 @@ struct clime_model_ranks {
 };
 
 /* A trainer's weights of which each rank keeps a part, and a ring in which two layers at a time are whole
- * (model/ring.c).
+ * (model/ring.c, ring_kept.c).
  *
  * Embedding, final norm and head are whole on every rank. Of the layers a rank keeps what it updates (struct
  * clime_parts), and of what nobody updates an even part. Before a layer computes it is gathered into a place of the
@@ -351,6 +351,11 @@ void clime_model_pack_rows(struct clime_model *m, int from, int to, bool staying
 void clime_ring_free(struct clime_ring *r); /* NULL is fine */
 /* What has the same place in every ring over a layout: first, end, places and tail. The elements up to their end. */
 int64_t clime_ring_lay(const struct clime_layout *l, struct clime_ring *r);
+/* The layers' elements over the ranks of r->who, as `trained` says who updates what: kept, experts, and as shares taken
+ * and given; and n_visit. From r->n on they have places in flat; r->n becomes the end of these. */
+void clime_ring_cut(struct clime_ring *r, const struct clime_layout *trained, const struct clime_ops *ops);
+/* The kept range that has element `offset` of a layer, or the first behind it. */
+int clime_ring_find(const struct clime_ring *r, int64_t offset);
 /* Which part of flat the rank's shares have: from there on the kept ranges are cut and placed. r->n is the end. */
 void clime_ring_cut_shares(struct clime_ring *r, const struct clime_layout *l);
 void clime_ring_spread(struct clime_model *m); /* what has changed of others' shares goes to them */

@@ -1,6 +1,6 @@
 /* Parts over the ranks of a trainer: of the gradients (layout.h), and of a ring of weights where they are the shares of
  * a server over as many devices (struct clime_part.as_shares; model.h). The first is called by the learner's parts when
- * they open; pure. The second by ring.c, on the trainer's main thread, and for a server that maps such memory.
+ * they open; pure. The second by ring_kept.c, on the trainer's main thread, and for a server that maps such memory.
  *
  * Invariants: every element is in one range, and no block of the norm in two ranks' ranges. A layer that is smaller
  * than a block for each rank goes to some of them, in turn from layer to layer. Shares: a rank's lies together, as the
@@ -11,12 +11,7 @@
 #include <stdlib.h>
 
 #include "model/model.h"
-
-#define ALIGN 64 /* elements: where tensors begin (layout.h) */
-
-static int64_t aligned(int64_t n) {
-    return (n + ALIGN - 1) / ALIGN * ALIGN;
-}
+#include "model/weights/layout_int.h"
 
 static int64_t first_gradient(const struct clime_layout *l, int row) {
     while (row < l->n_slices && l->slices[row].grad < 0) row++;
@@ -39,7 +34,7 @@ bool clime_layout_stays(const struct clime_layout *l, int layer, int i, struct c
     const int64_t n = s->n * s->n_experts * (tensors[i] == CLIME_W_EXPERTS_GU ? 2 : 1);
     CHECK(who.world % who.experts == 0 && s->n_experts % who.experts == 0);
     *out = (struct clime_stay){.row = row, .at = s->offset, .n = n, .grad = s->grad, .each = n / who.experts};
-    out->room = aligned(n);
+    out->room = clime_layout_align(n);
     return true;
 }
 
@@ -197,7 +192,7 @@ int64_t clime_shares_in_ring(const struct clime_layout *l, struct clime_shard *s
 
 /* Of what nobody's share has: the next place that is as aligned as it is in the whole. */
 static int64_t keep_at(struct clime_range *k, int64_t n) {
-    k->at = aligned(n) + k->lo % ALIGN;
+    k->at = clime_layout_align(n) + k->lo % CLIME_LAYOUT_ALIGN;
     return k->at + (k->hi - k->lo);
 }
 
@@ -231,7 +226,7 @@ static void cut_kept(struct clime_ring *r, const struct clime_shard *shards) {
         c.at = -1;
         keep_cut(r, c, whole[k].hi, &slivers);
     }
-    r->n = aligned(slivers);
+    r->n = clime_layout_align(slivers);
     free(whole);
 }
 

@@ -1,4 +1,5 @@
-/* What the files of the parameter table share (layout.c, freeze.c, shard.c). Internal to model/. */
+/* What the files of the parameter table share (layout.c, freeze.c, shard.c), and those that lay out parts of it over
+ * the ranks of a trainer (parts.c, ring.c, ring_kept.c, train_memory.c). Internal to model/. */
 #ifndef CLIME_MODEL_WEIGHTS_LAYOUT_INT_H
 #define CLIME_MODEL_WEIGHTS_LAYOUT_INT_H
 

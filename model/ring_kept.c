@@ -1,0 +1,228 @@
+/* Weights in parts: who keeps which elements, where they lie in a rank's flat, and who asks for them. See model.h.
+ * Called by ring.c, and by the learner with the optimizer, on the trainer's main thread; owned by the model.
+ *
+ * Invariant: the kept ranges are ascending and without gaps, and every rank has the same list but for the places in its
+ * own flat: each finds out alone who has what. What is of no layer is on every rank. */
+#include <stdlib.h>
+
+#include "model/model.h"
+#include "model/weights/layout_int.h"
+
+#define VISIT ((int64_t)4 << 20) /* of another rank's experts that rank 0 takes at a time */
+
+/* ---- the cut --------------------------------------------------------------------------------------------------- */
+
+/* [lo, hi) is the rank's, and so is the padding before it where the range before ends earlier. */
+static void keep(struct clime_ring *r, int64_t lo, int64_t hi, int rank) {
+    struct clime_range *last = r->n_kept ? &r->kept[r->n_kept - 1] : NULL;
+    if (lo >= hi) return;
+    if (last && last->rank == rank) {
+        last->hi = hi;
+        return;
+    }
+    if (last) last->hi = lo;
+    r->kept[r->n_kept++] = (struct clime_range){.lo = lo, .hi = hi, .rank = rank};
+}
+
+static void keep_slice(struct clime_ring *r, const struct clime_slice *s, const struct clime_parts *p) {
+    const int64_t end = s->offset + s->n;
+    struct clime_range c;
+    if (s->grad < 0) {
+        for (int q = 0; q < r->who.world; q++) {
+            int64_t lo = (s->offset + s->n * q / r->who.world) / CLIME_LAYOUT_ALIGN * CLIME_LAYOUT_ALIGN;
+            int64_t hi = (s->offset + s->n * (q + 1) / r->who.world) / CLIME_LAYOUT_ALIGN * CLIME_LAYOUT_ALIGN;
+            if (lo < s->offset) lo = s->offset;
+            keep(r, lo, q == r->who.world - 1 ? end : hi, q);
+        }
+        return;
+    }
+    for (int i = clime_parts_find(p, s->grad); i < p->n && clime_range_cut(&p->ranges[i], s->grad, s->grad + s->n, &c);
+         i++)
+        keep(r, s->offset + (c.lo - s->grad), s->offset + (c.hi - s->grad), c.rank);
+}
+
+/* A tensor of experts that stay and that nobody updates: the first that have them keep them. Returns its last row. */
+static int keep_experts(struct clime_ring *r, const struct clime_layout *l, const struct clime_stay *s) {
+    int i = s->row;
+    for (int q = 0; q < r->who.experts; q++) keep(r, s->at + s->each * q, s->at + s->each * (q + 1), q);
+    while (i + 1 < l->n_slices && l->slices[i + 1].joined) i++;
+    return i;
+}
+
+static void keep_layer(struct clime_ring *r, const struct clime_layout *l, int layer, const struct clime_parts *p) {
+    const int end = layer + 1 < l->n_layers ? l->layer[layer + 1].w[CLIME_W_LN1] : l->norm;
+    struct clime_stay s;
+    for (int i = l->layer[layer].w[CLIME_W_LN1]; i < end; i++) {
+        bool frozen = false;
+        for (int k = 0; k < CLIME_STAYS && !frozen; k++)
+            frozen = clime_layout_stays(l, layer, k, r->who, &s) && s.row == i && s.grad < 0;
+        if (frozen)
+            i = keep_experts(r, l, &s);
+        else
+            keep_slice(r, &l->slices[i], p);
+    }
+}
+
+static int by_lo(const void *a, const void *b) {
+    const struct clime_range *const *x = a, *const *y = b;
+    return ((*x)->lo > (*y)->lo) - ((*x)->lo < (*y)->lo);
+}
+
+/* Places in flat of what this rank keeps and of its experts, each range as aligned as it is in the whole; what overlaps
+ * has one. */
+static void place_kept(struct clime_ring *r, int n_experts) {
+    struct clime_range **own = xcalloc((size_t)r->n_kept + (size_t)n_experts, sizeof *own);
+    int n = 0;
+    for (int i = 0; i < r->n_kept; i++)
+        if (r->kept[i].rank == r->who.rank) own[n++] = &r->kept[i];
+    for (int i = 0; i < n_experts; i++)
+        if (r->experts[i].lo < r->experts[i].hi) own[n++] = &r->experts[i];
+    qsort(own, (size_t)n, sizeof(struct clime_range *), by_lo);
+    for (int i = 0, end; i < n; i = end) {
+        const int64_t lo = own[i]->lo, at = clime_layout_align(r->n) + lo % CLIME_LAYOUT_ALIGN;
+        int64_t hi = lo;
+        for (end = i; end < n && (end == i || own[end]->lo <= hi); end++) {
+            own[end]->at = at + (own[end]->lo - lo);
+            if (own[end]->hi > hi) hi = own[end]->hi;
+        }
+        r->n = at + (hi - lo);
+    }
+    r->n = clime_layout_align(r->n);
+    free(own);
+}
+
+void clime_ring_cut(struct clime_ring *r, const struct clime_layout *l, const struct clime_ops *ops) {
+    struct clime_parts p;
+    struct clime_stay s;
+    const int n_experts = r->who.experts ? CLIME_STAYS * l->n_layers : 0;
+    clime_parts_make(&p, l, ops->norm_block, r->who);
+    r->kept = xcalloc((size_t)l->n_slices * (size_t)r->who.world + (size_t)p.n, sizeof *r->kept);
+    for (int i = 0; i < l->n_layers; i++) keep_layer(r, l, i, &p);
+    r->kept[r->n_kept - 1].hi = r->end;
+    if (n_experts) r->experts = xcalloc((size_t)n_experts, sizeof *r->experts);
+    for (int i = 0; i < n_experts; i++) {
+        if (!clime_layout_stays(l, i / CLIME_STAYS, i % CLIME_STAYS, r->who, &s)) continue;
+        r->experts[i] =
+            (struct clime_range){.lo = s.at + clime_stay_from(&s, r->who, r->who.rank), .rank = r->who.rank};
+        r->experts[i].hi = r->experts[i].lo + s.each;
+        if (s.each > r->n_visit) r->n_visit = s.each < VISIT ? s.each : VISIT;
+    }
+    if (r->who.as_shares)
+        clime_ring_cut_shares(r, l);
+    else
+        place_kept(r, n_experts);
+    clime_parts_free(&p);
+}
+
+int clime_ring_find(const struct clime_ring *r, int64_t offset) {
+    const struct clime_parts all = {.ranges = r->kept, .n = r->n_kept};
+    return clime_parts_find(&all, offset);
+}
+
+/* ---- who asks -------------------------------------------------------------------------------------------------- */
+
+bool clime_model_everywhere(const struct clime_model *m, int64_t offset) {
+    return !m->ring || offset < m->ring->first || offset >= m->ring->end;
+}
+
+void *clime_model_kept(const struct clime_model *m, int64_t offset) {
+    const struct clime_ring *r = m->ring;
+    if (!r || offset < r->first) return clime_model_at(m, offset);
+    if (offset >= r->end) return clime_model_at(m, r->tail + (offset - r->end));
+    const struct clime_range *k = &r->kept[clime_ring_find(r, offset)];
+    CHECK(k->rank == r->who.rank);
+    return clime_model_at(m, k->at + (offset - k->lo));
+}
+
+struct clime_share *clime_model_cut_shares(const struct clime_model *m, struct clime_share *shares, int *n) {
+    const struct clime_ring *r = m->ring;
+    if (!r) return shares;
+    struct clime_share *out = xcalloc((size_t)*n + (size_t)r->n_kept, sizeof *out);
+    int n_out = 0;
+    for (int i = 0; i < *n; i++) {
+        struct clime_share s = shares[i];
+        for (int k = clime_ring_find(r, s.offset);
+             !clime_model_everywhere(m, s.offset) && r->kept[k].hi < s.offset + s.n; k++) {
+            const int64_t head = r->kept[k].hi - s.offset;
+            out[n_out] = s;
+            out[n_out++].n = head;
+            s = (struct clime_share){s.offset + head, s.state + head, s.n - head, s.at + head,
+                                     s.range,         s.rank,         s.decay};
+        }
+        out[n_out++] = s;
+    }
+    free(shares);
+    *n = n_out;
+    return out;
+}
+
+struct clime_range *clime_model_holds(const struct clime_model *m, int *n, int *n_everywhere) {
+    const struct clime_ring *r = m->ring;
+    struct clime_range *out = xcalloc((size_t)(r ? r->n_kept : 0) + 2, sizeof *out);
+    *n = 0;
+    if (!r) {
+        out[(*n)++] = (struct clime_range){.hi = m->layout.n};
+    } else {
+        out[(*n)++] = (struct clime_range){.hi = r->first};
+        out[(*n)++] = (struct clime_range){.lo = r->end, .hi = m->layout.n, .at = r->tail};
+    }
+    *n_everywhere = *n;
+    for (int i = 0; r && i < r->n_kept; i++)
+        if (r->kept[i].rank == r->who.rank) out[(*n)++] = r->kept[i];
+    return out;
+}
+
+/* Elements [lo, hi), which every rank has at the same place. */
+static int give_evenly(struct clime_range *out, int64_t lo, int64_t hi, int64_t at, int world) {
+    int n = 0;
+    for (int q = 0; q < world; q++) {
+        const int64_t from = lo + (hi - lo) / CLIME_LAYOUT_ALIGN * q / world * CLIME_LAYOUT_ALIGN,
+                      to = q == world - 1 ? hi
+                                          : lo + (hi - lo) / CLIME_LAYOUT_ALIGN * (q + 1) / world * CLIME_LAYOUT_ALIGN;
+        if (from < to) out[n++] = (struct clime_range){from, to, at + (from - lo), q};
+    }
+    return n;
+}
+
+struct clime_range *clime_ring_gives(const struct clime_model *m, int *n) {
+    const struct clime_ring *r = m->ring;
+    const int world = r->who.world;
+    struct clime_range *out = xcalloc((size_t)r->n_kept + 2 * (size_t)world, sizeof *out);
+    *n = give_evenly(out, 0, r->first, 0, world);
+    for (int q = 0; q < world; q++) { /* all keep the same list, each with its own places */
+        struct clime_ring *theirs = xcalloc(1, sizeof *theirs);
+        theirs->who = r->who;
+        theirs->who.rank = q;
+        theirs->n = clime_ring_lay(&m->layout, theirs);
+        clime_ring_cut(theirs, &m->layout, m->ops);
+        CHECK(theirs->n_kept == r->n_kept);
+        for (int i = 0; i < r->n_kept; i++)
+            if (theirs->kept[i].rank == q) out[*n + i] = theirs->kept[i];
+        clime_ring_free(theirs);
+    }
+    *n += r->n_kept;
+    *n += give_evenly(out + *n, r->end, m->layout.n, r->tail, world);
+    return out;
+}
+
+static void put(struct clime_model *m, const struct clime_range *ranges, int n_ranges, int64_t offset, const void *data,
+                int64_t n) {
+    const struct clime_parts all = {.ranges = (struct clime_range *)(uintptr_t)ranges, .n = n_ranges};
+    const size_t width = clime_dtype_bytes(clime_model_dt(m));
+    struct clime_range c;
+    for (int i = clime_parts_find(&all, offset); i < n_ranges && clime_range_cut(&ranges[i], offset, offset + n, &c);
+         i++)
+        if (ranges != m->ring->kept || c.rank == m->ring->who.rank)
+            m->ops->copy_in(m->dev, clime_model_at(m, c.at), (const char *)data + (size_t)(c.lo - offset) * width,
+                            (size_t)(c.hi - c.lo) * width);
+}
+
+/* As clime_model_put, which knows the model's own share. */
+void clime_ring_put(struct clime_model *m, int64_t offset, const void *data, int64_t n) {
+    struct clime_ring *r = m->ring;
+    const struct clime_range all[] = {{.hi = r->first}, {.lo = r->end, .hi = m->layout.n, .at = r->tail}};
+    put(m, all, 2, offset, data, n);
+    put(m, r->kept, r->n_kept, offset, data, n);
+    put(m, r->taken, r->n_taken, offset, data, n);
+    r->frozen_edges = false;
+}
