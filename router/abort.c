@@ -1,5 +1,6 @@
-/* What ends requests: /abort_request (SGLang's), /abort_requests (vLLM's), and the pauses whose mode is abort. Those
- * that wait in the queue are ended here, the others by their workers. Runs on HTTP threads; owns nothing.
+/* What ends requests: /abort_request (SGLang's), /abort_requests (vLLM's), the pauses whose mode is abort, and updates
+ * with abort_all_requests. Those that wait in the queue are ended here, the others by their workers. Runs on HTTP
+ * threads; owns nothing.
  *
  * Those that wait are meant first: one that gets its turn meanwhile is found by its worker.
  */
@@ -26,23 +27,24 @@ static bool means_one(const struct meant *m, struct clime_str rid) {
     return is;
 }
 
-/* rids: JSON, a text or a list of them. Of a request with several prompts all are meant, or it waits on: the answers of
- * the others are wanted. */
-static bool means(const void *arg, struct clime_str rids) {
+/* Of a request with several prompts all are meant, by one abort or several, or it waits on: the answers of the others
+ * are wanted. */
+static bool means(const void *arg, struct clime_router_queue_call *call) {
     const struct meant *m = arg;
     struct clime_arena arena;
     struct clime_error e;
     struct clime_json j;
     struct clime_str rid;
-    if (m->all || !rids.len) return m->all;
+    if (m->all || !call->rids.len) return m->all;
     int n = 0, n_meant = 0;
-    clime_arena_init(&arena, rids.len + 4096);
-    clime_json_init(&j, rids.ptr, rids.len, &arena, &e);
+    clime_arena_init(&arena, call->rids.len + 4096);
+    clime_json_init(&j, call->rids.ptr, call->rids.len, &arena, &e);
     bool listed = clime_json_peek(&j) == CLIME_JSON_ARRAY;
     if (listed) clime_json_array(&j);
-    while ((listed ? clime_json_item(&j) : n == 0) && clime_json_string(&j, &rid)) {
-        n++;
-        n_meant += means_one(m, rid);
+    if (!call->meant) call->meant = xcalloc(call->rids.len, sizeof *call->meant); /* more than it can list */
+    for (; (listed ? clime_json_item(&j) : n == 0) && clime_json_string(&j, &rid); n++) {
+        call->meant[n] = call->meant[n] || means_one(m, rid);
+        n_meant += call->meant[n];
     }
     bool is = clime_json_end(&j) && n > 0 && n_meant == n;
     clime_arena_free(&arena);
@@ -102,6 +104,15 @@ static void read_pause(struct clime_json *j, struct meant *m) {
     m->all = clime_str_is(mode, "abort");
 }
 
+static void read_update(struct clime_json *j, struct meant *m) {
+    struct clime_str key;
+    for (clime_json_object(j); clime_json_key(j, &key);)
+        if (clime_str_is(key, "abort_all_requests") && clime_json_peek(j) == CLIME_JSON_BOOL)
+            clime_json_bool(j, &m->all);
+        else
+            clime_json_skip(j, NULL);
+}
+
 /* What a body means by `read`; without one, or of one that is no JSON, m stays as it is. */
 static void read_body(const struct clime_http_request *rq, void (*read)(struct clime_json *j, struct meant *m),
                       struct clime_arena *arena, struct meant *m) {
@@ -119,12 +130,16 @@ static void read_body(const struct clime_http_request *rq, void (*read)(struct c
     *m = said;
 }
 
+static int end_waiting(struct clime_router *r, const struct meant *m) {
+    return r->queue ? clime_router_queue_abort(r->queue, means, m) : 0;
+}
+
 /* Ends those that wait, then asks all workers. */
 static void run(struct clime_http_request *rq, struct clime_router *r, const struct meant *m) {
     struct clime_fanout f;
     struct clime_buf out;
     struct clime_jw w;
-    int n_waited = r->queue ? clime_router_queue_abort(r->queue, means, m) : 0;
+    int n_waited = end_waiting(r, m);
     if (!clime_fanout_run(&f, r, rq)) return;
     clime_buf_init(&out, ANSWER_CAP);
     clime_jw_init(&w, &out);
@@ -158,6 +173,15 @@ void clime_router_abort_requests(struct clime_http_request *rq, void *context) {
 
 void clime_router_pause(struct clime_http_request *rq, void *context) {
     run_as_body_says(rq, context, read_pause, true);
+}
+
+int clime_router_update_aborts(const struct clime_http_request *rq, struct clime_router *r) {
+    struct meant m = {0};
+    struct clime_arena arena;
+    clime_arena_init(&arena, clime_http_body(rq).len + 4096);
+    read_body(rq, read_update, &arena, &m);
+    clime_arena_free(&arena);
+    return end_waiting(r, &m);
 }
 
 /* vLLM's, by the query: abort is the mode where none is said, but for what its wait was called of old. */

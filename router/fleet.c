@@ -174,16 +174,26 @@ void clime_router_put_version(struct clime_http_request *rq, void *context) {
     clime_http_reply_json(rq, 200, clime_str_of("{\"success\":true}"));
 }
 
-void clime_router_update_from_disk(struct clime_http_request *rq, void *context) {
-    struct clime_router *r = context;
+/* New weights, or a new name for them, that may end what runs and what waits. label: the fleet's from then on; empty
+ * = as it was. */
+static void update(struct clime_http_request *rq, struct clime_router *r, const char *label) {
     struct clime_fanout f;
     struct clime_buf out;
     struct clime_jw w;
-    char label[CLIME_LABEL_SIZE];
+    int n_waited = clime_router_update_aborts(rq, r);
     if (!clime_fanout_run(&f, r, rq)) return;
     /* Who did not take part in it must not go on with what it has. */
-    if (f.n_ok && clime_version_read(clime_http_body(rq), label) && label[0])
-        clime_workers_set_version(r->workers, label);
+    if (f.n_ok && label[0]) clime_workers_set_version(r->workers, label);
     begin(&w, &out);
+    clime_jw_put_int(&w, "num_waiting_aborted", n_waited);
     answer(rq, &f, &w);
+}
+
+void clime_router_update(struct clime_http_request *rq, void *context) {
+    update(rq, context, "");
+}
+
+void clime_router_update_from_disk(struct clime_http_request *rq, void *context) {
+    char label[CLIME_LABEL_SIZE];
+    update(rq, context, clime_version_read(clime_http_body(rq), label) ? label : "");
 }

@@ -16,7 +16,7 @@
 #define LOOK_US ((int64_t)1000000)
 
 struct waiter { /* on its thread's stack */
-    const struct clime_router_queue_call *call;
+    struct clime_router_queue_call *call;
     pthread_cond_t called;
     bool going; /* was under way when it came */
     bool aborted;
@@ -142,12 +142,12 @@ enum clime_err clime_router_queue_take(struct clime_router_queue *q, struct clim
     return err;
 }
 
-int clime_router_queue_abort(struct clime_router_queue *q, bool (*means)(const void *arg, struct clime_str rids),
-                             const void *arg) {
+int clime_router_queue_abort(struct clime_router_queue *q,
+                             bool (*means)(const void *arg, struct clime_router_queue_call *call), const void *arg) {
     int n = 0;
     pthread_mutex_lock(&q->lock);
     for (struct waiter *w = q->head; w; w = w->next) {
-        if (w->aborted || !means(arg, w->call->rids)) continue;
+        if (w->aborted || !means(arg, w->call)) continue;
         w->aborted = true;
         pthread_cond_signal(&w->called);
         n++;
@@ -166,6 +166,8 @@ void clime_router_queue_done(struct clime_router_queue *q, struct clime_router_q
     pthread_mutex_lock(&q->lock);
     q->n_going -= call->going;
     call->going = false;
+    free(call->meant); /* no waiter of it is left whom an abort could find */
+    call->meant = NULL;
     call_first_ones(q);
     pthread_mutex_unlock(&q->lock);
 }

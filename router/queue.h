@@ -29,6 +29,7 @@ int clime_router_queue_waiting(struct clime_router_queue *q);
 struct clime_router_queue_call {
     struct clime_str label;
     struct clime_str rids; /* by which it is aborted, in the words of who aborts; empty = with all others alone */
+    bool *meant;           /* of its rids those that aborts have meant so far; NULL = none. done frees it */
     bool going;            /* it is under way: set by the first wait that succeeds */
     int64_t until_us; /* it waits no longer than that (clime_now_us scale), in place of timeout_us; 0 = timeout_us */
     enum clime_err (*take)(void *arg, struct clime_error *e); /* CLIME_ERR_BUSY: not now */
@@ -41,9 +42,10 @@ struct clime_router_queue_call {
  * is gone; CLIME_ERR_ABORTED: clime_router_queue_abort meant it; or take's own answer. */
 enum clime_err clime_router_queue_take(struct clime_router_queue *q, struct clime_router_queue_call *call,
                                        struct clime_error *e);
-/* Ends the wait of those that `means` says yes to, by their rids; returns how many they are. */
-int clime_router_queue_abort(struct clime_router_queue *q, bool (*means)(const void *arg, struct clime_str rids),
-                             const void *arg);
+/* Ends the wait of those that `means` says yes to, by their rids; returns how many they are. Of the call it may change
+ * `meant`. */
+int clime_router_queue_abort(struct clime_router_queue *q,
+                             bool (*means)(const void *arg, struct clime_router_queue_call *call), const void *arg);
 /* Something that was taken is free again; the call's request is over. */
 void clime_router_queue_freed(struct clime_router_queue *q);
 void clime_router_queue_done(struct clime_router_queue *q, struct clime_router_queue_call *call);

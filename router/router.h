@@ -77,6 +77,8 @@ void clime_router_abort_requests(struct clime_http_request *rq, void *context);
 void clime_router_pause(struct clime_http_request *rq, void *context);
 void clime_router_pause_by_query(struct clime_http_request *rq, void *context);
 void clime_router_reply_aborted(struct clime_http_request *rq, const struct clime_route_request *request);
+/* An update whose body has abort_all_requests ends those that wait: how many they were. */
+int clime_router_update_aborts(const struct clime_http_request *rq, struct clime_router *r);
 
 /* fleet.c: a control call to every worker, answered with a result for each; what they say in the shape of one server;
  * the version that the fleet is on. */
@@ -85,6 +87,7 @@ void clime_router_engine_metrics(struct clime_http_request *rq, void *context);
 void clime_router_loads(struct clime_http_request *rq, void *context);
 void clime_router_get_version(struct clime_http_request *rq, void *context);
 void clime_router_weights_checker(struct clime_http_request *rq, void *context);
+void clime_router_update(struct clime_http_request *rq, void *context);
 void clime_router_put_version(struct clime_http_request *rq, void *context);
 void clime_router_update_from_disk(struct clime_http_request *rq, void *context);
 

@@ -138,14 +138,32 @@ def test_a_pause_that_aborts_ends_who_waits_too():
         assert asked[0].result(LONG).status_code == asked[-1].result(LONG).status_code == 200
 
 
-def test_an_abort_of_prompts_with_ids_of_their_own():
-    """They wait as one, so one ends when all are meant: the others' answers are wanted."""
+def test_an_update_that_aborts_ends_who_waits_too():
+    def ended(path, body):
+        return router.post(path, body).json()["num_waiting_aborted"]
+
     with full("--queue-size", "4") as (router, held, pool, asked):
-        asked.append(pool.submit(ask, router, {"text": ["a", "b"], "rid": ["run/1", "run/2"]}))
-        wait_for(lambda: waiting(router) == 1)
+        for path, body in (("/update_weights_from_disk", {"model_path": "/m", "weight_version": "default"}),
+                           ("/update_weights_from_distributed", {"names": ["a"]}), ("/update_weight_version", {"new_version": "2"})):  # fmt: skip
+            asked.append(pool.submit(ask, router, {"text": "waits"}))
+            wait_for(lambda: waiting(router) == 1)
+            assert ended(path, body) == ended(path, body | {"abort_all_requests": False}) == 0
+            assert ended(path, body | {"abort_all_requests": True}) == 1
+            assert asked[-1].result(LONG).json()["meta_info"]["finish_reason"]["type"] == "abort"
+        held.let.release()
+        assert asked[0].result(LONG).status_code == 200 and held.seen == ["going 0"]
+
+
+def test_an_abort_of_prompts_with_ids_of_their_own():
+    """They wait as one, so one ends when all have been meant, by one abort or several: the others' answers are wanted."""
+    with full("--queue-size", "4") as (router, held, pool, asked):
         abort = lambda path, body: router.post(path, body).json()["num_waiting_aborted"]
-        assert abort("/abort_request", {"rid": "run/1"}) == abort("/abort_requests", {"request_ids": ["run/2", "run"]}) == 0
-        assert abort("/abort_request", {"rid": "run/"}) == 1 and asked[1].result(LONG).status_code == 499
+        for last in ("/abort_request", {"rid": "run/3"}), ("/abort_requests", {"request_ids": ["run/3"]}), ("/abort_request", {"rid": "run/"}):
+            asked.append(pool.submit(ask, router, {"text": ["a", "b", "c"], "rid": ["run/1", "run/2", "run/3"]}))
+            wait_for(lambda: waiting(router) == 1)
+            assert abort("/abort_request", {"rid": "run/1"}) == abort("/abort_requests", {"request_ids": ["run/2", "run"]}) == 0
+            assert abort("/abort_request", {"rid": "run/1"}) == 0
+            assert abort(*last) == 1 and asked[-1].result(LONG).status_code == 499
         held.let.release()
 
 
