@@ -68,10 +68,6 @@ uint64_t clime_rng_below(struct clime_rng *r, uint64_t n) {
     return v % n;
 }
 
-double clime_rng_double(struct clime_rng *r) {
-    return (double)(next_u64(r) >> 11) * 0x1p-53;
-}
-
 double clime_rng_normal(struct clime_rng *r) {
     if (r->has_spare) {
         r->has_spare = false;

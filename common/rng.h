@@ -26,7 +26,6 @@ struct clime_rng {
 void clime_rng_init(struct clime_rng *r, uint64_t seed);
 uint32_t clime_rng_u32(struct clime_rng *r);
 uint64_t clime_rng_below(struct clime_rng *r, uint64_t n); /* unbiased in [0, n), n > 0 */
-double clime_rng_double(struct clime_rng *r);              /* [0, 1), 53 bits */
 double clime_rng_normal(struct clime_rng *r);              /* mean 0, deviation 1 (Box-Muller), within 6.7 */
 
 #endif

@@ -43,28 +43,6 @@ enum clime_err clime_links_all_gather(struct clime_links *l, const char *what, v
     return clime_links_exchange(l, what, sends, n, receives, n, e);
 }
 
-enum clime_err clime_links_all_to_all(struct clime_links *l, const char *what, void *send, const size_t *from,
-                                      void *receive, struct clime_error *e) {
-    struct clime_move sends[CLIME_GROUP_MAX], receives[CLIME_GROUP_MAX];
-    size_t part = from[l->rank + 1] - from[l->rank];
-    int n = 0;
-    for (int k = 1; k < l->world; k++, n++) {
-        int q = (l->rank + k) % l->world;
-        sends[n] = (struct clime_move){q, (char *)send + from[q], from[q + 1] - from[q]};
-        receives[n] = (struct clime_move){q, (char *)receive + (size_t)q * part, part};
-    }
-    return clime_links_exchange(l, what, sends, n, receives, n, e);
-}
-
-enum clime_err clime_links_broadcast(struct clime_links *l, const char *what, int root, void *buf, size_t bytes,
-                                     struct clime_error *e) {
-    struct clime_move sends[CLIME_GROUP_MAX], receive = {root, buf, bytes};
-    int n = 0;
-    for (int q = 0; q < l->world && l->rank == root; q++)
-        if (q != root) sends[n++] = (struct clime_move){q, buf, bytes};
-    return clime_links_exchange(l, what, sends, n, &receive, l->rank != root, e);
-}
-
 /* The columns of all ranks to the one that wants the rows. */
 static enum clime_err columns_to(struct clime_links *l, const char *what, int root, const size_t *from, char *parts,
                                  struct clime_error *e) {

@@ -64,11 +64,6 @@ void clime_links_end(struct clime_links *l, uint32_t number);
 enum clime_err clime_links_all_gather(struct clime_links *l, const char *what, void *buf, const size_t *from,
                                       struct clime_error *e);
 
-/* Rank r's bytes [from[q], from[q + 1]) of send go to rank q, which has room for those of all ranks, r's at
- * receive + r * (bytes of q's part). What a rank keeps for itself is not copied. from: [world + 1], the same on all. */
-enum clime_err clime_links_all_to_all(struct clime_links *l, const char *what, void *send, const size_t *from,
-                                      void *receive, struct clime_error *e);
-
 /* Rows of which every rank has computed its columns: y[R] rows of at[world] bytes, rank r's are the bytes [at[r],
  * at[r + 1]) of each, R = T * each: `each` of every row of a step. parts has room for all: rank r's columns of R rows
  * lie at parts + R * at[r], its own are there. root: the rank that gets y, -1 = all. y may lie where parts does where
@@ -83,9 +78,5 @@ enum clime_err clime_links_gather_rows(struct clime_links *l, const char *what, 
  * what is queued after it. */
 void clime_links_home(struct clime_links *l, const char *what, int R, size_t row_bytes, const int32_t *start, int each,
                       const void *rows, void *y);
-
-/* From root's buf to all others'. */
-enum clime_err clime_links_broadcast(struct clime_links *l, const char *what, int root, void *buf, size_t bytes,
-                                     struct clime_error *e);
 
 #endif

@@ -1,7 +1,7 @@
 /* The rotary table: cos and sin of every position, made on the host once and uploaded.
  *
- * Called by clime_model_open; owns nothing. The invariant: server and trainer read one table, so rotation cannot differ
- * between them. Angles are formed in fp32 as the reference implementations do (fp32 inverse frequency times fp32
+ * Called by clime_model_prepare; owns nothing. The invariant: server and trainer read one table, so rotation cannot
+ * differ between them. Angles are formed in fp32 as the reference implementations do (fp32 inverse frequency times fp32
  * position): at position 10^5 an angle in double would differ from theirs by 10^-3, which the checkpoints were
  * trained with. cos and sin themselves are taken in double and rounded once.
  *

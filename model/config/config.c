@@ -1,6 +1,6 @@
 /* config.json of a Hugging Face folder, read into struct clime_config (config_write.c writes it back).
  *
- * Called once at start by clime_model_open (and by clime-train init and export); the caller's thread; owns nothing
+ * Called once at start by clime_model_prepare (and by clime-train init and export); the caller's thread; owns nothing
  * after it returns. The invariant: a config that loads describes a model that clime computes exactly as transformers
  * does. A field that would change the mathematics and is not supported is therefore refused by name, never skipped;
  * fields that cannot change a logit (dropout, initializer_range, cache options) are ignored.

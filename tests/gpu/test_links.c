@@ -8,6 +8,7 @@
 #include <math.h>
 
 #include "tests/gpu/link_ranks.h"
+#include "tests/unit/exchanges.h"
 
 enum { PIECE = 32 << 20, MOST = 2 * PIECE + 12345, TURNS = 8 };
 #define BIG ((size_t)1 << 30)
@@ -60,12 +61,12 @@ static int collectives(const struct clime_place *p, void *work) {
         for (int q = 0; q < world; q++)
             if (q != me && !holds(&r, (char *)buf + from[q], from[q + 1] - from[q], q, 0, round)) return 3;
         for (int q = 0; q < world; q++) put(&r, (char *)buf + from[q], from[q + 1] - from[q], me, q, round);
-        CHECK_RC(clime_links_all_to_all(r.links, "exchanging", buf, from, got, &e));
+        CHECK_RC(all_to_all(r.links, "exchanging", buf, from, got, &e));
         for (int q = 0; q < world; q++)
             if (q != me && !holds(&r, (char *)got + (size_t)q * part, part, q, me, round)) return 5;
         int root = round % world;
         if (me == root) put(&r, buf, from[world], root, 9, round);
-        CHECK_RC(clime_links_broadcast(r.links, "spreading", root, buf, from[world], &e));
+        CHECK_RC(spread(r.links, "spreading", root, buf, from[world], &e));
         if (!holds(&r, buf, from[world], root, 9, round)) return 7;
     }
     /* far ahead of the stream: each round adds what the last has brought */

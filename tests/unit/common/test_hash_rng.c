@@ -12,6 +12,7 @@
 #include "common/err.h"
 #include "common/hash.h"
 #include "common/rng.h"
+#include "tests/unit/random.h"
 
 /* FIPS 180-4 examples and NIST's SHA256 long vectors (a million times 'a'). */
 static void test_sha256(void **state) {
@@ -112,7 +113,7 @@ static void test_rng(void **state) {
     double sum = 0, squares = 0, normal = 0, normal2 = 0;
     int bins[7] = {0};
     for (int i = 0; i < N; i++) {
-        double u = clime_rng_double(&r), g = clime_rng_normal(&r);
+        double u = random_double(&r), g = clime_rng_normal(&r);
         assert_true(u >= 0 && u < 1 && isfinite(g));
         sum += u;
         squares += u * u;

@@ -8,6 +8,7 @@
 
 #include "common/rng.h"
 #include "kernels/links.h"
+#include "tests/unit/exchanges.h"
 #include "tests/unit/ranks.h"
 
 struct rank {
@@ -79,12 +80,12 @@ static int collectives(const struct clime_place *p, void *arg) {
         for (int q = 0; q < world; q++)
             if (!holds(buf + from[q], from[q + 1] - from[q], q, 0, round)) return 3;
         for (int q = 0; q < world; q++) fill(buf + from[q], from[q + 1] - from[q], me, q, round);
-        if (clime_links_all_to_all(r.links, "exchanging", buf, from, got, &e)) return 4;
+        if (all_to_all(r.links, "exchanging", buf, from, got, &e)) return 4;
         for (int q = 0; q < world; q++)
             if (q != me && !holds(got + (size_t)q * part, part, q, me, round)) return 5;
         int root = round % world;
         if (me == root) fill(buf, from[world], root, 9, round);
-        if (clime_links_broadcast(r.links, "spreading", root, buf, from[world], &e)) return 6;
+        if (spread(r.links, "spreading", root, buf, from[world], &e)) return 6;
         if (!holds(buf, from[world], root, 9, round)) return 7;
     }
     free(buf);

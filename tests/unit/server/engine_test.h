@@ -18,6 +18,7 @@
 #include "common/clock.h"
 #include "common/rng.h"
 #include "server/engine/engine.h"
+#include "tests/unit/random.h"
 
 #define N_JOBS 12
 #define MAX_LEN 256
@@ -149,7 +150,7 @@ static void make_request(struct request *r, int i) {
     for (int k = 0; k < n_prompt; k++) r->prompt[k] = (k * k + 7) % 251;
     r->prompt[n_prompt - 1] = (int32_t)clime_rng_below(&rng, 250);
     clime_sampling_defaults(&r->params);
-    r->params.temperature = i % 3 == 0 ? 0 : 0.5 + clime_rng_double(&rng);
+    r->params.temperature = i % 3 == 0 ? 0 : 0.5 + random_double(&rng);
     r->params.top_p = i % 2 ? 0.9 : 1;
     r->params.repetition_penalty = i % 5 == 0 ? 1.2 : 1;
     r->params.ignore_eos = i % 2;
