@@ -13,6 +13,26 @@ enum { TILES = 3 };
 
 /* ---- one warp a split ---- */
 
+/* A warp's split: its output to o[row][split][DH], and ml[row][split] = (m, l), which ends the lanes' sums l. row: of
+ * q, the sequence's first is attn_row's. */
+template <int DH, int N>
+static __device__ __forceinline__ void store_split(const attn_args &a, const attn_span &rows, int n_splits, int split,
+                                                   const float (&out)[N][4], const float (&m)[2], const float (&l)[2],
+                                                   float *o, float2 *ml) {
+    int lane = threadIdx.x & 31;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        float sum = attn_quad_sum(l[h]);
+        int row = lane / 4 + h * 8;
+        if (row >= rows.n) continue;
+        size_t at = attn_row(a, rows, row) * n_splits + split;
+#pragma unroll
+        for (int n = 0; n < N; n++)
+            *(float2 *)(o + at * DH + n * 8 + lane % 4 * 2) = make_float2(out[n][h * 2], out[n][h * 2 + 1]);
+        if (lane % 4 == 0) ml[at] = make_float2(m[h], sum);
+    }
+}
+
 template <int DH> __global__ void __launch_bounds__(32) split_kernel(attn_args a, int n_splits, float *o, float2 *ml) {
     extern __shared__ __align__(16) char smem[];
     kv_tile<DH> *ring = (kv_tile<DH> *)smem; /* keys and values of a block in turn, two ahead */
@@ -53,7 +73,7 @@ template <int DH> __global__ void __launch_bounds__(32) split_kernel(attn_args a
 #pragma unroll
         for (int kk = 0; kk < BLOCK / 16; kk++) attn_add<DH>(out, p[kk], v, kk, 0);
     }
-    store_split<DH>(a, rows, n_splits, split, 0, out, m, l, true, o, ml);
+    store_split<DH>(a, rows, n_splits, split, out, m, l, o, ml);
 }
 
 /* One block a row of q; a thread an element of the head. */

@@ -85,24 +85,4 @@ template <int N> static __device__ __forceinline__ void attn_shrink(float (&o)[N
         for (int e = 0; e < 4; e++) o[n][e] *= factor[e / 2];
 }
 
-/* What a warp has of a split, its output's N tiles from column `first` on: to o[row][split][DH] and, of one warp,
- * ml[row][split] = (m, l), which ends the lanes' sums l. row: of q, the sequence's first is attn_row's. */
-template <int DH, int N>
-static __device__ __forceinline__ void store_split(const attn_args &a, const attn_span &rows, int n_splits, int split,
-                                                   int first, const float (&out)[N][4], const float (&m)[2],
-                                                   const float (&l)[2], bool state, float *o, float2 *ml) {
-    int lane = threadIdx.x & 31;
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        float sum = attn_quad_sum(l[h]);
-        int row = lane / 4 + h * 8;
-        if (row >= rows.n) continue;
-        size_t at = attn_row(a, rows, row) * n_splits + split;
-#pragma unroll
-        for (int n = 0; n < N; n++)
-            *(float2 *)(o + at * DH + first + n * 8 + lane % 4 * 2) = make_float2(out[n][h * 2], out[n][h * 2 + 1]);
-        if (state && lane % 4 == 0) ml[at] = make_float2(m[h], sum);
-    }
-}
-
 #endif
