@@ -138,6 +138,8 @@ OPTIONS = [
     ("device", {"device": "tpu"}, ["tpu"]),
     ("slice", {"prompt_data": "TRAIN@[a:b]"}, ["[a:b]"]),
     ("empty slice", {"prompt_data": "TRAIN@[5:5]"}, ["no prompt"]),
+    ("epochs of less than a rollout", {"num_rollout": None, "num_epoch": 1, "prompt_data": "TRAIN@[:3]"},
+     ["--num-epoch 1 of 3 prompts", "--rollout-batch-size 4"]),
     ("folder as prompts", {"prompt_data": "/"}, ["/"]),
     ("no prompts", {"prompt_data": "/nowhere.jsonl"}, ["/nowhere.jsonl"]),
     ("no model", {"hf_checkpoint": "/nowhere"}, ["/nowhere"]),
@@ -207,6 +209,22 @@ def test_files_of_other_forms(d, tmp_path, head, form):
     path = tmp_path / "x.jsonl"
     path.write_bytes(head + bytes(64))
     fails(rl(d, "forms", prompt_data=path), "x.jsonl", form, "not read")
+
+
+def test_a_source_that_gives_nothing(d, tmp_path):
+    """One of several is as wrong as the only one; why there is nothing is said."""
+    train, empty, long = d / "task" / "train.jsonl", tmp_path / "empty.jsonl", tmp_path / "long.jsonl"
+    empty.write_text("\n \n")
+    long.write_text(json.dumps({"prompt": 90 * "x", "label": "1", "chosen": "a", "rejected": "a"}) + "\n")
+    fails([*rl(d, "sources"), "--prompt-data", train, empty], f"{empty} holds no prompt")
+    fails([*rl(d, "sources", rollout_max_prompt_len=60), "--prompt-data", long], f"{long} holds no prompt that is short enough")
+    sft = ["sft", "--hf-checkpoint", d / "init", "--label-key", "label", "--apply-chat-template", "--save-hf", tmp_path / "out",
+           "--max-len", 60, "--prompt-data", train]  # fmt: skip
+    fails([*sft, empty], f"{empty} holds no prompt")
+    fails([*sft, long], f"{long} leaves no sample to train on; left out of all sources: 1 longer than the limit")
+    fails(["dpo", "--hf-checkpoint", d / "init", "--apply-chat-template", "--save-hf", tmp_path / "out", "--prompt-data", long],
+          "left out: 0 longer than the limit, 1 without a token to train on")  # fmt: skip
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("name, text", [("x.jsonl", '{"prompt": "a", "label": "2"}\n'),

@@ -242,8 +242,12 @@ static enum clime_err load_source(struct loader *l, int k, struct clime_error *e
     l->path = s.path;
     l->source = k;
     d->parts[k] = (struct clime_mix_part){.first = d->n, .weight = s.weight};
+    const int n_too_long = d->n_too_long;
     rc = clime_source_rows(l->o->sources[k], add_prompt, l, e);
     d->parts[k].n = d->n - d->parts[k].first;
+    if (!rc && d->parts[k].n == 0)
+        rc = clime_fail(e, CLIME_ERR_INPUT, "%s holds no prompt%s", l->o->sources[k],
+                        d->n_too_long > n_too_long ? " that is short enough" : "");
     d->names[k] = clime_source_name(l->o->sources[k]);
     clime_source_free(&s);
     return rc;
@@ -264,9 +268,6 @@ enum clime_err clime_dataset_load(const struct clime_data_options *o, const stru
         goto done;
     l.scratch = clime_tok_scratch_new(t);
     for (int k = 0; k < o->n_sources && !rc; k++) rc = load_source(&l, k, e);
-    if (!rc && d.n == 0)
-        rc = clime_fail(e, CLIME_ERR_INPUT, "%s holds no prompt%s", o->sources[0],
-                        d.n_too_long ? " that is short enough" : "");
     if (!rc) rc = clime_mix_check(d.parts, d.n_parts, e);
     d.order = xcalloc((size_t)(d.n ? d.n : 1), sizeof *d.order);
 done:

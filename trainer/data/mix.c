@@ -26,8 +26,6 @@ enum clime_err clime_mix_check(const struct clime_mix_part *parts, int n_parts, 
         return clime_fail(e, CLIME_ERR_INPUT,
                           "%d of %d sources have a weight (path@0.3): give all of them one, or none", weighted,
                           n_parts);
-    for (int i = 0; i < n_parts && weighted; i++)
-        if (!parts[i].n) return clime_fail(e, CLIME_ERR_INPUT, "source %d has no item for its weight", i + 1);
     return CLIME_OK;
 }
 

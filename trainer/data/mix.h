@@ -15,11 +15,11 @@
 #include "common/hash.h"
 
 struct clime_mix_part {
-    int first, n;  /* items of the source: first <= i < first + n */
+    int first, n;  /* items of the source, one at least: first <= i < first + n */
     double weight; /* > 0; 0 = none, for all parts alike */
 };
 
-/* The parts' own sources: CLIME_ERR_INPUT when some have a weight and others none, or one of them has no item. */
+/* CLIME_ERR_INPUT when some have a weight and others none. */
 enum clime_err clime_mix_check(const struct clime_mix_part *parts, int n_parts, struct clime_error *e);
 
 /* Items of an epoch into order[n], n being the sum of the parts'. Without shuffle the items of a source come in its

@@ -237,7 +237,7 @@ enum clime_err clime_pair_set_load(const struct clime_pair_data_options *o, cons
     if (o->data.apply_chat_template) rc = clime_renderer_open(tok, o->data.apply_chat_template_kwargs, &l.renderer, e);
     for (; l.source < o->data.n_sources && !rc; l.source++)
         rc = clime_source_rows(o->data.sources[l.source], read_pair, &l, e);
-    if (!rc) rc = clime_sft_set_check(set, o->data.sources[0], e);
+    if (!rc) rc = clime_sft_set_check(set, &o->data, e);
     clime_renderer_close(&l.renderer);
     clime_tok_scratch_free(l.scratch);
     clime_tokenizer_free(tok);

@@ -5,6 +5,7 @@
  * samples and masks come from trainer/data/conversation.h; token ids are taken as they are. */
 #include "trainer/data/sft_data.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -228,8 +229,18 @@ enum clime_err clime_sft_set_open(struct clime_sft_set *set, const struct clime_
     return CLIME_OK;
 }
 
-enum clime_err clime_sft_set_check(struct clime_sft_set *set, const char *source, struct clime_error *e) {
-    if (set->n == 0) return clime_fail(e, CLIME_ERR_INPUT, "%s leaves no sample to train on", source);
+static enum clime_err nothing_left(const struct clime_sft_set *set, const char *source, struct clime_error *e) {
+    char left_out[128] = "";
+    if (set->n_too_long || set->n_untrained)
+        snprintf(left_out, sizeof left_out, "; left out%s: %d longer than the limit, %d without a token to train on",
+                 set->n_parts > 1 ? " of all sources" : "", set->n_too_long, set->n_untrained);
+    return clime_fail(e, CLIME_ERR_INPUT, "%s leaves no sample to train on%s", source, left_out);
+}
+
+enum clime_err clime_sft_set_check(struct clime_sft_set *set, const struct clime_data_options *o,
+                                   struct clime_error *e) {
+    for (int k = 0; k < set->n_parts; k++)
+        if (!set->parts[k].n) return nothing_left(set, o->sources[k], e);
     for (int k = 1; k < set->n_parts; k++) set->parts[k].first = set->parts[k - 1].first + set->parts[k - 1].n;
     return clime_mix_check(set->parts, set->n_parts, e);
 }
@@ -243,7 +254,7 @@ enum clime_err clime_sft_set_load(const struct clime_sft_data_options *o, const 
         err = load_rows(o, dir, tok, max_len, set, e);
     else if (!err)
         err = load_pairs(o, tok, max_len, set, e);
-    if (!err) err = clime_sft_set_check(set, o->data.sources[0], e);
+    if (!err) err = clime_sft_set_check(set, &o->data, e);
     clime_tokenizer_free(tok);
     return err;
 }

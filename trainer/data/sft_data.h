@@ -26,8 +26,10 @@ enum clime_err clime_sft_set_load(const struct clime_sft_data_options *o, const 
 void clime_sft_set_free(struct clime_sft_set *set);
 
 /* For loaders of other samples: a part for each source, with its weight and no sample yet; and when all are there,
- * their places, or CLIME_ERR_INPUT: nothing is left to train on, or the weights are none (trainer/data/mix.h). */
+ * their places, or CLIME_ERR_INPUT: a source leaves nothing to train on, or the weights are none (trainer/data/mix.h).
+ */
 enum clime_err clime_sft_set_open(struct clime_sft_set *set, const struct clime_data_options *o, struct clime_error *e);
-enum clime_err clime_sft_set_check(struct clime_sft_set *set, const char *source, struct clime_error *e);
+enum clime_err clime_sft_set_check(struct clime_sft_set *set, const struct clime_data_options *o,
+                                   struct clime_error *e);
 
 #endif

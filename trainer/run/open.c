@@ -71,6 +71,10 @@ static enum clime_err load_prompts(struct clime_rl *rl, struct clime_error *e) {
     if (rl->data.n_too_long)
         clime_progress_line(&rl->progress, "prompts  %d of %s; %d too long ones left out", rl->data.n,
                             o->prompt_data.n > 1 ? "all sources" : o->prompt_data.items[0], rl->data.n_too_long);
+    if (o->num_epoch && o->num_epoch * rl->data.n < o->rollout_batch_size)
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "--num-epoch %" PRId64 " of %d prompts is not one rollout of --rollout-batch-size %" PRId64,
+                          o->num_epoch, rl->data.n, o->rollout_batch_size);
     rl->num_rollout = o->num_epoch ? o->num_epoch * rl->data.n / o->rollout_batch_size : o->num_rollout;
     return CLIME_OK;
 }
