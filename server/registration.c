@@ -17,6 +17,7 @@
 
 #include "common/clock.h"
 #include "common/http/client.h"
+#include "common/http/port.h"
 #include "common/json/write.h"
 #include "common/log.h"
 #include "common/os/lookup.h"
@@ -69,7 +70,21 @@ static bool is_stopping(void *registration) {
     return stop;
 }
 
-/* The address of ours that leads to the router (nothing is sent), as it stands in a URL; NULL when there is no way. */
+/* The address of ours from which a way leads there (nothing is sent), as it stands in a URL; NULL when there is none.
+ */
+static char *own_address(const struct addrinfo *there) {
+    int fd = socket(there->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_storage own;
+    socklen_t len = sizeof own;
+    char text[NI_MAXHOST], *out = NULL;
+    if (fd >= 0 && !connect(fd, there->ai_addr, there->ai_addrlen) && !getsockname(fd, (struct sockaddr *)&own, &len) &&
+        !getnameinfo((struct sockaddr *)&own, len, text, sizeof text, NULL, 0, NI_NUMERICHOST))
+        out = xasprintf(strchr(text, ':') ? "[%s]" : "%s", text);
+    if (fd >= 0) close(fd);
+    return out;
+}
+
+/* The address of ours that leads to the router, of those that we listen on; NULL when there is no way. */
 static char *address_towards(struct clime_registration *r, struct clime_error *e) {
     const char *url = r->router, *at = strstr(url, "://");
     at = at ? at + 3 : url;
@@ -82,16 +97,12 @@ static char *address_towards(struct clime_registration *r, struct clime_error *e
     if (at[0] == ':') port = (int)strtol(at + 1, NULL, 10);
     struct addrinfo *found;
     if (clime_lookup(host, port, clime_now_us() + CALL_US, is_stopping, r, &found, e)) return NULL;
-    int fd = socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    struct sockaddr_storage own;
-    socklen_t len = sizeof own;
-    char text[NI_MAXHOST];
-    if (fd >= 0 && !connect(fd, found->ai_addr, found->ai_addrlen) && !getsockname(fd, (struct sockaddr *)&own, &len) &&
-        !getnameinfo((struct sockaddr *)&own, len, text, sizeof text, NULL, 0, NI_NUMERICHOST))
-        out = xasprintf(strchr(text, ':') ? "[%s]" : "%s", text);
-    if (fd >= 0) close(fd);
+    for (const struct addrinfo *a = found; a && !out; a = a->ai_next)
+        if (a->ai_family == clime_http_port_family(r->host)) out = own_address(a);
     freeaddrinfo(found);
-    if (!out) clime_fail(e, CLIME_ERR_UNAVAILABLE, "no way leads to %s", url);
+    if (!out)
+        clime_fail(e, CLIME_ERR_UNAVAILABLE, "no way leads to %s from an address that --host %s listens on", url,
+                   r->host);
     return out;
 }
 

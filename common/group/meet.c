@@ -129,14 +129,18 @@ enum clime_err clime_group_listen(const struct clime_place *p, int64_t until_us,
     int on = 1;
     enum clime_err rc = find_address(p, until_us, &list, e);
     if (rc) return rc;
-    int fd = socket(list->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (fd >= 0) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (fd < 0 || bind(fd, list->ai_addr, list->ai_addrlen) || listen(fd, CLIME_GROUP_MAX)) {
+    int fd = -1;
+    for (const struct addrinfo *a = list; a && fd < 0; a = a->ai_next) {
+        fd = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+        if (fd >= 0) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+        if (fd >= 0 && !bind(fd, a->ai_addr, a->ai_addrlen) && !listen(fd, CLIME_GROUP_MAX)) break;
         rc = clime_fail(e, CLIME_ERR_UNAVAILABLE, "rank 0 cannot listen at %s:%d: %s", p->address, p->port,
                         strerror(errno));
         if (fd >= 0) close(fd);
+        fd = -1;
     }
     freeaddrinfo(list);
+    if (fd >= 0) rc = CLIME_OK;
     *out = fd;
     return rc;
 }
@@ -282,17 +286,17 @@ static enum clime_err receive_all(struct clime_group *g, const struct clime_grou
 
 /* ---- the others ---- */
 
-/* Until rank 0 listens. */
+/* Until rank 0 listens, at one of its addresses or another. */
 static enum clime_err connect_to(const struct clime_place *p, int64_t limit_us, int *out, struct clime_error *e) {
     struct addrinfo *list;
     int64_t until = clime_now_us() + limit_us;
     enum clime_err rc = find_address(p, until, &list, e);
     if (rc) return rc;
-    for (;;) {
+    for (const struct addrinfo *a = list;; a = a->ai_next ? a->ai_next : list) {
         int err = 0;
         socklen_t len = sizeof err;
-        int fd = socket(list->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-        if (fd >= 0 && connect(fd, list->ai_addr, list->ai_addrlen) && errno != EINPROGRESS) err = errno;
+        int fd = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+        if (fd >= 0 && connect(fd, a->ai_addr, a->ai_addrlen) && errno != EINPROGRESS) err = errno;
         struct pollfd w = {.fd = fd, .events = POLLOUT};
         if (fd >= 0 && !err && poll(&w, 1, 1000) != 1) err = ETIMEDOUT;
         if (fd >= 0 && !err) getsockopt(fd, SOL_SOCKET, SO_ERROR, &err, &len);

@@ -22,9 +22,13 @@ static int try_bind(const struct addrinfo *a) {
     return why;
 }
 
+int clime_http_port_family(const char *host) {
+    return strchr(host, ':') ? AF_INET6 : AF_INET; /* as CivetWeb takes them */
+}
+
 enum clime_err clime_http_port_check(const char *option, const char *host_option, const char *host, int port,
                                      struct clime_error *e) {
-    const int family = strchr(host, ':') ? AF_INET6 : AF_INET; /* as CivetWeb takes them */
+    const int family = clime_http_port_family(host);
     struct addrinfo *all;
     if (port < 0) return CLIME_OK;
     if (clime_lookup(host, port, clime_now_us() + LOOKUP_US, NULL, NULL, &all, e)) {

@@ -21,6 +21,7 @@
 
 #include "common/clock.h"
 #include "common/http/peer.h"
+#include "common/http/port.h"
 #include "common/http/server_int.h"
 #include "common/http/tls.h"
 #include "common/log.h"
@@ -513,11 +514,13 @@ static void *knock(void *arg) {
     struct addrinfo *found;
     struct clime_error e;
     if (clime_lookup(host, s->port, clime_now_us() + KNOCK_LOOKUP_US, is_stopped, s, &found, &e)) return NULL;
-    while (!atomic_load(&s->stopped)) {
+    const struct addrinfo *a = found;
+    while (a && a->ai_family != clime_http_port_family(host)) a = a->ai_next;
+    while (a && !atomic_load(&s->stopped)) {
         clime_sleep_us(5000); /* mg_stop has set the flag by then, or the next knock finds it */
-        int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
         if (fd < 0) break;
-        connect(fd, found->ai_addr, found->ai_addrlen);
+        connect(fd, a->ai_addr, a->ai_addrlen);
         clime_sleep_us(5000);
         close(fd);
     }
