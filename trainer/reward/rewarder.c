@@ -21,12 +21,10 @@
 
 #include "common/clock.h"
 #include "common/log.h"
-#include "common/os/shell.h"
 #include "common/thread/periodic.h"
 #include "trainer/plugin/hooks.h"
+#include "trainer/reward/job.h"
 #include "trainer/reward/judge.h"
-#include "trainer/reward/mixture.h"
-#include "trainer/reward/types.h"
 
 #define MAX_WORKERS 256
 #define MAX_BATCH 64     /* its arrays are on a worker's stack */
@@ -34,22 +32,11 @@
 #define WATCH_US 20000   /* how often deadlines of a library's calls are looked at */
 #define LEAVE_US 2000000 /* for calls of a library to return at the end */
 
-struct job {
-    struct job *next_waiting, *next_out;
-    int n, given;                   /* answers; those taken. given < n */
-    void **tag;                     /* [n] */
-    struct clime_reward_request *q; /* [n] slices of bytes */
-    struct clime_reward *reward;    /* [n] */
-    char *bytes;                    /* prompts, responses, labels, metadata */
-    char type[CLIME_REWARD_NAME];
-    bool is_group, done, is_known; /* is_known: has its error from the start */
-};
-
 struct worker {
     struct worker *next;
     struct clime_rewarder *r; /* not to be touched once lost */
     struct clime_judge judge;
-    struct job *job; /* in its hands */
+    struct clime_reward_job *job; /* in its hands */
     pthread_t thread;
     pthread_mutex_t lock; /* of what follows */
     bool in_library, lost;
@@ -65,33 +52,14 @@ struct clime_rewarder {
     pthread_cond_t work, result, space;
     struct worker *workers;
     int n_lost;
-    struct job *waiting, *last_waiting, *out, *last_out;
+    struct clime_reward_job *waiting, *last_waiting, *out, *last_out;
     int n_pending;
     bool finished, stopping;
 };
 
-static struct job *new_job(int n, size_t bytes) {
-    struct job *j = xcalloc(1, sizeof *j);
-    j->n = n;
-    j->tag = xcalloc((size_t)n, sizeof *j->tag);
-    j->q = xcalloc((size_t)n, sizeof *j->q);
-    j->reward = xcalloc((size_t)n, sizeof *j->reward);
-    j->bytes = xmalloc(bytes + 1);
-    return j;
-}
-
-static void free_job(struct job *j) {
-    for (int i = j->given; i < j->n; i++) clime_reward_free(&j->reward[i]);
-    free(j->tag);
-    free(j->q);
-    free(j->reward);
-    free(j->bytes);
-    free(j);
-}
-
 /* ---- the lists, under the lock ---- */
 
-static void push_out(struct clime_rewarder *r, struct job *j) {
+static void push_out(struct clime_rewarder *r, struct clime_reward_job *j) {
     if (r->last_out)
         r->last_out->next_out = j;
     else
@@ -99,7 +67,7 @@ static void push_out(struct clime_rewarder *r, struct job *j) {
     r->last_out = j;
 }
 
-static void push_waiting(struct clime_rewarder *r, struct job *j) {
+static void push_waiting(struct clime_rewarder *r, struct clime_reward_job *j) {
     if (r->last_waiting)
         r->last_waiting->next_waiting = j;
     else
@@ -108,14 +76,14 @@ static void push_waiting(struct clime_rewarder *r, struct job *j) {
     pthread_cond_signal(&r->work);
 }
 
-static struct job *pop_waiting(struct clime_rewarder *r) {
-    struct job *j = r->waiting;
+static struct clime_reward_job *pop_waiting(struct clime_rewarder *r) {
+    struct clime_reward_job *j = r->waiting;
     if (j) r->waiting = j->next_waiting;
     if (!r->waiting) r->last_waiting = NULL;
     return j;
 }
 
-static void is_done(struct clime_rewarder *r, struct job *j) {
+static void is_done(struct clime_rewarder *r, struct clime_reward_job *j) {
     j->done = true;
     if (!r->o.in_order) push_out(r, j);
     if (r->out && r->out->done) pthread_cond_signal(&r->result);
@@ -146,25 +114,25 @@ static void free_worker(struct worker *w) {
     free(w);
 }
 
-static bool goes_in_batch(const struct clime_judge *judge, const struct job *j) {
+static bool goes_in_batch(const struct clime_judge *judge, const struct clime_reward_job *j) {
     return j->n == 1 && !j->is_group && clime_judge_is_command(judge, j->q);
 }
 
 /* first, which is out of `waiting`, and of those that wait behind it a fair share for one worker, so that none is left
  * without: what few wait for goes out at once, nothing is held back to fill a batch. Under the lock. */
-static int take_batch(struct clime_rewarder *r, const struct clime_judge *judge, struct job *first,
-                      struct job *batch[MAX_BATCH]) {
+static int take_batch(struct clime_rewarder *r, const struct clime_judge *judge, struct clime_reward_job *first,
+                      struct clime_reward_job *batch[MAX_BATCH]) {
     int n = 0, workers = 0, waiting = 1;
     for (const struct worker *w = r->workers; w; w = w->next) workers++;
     const int enough = workers * r->o.batch;
-    for (const struct job *j = r->waiting; j && waiting < enough; j = j->next_waiting) waiting++;
+    for (const struct clime_reward_job *j = r->waiting; j && waiting < enough; j = j->next_waiting) waiting++;
     int most = (waiting + workers - 1) / workers;
     batch[n++] = first;
     while (n < most && n < MAX_BATCH && r->waiting && goes_in_batch(judge, r->waiting)) batch[n++] = pop_waiting(r);
     return n;
 }
 
-static void grade_batch(struct clime_judge *judge, struct job *const *batch, int n) {
+static void grade_batch(struct clime_judge *judge, struct clime_reward_job *const *batch, int n) {
     struct clime_reward_request q[MAX_BATCH];
     struct clime_reward out[MAX_BATCH];
     for (int i = 0; i < n; i++) q[i] = batch[i]->q[0];
@@ -177,13 +145,13 @@ static void *worker_main(void *arg) {
     struct clime_rewarder *r = w->r;
     pthread_mutex_lock(&r->lock);
     while (!r->stopping) {
-        struct job *j = w->job = pop_waiting(r);
+        struct clime_reward_job *j = w->job = pop_waiting(r);
         if (!j) {
             pthread_cond_wait(&r->work, &r->lock);
             continue;
         }
         if (r->o.batch > 1 && goes_in_batch(&w->judge, j)) {
-            struct job *batch[MAX_BATCH];
+            struct clime_reward_job *batch[MAX_BATCH];
             int n = take_batch(r, &w->judge, j, batch);
             pthread_mutex_unlock(&r->lock);
             grade_batch(&w->judge, batch, n);
@@ -195,7 +163,7 @@ static void *worker_main(void *arg) {
         pthread_mutex_unlock(&r->lock);
         clime_judge_grade(&w->judge, j->q, j->n, j->is_group, j->reward);
         if (w->judge.lost) {
-            free_job(j);
+            clime_reward_job_free(j);
             free_worker(w);
             return NULL;
         }
@@ -234,7 +202,7 @@ static bool add_worker(struct clime_rewarder *r) {
 
 /* The job's place is taken by a copy that has an error; the thread keeps the job. Under the lock. */
 static void answer_for(struct clime_rewarder *r, struct worker *w) {
-    struct job *old = w->job, *j = new_job(old->n, 0);
+    struct clime_reward_job *old = w->job, *j = clime_reward_job_new(old->n, 0);
     memcpy(j->tag, old->tag, (size_t)old->n * sizeof *j->tag);
     for (int i = 0; i < j->n; i++)
         clime_fail(&j->reward[i].error, CLIME_ERR_TIMEOUT,
@@ -242,7 +210,7 @@ static void answer_for(struct clime_rewarder *r, struct worker *w) {
                    "(--rm-timeout)",
                    r->o.library->path, (double)r->o.timeout_us / 1e6);
     if (r->o.in_order) {
-        struct job **at = &r->out;
+        struct clime_reward_job **at = &r->out;
         while (*at != old) at = &(*at)->next_out;
         j->next_out = old->next_out;
         *at = j;
@@ -281,7 +249,7 @@ static int64_t watch(struct clime_periodic *self, void *arg) {
         if (i < MAX_LOST && !add_worker(r)) LOG_WARN("no thread is to be had in its place");
     }
     if (!r->workers) /* nobody is left to grade */
-        for (struct job *j; (j = pop_waiting(r));) {
+        for (struct clime_reward_job *j; (j = pop_waiting(r));) {
             for (int i = 0; i < j->n; i++)
                 clime_fail(&j->reward[i].error, CLIME_ERR_UNAVAILABLE,
                            "`reward` of %s: %d calls of it never returned: there is no thread for another",
@@ -304,47 +272,15 @@ static bool in_library(struct clime_rewarder *r) {
 
 /* ---- open and close ---- */
 
-/* The type of requests that name none; NULL = there is no such type. */
-static const char *usual_type(const struct clime_rewarder_options *o) {
-    return o->type ? o->type : o->library ? "custom" : o->command ? "command" : o->url ? "url" : NULL;
-}
-
-/* *is_url: some part of the type asks a URL. */
-static enum clime_err check_type(const struct clime_rewarder_options *o, bool *is_url, struct clime_error *e) {
-    const char *name = usual_type(o);
-    struct clime_mixture_part parts[CLIME_MIXTURE_PARTS];
-    bool boxed;
-    int n = name ? clime_mixture_read(name, parts, e) : 0;
-    *is_url = false;
-    if (n < 0 || (o->command && clime_shell_check("--rm-command", o->command, e))) return e->code;
-    for (int i = 0; name && i < (n ? n : 1); i++) {
-        const char *part = n ? parts[i].type : name;
-        const struct clime_reward_type *type = clime_reward_find(part, &boxed, e);
-        if (!type) return e->code;
-        bool is_command = strcmp(type->name, "command") == 0, is_custom = strcmp(type->name, "custom") == 0;
-        *is_url |= !type->grade && !is_command && !is_custom;
-        if (is_custom && !o->library)
-            return clime_fail(e, CLIME_ERR_INPUT, "--rm-type %s needs --custom-rm-path", name);
-        if (is_command && !o->command) return clime_fail(e, CLIME_ERR_INPUT, "--rm-type %s needs --rm-command", name);
-        if (*is_url && !o->url) return clime_fail(e, CLIME_ERR_INPUT, "--rm-type %s needs --rm-url", name);
-    }
-    return CLIME_OK;
-}
-
-enum clime_err clime_rewarder_check(const struct clime_rewarder_options *o, struct clime_error *e) {
-    bool is_url;
-    return check_type(o, &is_url, e);
-}
-
 enum clime_err clime_rewarder_new(const struct clime_rewarder_options *o, struct clime_rewarder **out,
                                   struct clime_error *e) {
     bool is_url;
     CHECK(o->timeout_us > 0);
-    if (check_type(o, &is_url, e)) return e->code;
+    if (clime_rewarder_check(o, &is_url, e)) return e->code;
     struct clime_rewarder *r = xcalloc(1, sizeof *r);
     pthread_condattr_t attr;
     r->o = *o;
-    r->o.type = usual_type(o);
+    r->o.type = clime_rewarder_type(o);
     if (!r->o.max_pending) r->o.max_pending = 65536;
     if (pipe2(r->stop, O_CLOEXEC)) {
         free(r);
@@ -392,11 +328,11 @@ void clime_rewarder_free(struct clime_rewarder *r) {
         free_worker(w);
     }
     close(r->stop[0]);
-    for (struct job *j; (j = pop_waiting(r));)
-        if (!r->o.in_order) free_job(j); /* else it is in `out` as well */
-    for (struct job *j = r->out, *next; j; j = next) {
+    for (struct clime_reward_job *j; (j = pop_waiting(r));)
+        if (!r->o.in_order) clime_reward_job_free(j); /* else it is in `out` as well */
+    for (struct clime_reward_job *j = r->out, *next; j; j = next) {
         next = j->next_out;
-        free_job(j);
+        clime_reward_job_free(j);
     }
     pthread_mutex_destroy(&r->lock);
     pthread_cond_destroy(&r->work);
@@ -405,14 +341,7 @@ void clime_rewarder_free(struct clime_rewarder *r) {
     free(r);
 }
 
-static struct clime_str copy(char **at, struct clime_str s) {
-    struct clime_str r = {*at, s.len};
-    if (s.len) memcpy(*at, s.ptr, s.len);
-    *at += s.len;
-    return r;
-}
-
-static enum clime_err append(struct clime_rewarder *r, struct job *j, struct clime_error *e) {
+static enum clime_err append(struct clime_rewarder *r, struct clime_reward_job *j, struct clime_error *e) {
     pthread_mutex_lock(&r->lock);
     CHECK(!r->finished);
     bool full = r->n_pending + j->n > r->o.max_pending && r->n_pending > 0;
@@ -426,46 +355,25 @@ static enum clime_err append(struct clime_rewarder *r, struct job *j, struct cli
     }
     pthread_mutex_unlock(&r->lock);
     if (!full) return CLIME_OK;
-    free_job(j);
+    clime_reward_job_free(j);
     return clime_fail(e, CLIME_ERR_BUSY, "rewarder: %d rewards are pending", r->o.max_pending);
-}
-
-static struct job *copy_job(const struct clime_rewarder *r, const struct clime_reward_request *q, void *const *tags,
-                            int n) {
-    size_t bytes = 0;
-    for (int i = 0; i < n; i++) bytes += q[i].prompt.len + q[i].response.len + q[i].label.len + q[i].metadata.len;
-    struct job *j = new_job(n, bytes);
-    char *at = j->bytes;
-    const char *type = q[0].type ? q[0].type : r->o.type;
-    size_t len = type ? strlen(type) : 0;
-    memcpy(j->type, type ? type : "", len < sizeof j->type ? len : sizeof j->type - 1);
-    for (int i = 0; i < n; i++) {
-        j->tag[i] = tags[i];
-        j->q[i] = q[i];
-        j->q[i].prompt = copy(&at, q[i].prompt);
-        j->q[i].response = copy(&at, q[i].response);
-        j->q[i].label = copy(&at, q[i].label);
-        j->q[i].metadata = copy(&at, q[i].metadata);
-        j->q[i].type = j->type;
-    }
-    return j;
 }
 
 enum clime_err clime_rewarder_submit(struct clime_rewarder *r, const struct clime_reward_request *q, void *tag,
                                      struct clime_error *e) {
-    return append(r, copy_job(r, q, &tag, 1), e);
+    return append(r, clime_reward_job_copy(q, &tag, 1, r->o.type), e);
 }
 
 enum clime_err clime_rewarder_submit_group(struct clime_rewarder *r, const struct clime_reward_request *q,
                                            void *const *tags, int n, struct clime_error *e) {
-    struct job *j = copy_job(r, q, tags, n);
+    struct clime_reward_job *j = clime_reward_job_copy(q, tags, n, r->o.type);
     j->is_group = true;
     return append(r, j, e);
 }
 
 enum clime_err clime_rewarder_submit_error(struct clime_rewarder *r, const struct clime_error *why, void *tag,
                                            struct clime_error *e) {
-    struct job *j = new_job(1, 0);
+    struct clime_reward_job *j = clime_reward_job_new(1, 0);
     j->tag[0] = tag;
     j->reward[0].error = *why;
     j->is_known = true;
@@ -489,7 +397,7 @@ bool clime_rewarder_next(struct clime_rewarder *r, int64_t deadline_us, void **t
         else
             late = pthread_cond_timedwait(&r->result, &r->lock, &t);
     }
-    struct job *j = r->out && r->out->done ? r->out : NULL;
+    struct clime_reward_job *j = r->out && r->out->done ? r->out : NULL;
     if (j) {
         *tag = j->tag[j->given];
         *out = j->reward[j->given++];
@@ -502,7 +410,7 @@ bool clime_rewarder_next(struct clime_rewarder *r, int64_t deadline_us, void **t
         if (!r->out) r->last_out = NULL;
     }
     pthread_mutex_unlock(&r->lock);
-    if (last) free_job(j);
+    if (last) clime_reward_job_free(j);
     return j != NULL;
 }
 

@@ -13,10 +13,7 @@
 
 struct clime_rewarder;
 
-/* CLIME_ERR_INPUT: the type is unknown, or has no command, URL or library. Before anything is started. */
-enum clime_err clime_rewarder_check(const struct clime_rewarder_options *o, struct clime_error *e);
-
-/* What check says; clime_http_client_global_init has been called. */
+/* What clime_rewarder_check says; clime_http_client_global_init has been called. */
 enum clime_err clime_rewarder_new(const struct clime_rewarder_options *o, struct clime_rewarder **out,
                                   struct clime_error *e);
 /* Stops: calls in flight are aborted, results not taken are dropped, children end. A library whose function does not

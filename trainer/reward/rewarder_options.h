@@ -5,6 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "common/err.h"
+
 struct clime_hook;
 
 struct clime_rewarder_options { /* strings must stay valid */
@@ -21,5 +23,12 @@ struct clime_rewarder_options { /* strings must stay valid */
     int n_workers;      /* 0 = 64 for a URL, else 2 */
     int max_pending;    /* submitted and not taken; 0 = 65536 */
 };
+
+/* The type of requests that name none; NULL = there is no such type. */
+const char *clime_rewarder_type(const struct clime_rewarder_options *o);
+
+/* CLIME_ERR_INPUT: the type is unknown, or has no command, URL or library. Before anything is started.
+ * *is_url: some part of the type asks a URL; NULL = nobody wants to know. */
+enum clime_err clime_rewarder_check(const struct clime_rewarder_options *o, bool *is_url, struct clime_error *e);
 
 #endif

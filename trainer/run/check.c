@@ -95,7 +95,7 @@ static enum clime_err check_reward(const struct clime_rl *rl, const struct clime
     const struct clime_rl_options *o = &rl->o;
     struct clime_rewarder_options r = {
         .type = type, .command = o->rm_command, .url = o->rm_url, .library = rl->hooks[CLIME_HOOK_REWARD]};
-    if (clime_rewarder_check(&r, e)) return e->code;
+    if (clime_rewarder_check(&r, NULL, e)) return e->code;
     if (o->custom_rm || o->environment) return CLIME_OK; /* the library rewards all; environments may */
     return check_set(d, sources, type ? type : o->rm_command ? "command" : o->rm_url ? "url" : NULL, key, e);
 }
