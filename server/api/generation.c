@@ -17,6 +17,7 @@
 #include "server/api/resume.h"
 #include "server/job/chat_newest.h"
 #include "server/job/logprob_cost.h"
+#include "server/job/sampling_prepare.h"
 #include "server/server_metrics.h"
 
 #define MAX_RENDERED ((size_t)64 << 20) /* bytes of a prompt as text */
@@ -61,7 +62,8 @@ enum clime_err clime_generation_prompts(struct clime_generation *gen, int n, str
     return CLIME_OK;
 }
 
-/* ---- text to ids, on a text thread ------------------------------------------------------------------------- */
+/* ---- text to ids, and what else wants a text thread
+ * ------------------------------------------------------------------------- */
 
 struct encode_task {
     struct clime_generation *gen;
@@ -84,8 +86,8 @@ static size_t room_of_newest(const struct clime_server *s, const struct clime_pr
 static enum clime_err encode_prompt(struct clime_server *s, struct clime_tok_scratch *scratch, struct clime_prompt *p,
                                     size_t *bytes, struct clime_error *e) {
     struct clime_buf rendered;
-    enum clime_err err = CLIME_OK;
-    if (!p->is_text && !p->chat) return CLIME_OK;
+    enum clime_err err = clime_sampling_prepare(p->params, s->tokenizer, scratch, e);
+    if (err || (!p->is_text && !p->chat)) return err;
     clime_buf_init(&rendered, MAX_RENDERED);
     if (p->chat) err = clime_chat_render(&s->chat, p->chat, &rendered, e);
     struct clime_str text = p->chat ? clime_buf_str(&rendered) : p->text;
@@ -128,7 +130,8 @@ static void truncate_prompt(const struct clime_server *s, struct clime_prompt *p
 enum clime_err clime_generation_encode(struct clime_generation *gen, struct clime_error *e) {
     struct encode_task t = {.gen = gen, .error = e};
     bool any = false;
-    for (int i = 0; i < gen->n_prompts; i++) any |= gen->prompts[i].is_text || gen->prompts[i].chat;
+    for (int i = 0; i < gen->n_prompts; i++)
+        any |= gen->prompts[i].is_text || gen->prompts[i].chat || clime_sampling_unprepared(gen->prompts[i].params);
     enum clime_err err = CLIME_OK;
     if (any) {
         clime_http_waits(gen->rq);
@@ -477,5 +480,7 @@ void clime_generation_end(struct clime_generation *gen) {
     if (gen->n_reserved) clime_engine_release(gen->server->engine, gen->n_reserved);
     for (int i = 0; i < gen->n_prompts; i++)
         if (gen->prompts[i].is_text || gen->prompts[i].chat) clime_ids_free(&gen->prompts[i].ids);
+    for (int i = 0; i < gen->n_prompts; i++)
+        if (gen->prompts[i].params) clime_sampling_release(gen->prompts[i].params);
     clime_job_free(gen->job);
 }

@@ -31,6 +31,8 @@ static void put_params(struct clime_jw *w, const struct clime_output *o) {
     clime_jw_put_double(w, "repetition_penalty", p->repetition_penalty);
     clime_jw_put_int(w, "n", p->n);
     clime_jw_put_int(w, "stop", p->n_stop);
+    clime_jw_put_int(w, "stop_regex", p->n_stop_regex);
+    clime_jw_put_int(w, "bad_words", p->n_bad_words);
     clime_jw_put_int(w, "logit_bias", p->n_bias);
     clime_jw_put_bool(w, "grammar", p->grammar.kind != CLIME_GRAMMAR_NONE);
     clime_jw_close(w);

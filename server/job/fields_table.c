@@ -10,8 +10,6 @@
 const struct clime_field clime_fields_sampling[] = {
     {"guided_decoding_backend", INERT}, /* how, not what */
     {"guided_whitespace_pattern", NULL},
-    {"stop_regex", NULL},
-    {"bad_words", NULL},
     {"custom_params", NULL},
     {"custom_logit_processor", NULL},
     {"logits_processors", NULL},

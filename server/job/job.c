@@ -82,7 +82,12 @@ bool clime_output_token(struct clime_output *o, const struct clime_event *ev) {
     if (!found && ev->finish.type != CLIME_FINISH_NONE) found = clime_stop_text_finish(&o->text, &matched);
     clime_parse_feed(&o->parse, clime_stop_text_safe(&o->text), o->text.done);
     if (found) o->finish = (struct clime_finish){.type = CLIME_FINISH_STOP, .matched_id = -1, .matched_str = matched};
-    return found;
+    if (o->text.stuck)
+        o->finish = (struct clime_finish){
+            .type = CLIME_FINISH_ABORT,
+            .message = "stop_regex is too ambiguous: there are too many ways to read what was written",
+            .status = 422};
+    return found || o->text.stuck;
 }
 
 int clime_output_mask_room(const struct clime_output *o) {

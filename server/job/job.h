@@ -216,7 +216,8 @@ void clime_job_free(struct clime_job *j); /* closed, or never submitted */
 void clime_job_outputs(struct clime_job *j, int n_prompts, int n_samples);
 
 /* One token more, as the event says it, whose extra and mask it takes; its text, and what ends with it: the limit, a
- * stop string, a stop token, in this order (SGLang's). True when it is a stop string: nothing may follow. */
+ * stop string or a match of stop_regex, a stop token, in this order (SGLang's). True when it is a stop string or a
+ * match, or the search has failed: nothing may follow. */
 bool clime_output_token(struct clime_output *o, const struct clime_event *ev);
 
 /* Most ids of a token's sampling mask, as far as the request says it; 0 = none is asked for. */

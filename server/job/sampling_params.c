@@ -26,30 +26,37 @@ void clime_sampling_defaults(struct clime_sampling_params *p) {
                                         .stream_interval = 1};
 }
 
-static bool read_stop_string(struct clime_json *j, struct clime_sampling_params *p) {
+/* string, list or null, into list[max] */
+static bool read_strings(struct clime_json *j, const char *what, struct clime_str *list, int max, int *n) {
     struct clime_str s;
-    if (!clime_json_string(j, &s)) return false;
-    if (s.len == 0) return true; /* an empty string would match everywhere; clients send it for "none" */
-    if (s.len > CLIME_MAX_STOP_BYTES) return clime_json_bad(j, "a stop string is over %d bytes", CLIME_MAX_STOP_BYTES);
-    if (p->n_stop == CLIME_MAX_STOP) return clime_json_bad(j, "more than %d stop strings", CLIME_MAX_STOP);
-    p->stop[p->n_stop++] = s;
-    return true;
+    bool one = clime_json_peek(j) == CLIME_JSON_STRING;
+    *n = 0;
+    if (clime_json_peek(j) == CLIME_JSON_NULL) return clime_json_null(j);
+    if (!one) clime_json_array(j);
+    while ((one || clime_json_item(j)) && clime_json_string(j, &s)) {
+        if (s.len > CLIME_MAX_STOP_BYTES) return clime_json_bad(j, "a %s is over %d bytes", what, CLIME_MAX_STOP_BYTES);
+        if (s.len > 0 && *n == max) return clime_json_bad(j, "more than %d %ss", max, what);
+        if (s.len > 0) list[(*n)++] = s; /* an empty one would match everywhere; clients send it for "none" */
+        if (one) break;
+    }
+    return !j->failed;
 }
 
-/* string, list or null */
 static bool read_stop(struct clime_json *j, void *object) {
     struct clime_sampling_params *p = object;
-    p->n_stop = 0;
-    switch (clime_json_peek(j)) {
-    case CLIME_JSON_NULL:
-        return clime_json_null(j);
-    case CLIME_JSON_STRING:
-        return read_stop_string(j, p);
-    default:
-        break;
-    }
-    for (clime_json_array(j); clime_json_item(j);) read_stop_string(j, p);
-    return !j->failed;
+    return read_strings(j, "stop string", p->stop, CLIME_MAX_STOP, &p->n_stop);
+}
+
+static bool read_stop_regex(struct clime_json *j, void *object) {
+    struct clime_sampling_params *p = object;
+    return read_strings(j, "regular expression", p->stop_regex, CLIME_MAX_STOP_REGEX, &p->n_stop_regex);
+}
+
+static bool read_bad_words(struct clime_json *j, void *object) {
+    struct clime_sampling_params *p = object;
+    if (!p->bad_words) p->bad_words = clime_arena_alloc(j->arena, CLIME_MAX_BAD_WORDS * sizeof *p->bad_words);
+    if (!p->bad_words) return clime_json_bad(j, "the request takes too much memory");
+    return read_strings(j, "bad word", p->bad_words, CLIME_MAX_BAD_WORDS, &p->n_bad_words);
 }
 
 static bool read_stop_ids(struct clime_json *j, void *object) {
@@ -188,9 +195,11 @@ static const struct clime_member members[] = {
     {"include_stop_str_in_output", CLIME_MEMBER_BOOL, AT(no_stop_trim)}, /* vLLM's name */
     {"stream_interval", CLIME_MEMBER_INT, AT(stream_interval), .min = 1, .max = 1 << 20},
     {"stop", CLIME_MEMBER_CALL, .read = read_stop},
+    {"stop_regex", CLIME_MEMBER_CALL, .read = read_stop_regex},
     {"stop_token_ids", CLIME_MEMBER_CALL, .read = read_stop_ids},
     {"logit_bias", CLIME_MEMBER_CALL, .read = read_bias},
     {"allowed_token_ids", CLIME_MEMBER_CALL, .read = read_allowed},
+    {"bad_words", CLIME_MEMBER_CALL, .read = read_bad_words},
     {"regex", CLIME_MEMBER_CALL, AT(grammar), .read = clime_grammar_read_regex},
     {"ebnf", CLIME_MEMBER_CALL, AT(grammar), .read = clime_grammar_read_ebnf},
     {"json_schema", CLIME_MEMBER_CALL, AT(grammar), .read = clime_grammar_read_schema},
@@ -246,5 +255,10 @@ enum clime_err clime_sampling_check(const struct clime_sampling_params *p, int32
         if (p->allowed[i] >= n_vocab)
             return clime_fail(e, CLIME_ERR_INPUT, "allowed_token_ids names token %d, but the vocabulary has %d",
                               (int)p->allowed[i], (int)n_vocab);
+    for (int i = 0; i < p->n_bad; i++)
+        for (size_t k = 0; k < p->bad[i].len; k++)
+            if (p->bad[i].data[k] >= n_vocab)
+                return clime_fail(e, CLIME_ERR_INPUT, "bad_words: a word has token %d, but the vocabulary has %d",
+                                  (int)p->bad[i].data[k], (int)n_vocab);
     return CLIME_OK;
 }

@@ -5,10 +5,14 @@
 #define CLIME_SERVER_JOB_SAMPLING_PARAMS_H
 
 #include "common/json/members.h"
+#include "text/grammar/search.h"
 #include "text/grammar/source.h"
+#include "text/ids.h"
 
 #define CLIME_MAX_STOP 32        /* stop strings of a request */
-#define CLIME_MAX_STOP_BYTES 512 /* of one stop string */
+#define CLIME_MAX_STOP_BYTES 512 /* of one stop string, regular expression or bad word */
+#define CLIME_MAX_STOP_REGEX 8
+#define CLIME_MAX_BAD_WORDS 1024
 #define CLIME_MAX_STOP_IDS 64
 #define CLIME_MAX_BIAS 4096
 #define CLIME_MAX_ALLOWED (1 << 20)
@@ -32,12 +36,19 @@ struct clime_sampling_params {
     int64_t stream_interval; /* tokens between events of a stream */
     int n_stop;
     struct clime_str stop[CLIME_MAX_STOP];
+    int n_stop_regex;
+    struct clime_str stop_regex[CLIME_MAX_STOP_REGEX];
+    struct clime_search **compiled; /* [n_stop_regex], sampling_prepare.h */
     int n_stop_ids;
     int32_t stop_ids[CLIME_MAX_STOP_IDS];
     int n_bias;
     struct clime_bias *bias; /* ascending id, each id once */
     int n_allowed;           /* allowed_token_ids; 0 = all ids */
     const int32_t *allowed;
+    int n_bad_words;
+    struct clime_str *bad_words;
+    int n_bad;
+    struct clime_ids *bad;               /* what the words are as ids, one or two of each; sampling_prepare.h */
     struct clime_grammar_source grammar; /* kind NONE = none; its lead is the output's */
 };
 

@@ -18,12 +18,14 @@ void clime_stop_text_init(struct clime_stop_text *s, const struct clime_tokenize
         clime_detok_feed(&s->detok, prompt[i], &s->text);
     clime_detok_begin_reply(&s->detok);
     clime_buf_clear(&s->text);
+    for (int i = 0; i < p->n_stop_regex; i++) s->hunts[i] = clime_hunt_new(p->compiled[i]);
 }
 
 void clime_stop_text_free(struct clime_stop_text *s) {
     if (!s->params) return;
     clime_detok_free(&s->detok);
     clime_buf_free(&s->text);
+    for (int i = 0; i < CLIME_MAX_STOP_REGEX; i++) clime_hunt_free(s->hunts[i]);
     s->params = NULL;
 }
 
@@ -59,21 +61,52 @@ static size_t safe_length(const struct clime_stop_text *s) {
     return s->text.len - hold;
 }
 
+/* Looks for the first listed regular expression that has a match: in the text, which `more` was added to, or in `more`
+ * alone where there are no hunts. */
+static bool search_regex(struct clime_stop_text *s, struct clime_str more, struct clime_hunt *const *hunts,
+                         struct clime_str *matched) {
+    const struct clime_sampling_params *p = s->params;
+    bool any = false;
+    for (int i = 0; i < p->n_stop_regex && !s->no_search && more.len > 0; i++) {
+        struct clime_hunt *alone = hunts ? NULL : clime_hunt_new(p->compiled[i]);
+        enum clime_found found = clime_hunt_feed(hunts ? hunts[i] : alone, more);
+        clime_hunt_free(alone);
+        if (found == CLIME_FOUND_TOO_MUCH) s->stuck = true;
+        if (found == CLIME_FOUND_ONE && !any) *matched = p->stop_regex[i];
+        any |= found != CLIME_FOUND_NONE;
+    }
+    return any;
+}
+
+static struct clime_str text_from(const struct clime_stop_text *s, size_t from) {
+    return s->text.len > from ? (struct clime_str){s->text.data + from, s->text.len - from}
+                              : (struct clime_str){NULL, 0};
+}
+
+static bool find_special(const struct clime_stop_text *s, struct clime_str token, struct clime_str *matched) {
+    const struct clime_sampling_params *p = s->params;
+    for (int i = 0; i < p->n_stop && !s->no_search; i++)
+        if (clime_str_eq(token, p->stop[i])) return *matched = p->stop[i], true;
+    return false;
+}
+
 bool clime_stop_text_feed(struct clime_stop_text *s, int32_t id, struct clime_str *matched) {
     CHECK(!s->done);
     size_t from = s->text.len;
     clime_detok_feed(&s->detok, id, &s->text);
     if (s->text.len > from && search(s, from, matched)) return true;
     s->n_safe = safe_length(s);
-    if (s->params->n_stop == 0 || s->no_search || !clime_tokenizer_is_special(s->detok.t, id)) return false;
-    struct clime_str token = clime_tokenizer_token(s->detok.t, id);
-    for (int i = 0; i < s->params->n_stop; i++) {
-        if (!clime_str_eq(token, s->params->stop[i])) continue;
-        *matched = s->params->stop[i];
+    struct clime_str token = {NULL, 0};
+    if (clime_tokenizer_is_special(s->detok.t, id)) token = clime_tokenizer_token(s->detok.t, id);
+    if (find_special(s, token, matched)) {
         clime_stop_text_finish(s, &(struct clime_str){NULL, 0});
         return true;
     }
-    return false;
+    if (!search_regex(s, text_from(s, from), s->hunts, matched) && !search_regex(s, token, NULL, matched)) return false;
+    clime_detok_finish(&s->detok, &s->text);
+    s->n_safe = s->text.len;
+    s->done = true;
+    return !s->stuck;
 }
 
 bool clime_stop_text_finish(struct clime_stop_text *s, struct clime_str *matched) {
@@ -81,7 +114,8 @@ bool clime_stop_text_finish(struct clime_stop_text *s, struct clime_str *matched
     size_t from = s->text.len;
     clime_detok_finish(&s->detok, &s->text);
     if (s->text.len > from && search(s, from, matched)) return true;
+    bool found = search_regex(s, text_from(s, from), s->hunts, matched);
     s->n_safe = s->text.len;
     s->done = true;
-    return false;
+    return found && !s->stuck;
 }

@@ -4,6 +4,8 @@
  * text contains a stop string. Detokenising happens off the engine, so the engine may have sampled further tokens by
  * then; the emitter cuts them off, and the outcome does not depend on timing.
  * A stop string that spells a special token ("<|im_end|>") is also found when that token is hidden from the text.
+ * The same holds for the regular expressions of stop_regex, but for this (SGLang's way): what one matches stays in the
+ * text, and so does the rest of the token that completes it.
  *
  * Owner: the output's emitter thread.
  */
@@ -22,6 +24,8 @@ struct clime_stop_text {
     size_t n_safe; /* bytes that no later token can take back: the rest may begin a stop string */
     bool done;
     bool no_search; /* the token limit came first: stop strings no longer count */
+    bool stuck;     /* a regular expression has too many ways to read the text: the output fails */
+    struct clime_hunt *hunts[CLIME_MAX_STOP_REGEX]; /* of each regular expression */
 };
 
 /* prompt: what the text goes on from. SentencePiece-style tokenizers drop the space before the first word of a text;
@@ -30,8 +34,9 @@ void clime_stop_text_init(struct clime_stop_text *s, const struct clime_tokenize
                           const struct clime_sampling_params *p, const int32_t *prompt, int n_prompt);
 void clime_stop_text_free(struct clime_stop_text *s);
 
-/* Adds a token. True when it completes a stop string: then *matched is that string, the text is trimmed before it
- * (unless no_stop_trim) and done is set. */
+/* Adds a token. True when it completes a stop string or a match of a regular expression: then *matched is that string,
+ * the text is trimmed before it (unless no_stop_trim), or *matched is that expression, and done is set. False with
+ * stuck set when that cannot be told; done is set then too. */
 bool clime_stop_text_feed(struct clime_stop_text *s, int32_t id, struct clime_str *matched);
 
 /* No more tokens: adds what was held back. True when that completes a stop string, as above. */

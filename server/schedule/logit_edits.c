@@ -29,7 +29,10 @@ struct clime_logit_edits {
     struct clime_grammar_state *grammar; /* NULL = none; then so are these */
     uint32_t *mask;                      /* [clime_id_words(V)] of the next draw */
     int V, n_stop;
-    int32_t *stop; /* [n_stop] */
+    int32_t *stop;         /* [n_stop] */
+    uint32_t *good;        /* [clime_id_words(V)] what completes no bad word now; NULL = there are none */
+    struct clime_ids tail; /* the last ids sampled, as many as the longest bad word has before its last */
+    size_t n_tail;
     const char *stuck;
 };
 
@@ -69,12 +72,36 @@ static uint32_t *set_of(int V, const int32_t *ids, int n) {
     return set;
 }
 
-static void follow_grammar(struct clime_logit_edits *x, struct clime_grammar *g, int V, const int32_t *stop,
-                           int n_stop) {
+/* Of each word whose beginning was just sampled, the last id is bad; of those of one id it always is. */
+static void bar_words(struct clime_logit_edits *x) {
+    const struct clime_sampling_params *p = x->p;
+    for (int i = 0; i < p->n_bad; i++) clime_id_add(x->good, p->bad[i].data[p->bad[i].len - 1]);
+    for (int i = 0; i < p->n_bad; i++) {
+        const struct clime_ids *word = &p->bad[i];
+        size_t n = word->len - 1;
+        bool begun = n == 0 || (n <= x->tail.len &&
+                                memcmp(x->tail.data + x->tail.len - n, word->data, n * sizeof *word->data) == 0);
+        if (begun) x->good[word->data[n] / 32] &= ~(UINT32_C(1) << word->data[n] % 32);
+    }
+}
+
+static void avoid_words(struct clime_logit_edits *x) {
+    x->good = xcalloc(clime_id_words(x->V), sizeof *x->good);
+    for (int i = 0; i < x->V; i++) clime_id_add(x->good, i);
+    for (int i = 0; i < x->p->n_bad; i++)
+        if (x->p->bad[i].len - 1 > x->n_tail) x->n_tail = x->p->bad[i].len - 1;
+    bar_words(x);
+}
+
+static void add_to_words(struct clime_logit_edits *x, int32_t id) {
+    clime_ids_push(&x->tail, id);
+    if (x->tail.len > x->n_tail) memmove(x->tail.data, x->tail.data + 1, --x->tail.len * sizeof *x->tail.data);
+    bar_words(x);
+}
+
+static void follow_grammar(struct clime_logit_edits *x, struct clime_grammar *g, const int32_t *stop, int n_stop) {
     x->of = g;
     x->grammar = clime_grammar_state_new(g);
-    x->V = V;
-    x->mask = xcalloc(clime_id_words(V), sizeof *x->mask);
     x->stop = xmalloc(((size_t)n_stop + 1) * sizeof *stop);
     x->n_stop = n_stop;
     if (n_stop > 0) memcpy(x->stop, stop, (size_t)n_stop * sizeof *stop);
@@ -84,12 +111,17 @@ struct clime_logit_edits *clime_logit_edits_new(const struct clime_sampling_para
                                                 int V, const int32_t *prompt, int n_prompt, const int32_t *stop,
                                                 int n_stop) {
     bool counts = p->frequency_penalty != 0 || p->presence_penalty != 0, repeats = p->repetition_penalty != 1;
-    if (!counts && !repeats && p->n_bias == 0 && p->min_new_tokens == 0 && p->n_allowed == 0 && !grammar) return NULL;
+    if (!counts && !repeats && p->n_bias == 0 && p->min_new_tokens == 0 && p->n_allowed == 0 && !grammar &&
+        p->n_bad == 0)
+        return NULL;
     struct clime_logit_edits *x = xcalloc(1, sizeof *x);
     x->p = p;
     x->counts = counts;
     x->bans = p->min_new_tokens > 0;
-    if (grammar) follow_grammar(x, grammar, V, stop, n_stop);
+    x->V = V;
+    if (p->n_bad > 0) avoid_words(x);
+    if (grammar) follow_grammar(x, grammar, stop, n_stop);
+    if (grammar || x->good) x->mask = xcalloc(clime_id_words(V), sizeof *x->mask);
     if (repeats) x->seen = set_of(V, prompt, n_prompt);
     if (p->n_allowed > 0) x->allowed = set_of(V, p->allowed, p->n_allowed);
     for (int i = 0; i < p->n_bias; i++) {
@@ -108,6 +140,8 @@ struct clime_logit_edits *clime_logit_edits_new(const struct clime_sampling_para
 void clime_logit_edits_free(struct clime_logit_edits *x) {
     if (!x) return;
     clime_grammar_state_free(x->grammar);
+    clime_ids_free(&x->tail);
+    free(x->good);
     free(x->mask);
     free(x->stop);
     free(x->seen);
@@ -120,6 +154,7 @@ void clime_logit_edits_free(struct clime_logit_edits *x) {
 void clime_logit_edits_add(struct clime_logit_edits *x, int32_t id) {
     if (x->grammar) clime_grammar_state_add(x->grammar, id);
     if (x->seen) clime_id_add(x->seen, id);
+    if (x->n_tail > 0) add_to_words(x, id);
     if (!x->counts) return;
     int i = place_of(x, id);
     x->entries[i].n_out++;
@@ -127,7 +162,7 @@ void clime_logit_edits_add(struct clime_logit_edits *x, int32_t id) {
 }
 
 bool clime_logit_edits_follow(const struct clime_logit_edits *x) {
-    return x->seen || x->counts || x->grammar;
+    return x->seen || x->counts || x->grammar || x->n_tail > 0;
 }
 
 bool clime_logit_edits_fixed(const struct clime_logit_edits *x) {
@@ -147,26 +182,35 @@ static void lift_bans(struct clime_logit_edits *x) {
     x->n = n;
 }
 
+/* `of`, or all ids where that is NULL, as far as the request allows them. True when there are any. */
+static bool fill_mask(struct clime_logit_edits *x, const uint32_t *of) {
+    bool any = false;
+    for (size_t i = 0, n = clime_id_words(x->V); i < n; i++) {
+        x->mask[i] = of ? of[i] : UINT32_MAX;
+        if (x->allowed) x->mask[i] &= x->allowed[i];
+        if (x->good) x->mask[i] &= x->good[i];
+        any |= x->mask[i] != 0;
+    }
+    return any;
+}
+
 /* What the grammar allows, with the ids that end the sequence where it may end and the request wants that: one that
  * ignores them goes on as long as there is something to go on with. True when only the end is left. */
 static bool apply_grammar(struct clime_logit_edits *x) {
     struct clime_grammar_next next = clime_grammar_state_next(x->grammar);
-    bool any = false;
     x->stuck = next.stuck;
     if (x->stuck) return false;
-    for (size_t i = 0, n = clime_id_words(x->V); i < n; i++) {
-        x->mask[i] = x->allowed ? next.allowed[i] & x->allowed[i] : next.allowed[i];
-        any |= x->mask[i] != 0;
-    }
+    bool any = fill_mask(x, next.allowed);
     bool only_end = next.may_end && !any;
     for (int i = 0; i < x->n_stop && next.may_end; i++) {
         if (x->p->ignore_eos && (!only_end || clime_grammar_reads(x->of, x->stop[i]))) continue;
+        if (x->good && !clime_id_in(x->good, x->stop[i])) continue;
         clime_id_add(x->mask, x->stop[i]);
         any = true;
     }
     if (!any)
         x->stuck = next.may_end ? "the grammar's text is complete, and the model has no token that ends it"
-                                : "allowed_token_ids leave the grammar no token";
+                                : "allowed_token_ids or bad_words leave the grammar no token";
     return only_end;
 }
 
@@ -176,10 +220,11 @@ const char *clime_logit_edits_stuck(const struct clime_logit_edits *x) {
 
 void clime_logit_edits_apply(struct clime_logit_edits *x, int n_out, struct clime_sampling *s) {
     bool only_end = x->grammar && apply_grammar(x);
+    if (x->good && !x->grammar) x->stuck = fill_mask(x, NULL) ? NULL : "bad_words leave no token";
     if (x->bans && (n_out >= x->p->min_new_tokens || only_end)) lift_bans(x); /* there is nothing to go on with */
     s->seen = x->seen;
     s->repetition = (float)x->p->repetition_penalty;
     s->edits = x->edits;
     s->n_edits = x->n;
-    s->allowed = x->stuck ? NULL : x->grammar ? x->mask : x->allowed;
+    s->allowed = x->stuck ? NULL : x->mask ? x->mask : x->allowed;
 }

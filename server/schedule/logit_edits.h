@@ -3,9 +3,9 @@
  * repetition_penalty counts prompt and output, and is a set of ids: a draw's cost does not grow with the prompt.
  * frequency and presence count the output only, logit_bias adds, min_new_tokens bans the ids that would end the
  * sequence: together a list, kept up to date token by token. allowed_token_ids are a set, and so are the tokens with
- * which a grammar goes on; where it may end, the ids that end the sequence are among them, and nowhere else. None of it
- * changes the reported log-probability (docs/numerics.md).
- * Made by the thread that submits; from then on the engine thread's.
+ * which a grammar goes on, and what no bad word ends with here; where a grammar may end, the ids that end the sequence
+ * are among them, and nowhere else. None of it changes the reported log-probability (docs/numerics.md). Made by the
+ * thread that submits; from then on the engine thread's.
  */
 #ifndef CLIME_SERVER_SCHEDULE_LOGIT_EDITS_H
 #define CLIME_SERVER_SCHEDULE_LOGIT_EDITS_H

@@ -32,9 +32,9 @@ EVERYWHERE = (("/v1/chat/completions", CHAT), ("/v1/completions", TEXT),
               ("/v1/responses", {"input": "Once", "max_output_tokens": 2}), ("/v1/messages", CHAT))  # fmt: skip
 
 UNSUPPORTED = {
-    "guided_whitespace_pattern": " *", "bad_words": ["a"],
+    "guided_whitespace_pattern": " *",
     "use_beam_search": True, "length_penalty": 2.0, "custom_params": {"a": 1}, "logits_processors": ["x"],
-    "logprob_token_ids": [5], "thinking_token_budget": 5, "stop_regex": "a", "lora_path": "x",
+    "logprob_token_ids": [5], "thinking_token_budget": 5, "lora_path": "x",
 }  # fmt: skip
 
 
@@ -59,7 +59,7 @@ def test_the_newer_endpoints_refuse_what_the_older_do(s):
 @pytest.mark.parametrize(
     "where, name, value",
     [
-        ("sampling_params", "custom_params", {"a": 1}), ("sampling_params", "bad_words", ["a"]),
+        ("sampling_params", "custom_params", {"a": 1}), ("sampling_params", "logprob_token_ids", [5]),
         ("sampling_params", "use_beam_search", True), ("sampling_params", "prompt_logprobs", 0),
         ("top", "return_hidden_states", True), ("top", "return_hidden_states", "last"), ("top", "lora_path", "a"),
         ("top", "image_data", "a"), ("top", "return_entropy", True),

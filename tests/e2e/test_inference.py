@@ -82,7 +82,7 @@ def test_prompt_logprobs(s, n):
     ({"token_ids": [[1], [2]]}, "token_ids must be a list of ids"),
     ({"token_ids": [1, "x"]}, "token_ids"),
     ({"token_ids": [1], "features": {"mm_hashes": {"image": ["x"]}}}, "features is not supported"),
-    ({"token_ids": [1], "sampling_params": {"bad_words": ["x"]}}, "bad_words is not supported"),
+    ({"token_ids": [1], "sampling_params": {"extra_args": {"x": 1}}}, "extra_args is not supported"),
     ({"token_ids": [1], "stream": True, "sampling_params": {"prompt_logprobs": 1}}, "a stream has no prompt_logprobs"),
 ])  # fmt: skip
 def test_what_is_refused(s, body, says):

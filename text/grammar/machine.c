@@ -153,6 +153,7 @@ static void finish(struct clime_machine *m) {
         if (m->n_found > CLIME_MAX_PLACES || m->n_work > 4 * CLIME_MAX_PLACES || m->n_visits > MAX_VISITS) {
             m->n_found = m->n_work = 0;
             m->ends = m->leaves = false;
+            m->overran = true;
         }
     }
 }

@@ -66,6 +66,7 @@ struct clime_machine {
     int32_t reach;
     size_t bytes;   /* of what is kept */
     int n_visits;   /* of the closure in work */
+    bool overran;   /* ever: a closure was too large, and is the empty set */
     int64_t effort; /* ever: ops and nodes of a trie looked at */
 };
 

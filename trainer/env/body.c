@@ -164,6 +164,8 @@ static void pass_over(struct clime_json *j, struct clime_str key) {
                                           "guided_choice",
                                           "guided_decoding",
                                           "guided_grammar",
+                                          "stop_regex",
+                                          "bad_words",
                                           "continue_final_message"};
     struct clime_str raw;
     if (!clime_json_skip(j, &raw) || clime_lenient_nothing(raw)) return;

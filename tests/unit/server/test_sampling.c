@@ -79,6 +79,11 @@ static void test_refused(void **state) {
         "{\"min_new_tokens\": 5, \"max_new_tokens\": 4}",
         "{\"ignore_eos\": 1}",
         "{\"temperature\": 1e999}",
+        "{\"stop_regex\": 5}",
+        "{\"stop_regex\": [\"a\", null]}",
+        "{\"stop_regex\": [\"a\",\"a\",\"a\",\"a\",\"a\",\"a\",\"a\",\"a\",\"a\"]}",
+        "{\"bad_words\": {}}",
+        "{\"bad_words\": [5]}",
     };
     struct clime_sampling_params p;
     struct clime_arena a;
@@ -146,11 +151,52 @@ static void test_edits(void **state) {
     clime_arena_free(&a);
 }
 
+/* The words {7}, {3, 4} and {4, 4, 5}: what would complete one is not drawn, and nothing else changes. */
+static void test_bad_words(void **state) {
+    (void)state;
+    enum { V = 40 };
+    static const int32_t ids[] = {7, 3, 4, 4, 4, 5}, stop[] = {1};
+    static const struct {
+        int32_t add;    /* sampled before; -1 = none */
+        int32_t bad[2]; /* 0 = none */
+    } steps[] = {{-1, {7}}, {3, {7, 4}}, {4, {7}}, {4, {7, 5}}, {4, {7, 5}}, {3, {7, 4}}, {9, {7}}};
+    struct clime_ids words[] = {{.data = (int32_t *)ids, .len = 1},
+                                {.data = (int32_t *)ids + 1, .len = 2},
+                                {.data = (int32_t *)ids + 3, .len = 3}};
+    struct clime_sampling_params p;
+    clime_sampling_defaults(&p);
+    p.bad = words;
+    p.n_bad = 3;
+    struct clime_logit_edits *x = clime_logit_edits_new(&p, NULL, V, NULL, 0, stop, 1);
+    assert_true(clime_logit_edits_follow(x));
+    for (int i = 0; i < (int)CLIME_COUNT(steps); i++) {
+        struct clime_sampling s = {0};
+        if (steps[i].add >= 0) clime_logit_edits_add(x, steps[i].add);
+        clime_logit_edits_apply(x, i, &s);
+        assert_int_equal(s.n_edits, 0);
+        for (int32_t id = 0; id < V; id++)
+            assert_int_equal(clime_id_in(s.allowed, id), id != steps[i].bad[0] && (id != steps[i].bad[1] || id == 0));
+    }
+    clime_logit_edits_free(x);
+
+    p.n_bad = 1; /* nothing of it waits for a token */
+    static const int32_t only[] = {7};
+    p.allowed = only;
+    p.n_allowed = 1;
+    x = clime_logit_edits_new(&p, NULL, V, NULL, 0, stop, 1);
+    struct clime_sampling s = {0};
+    assert_true(clime_logit_edits_fixed(x));
+    clime_logit_edits_apply(x, 0, &s);
+    assert_non_null(strstr(clime_logit_edits_stuck(x), "bad_words"));
+    clime_logit_edits_free(x);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_values),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_edits),
+        cmocka_unit_test(test_bad_words),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "server/job/sampling_prepare.h"
 #include "server/job/stop_text.h"
 
 static struct clime_tokenizer *tokenizer;
@@ -41,6 +42,7 @@ static int unload(void **state) {
 struct row {
     const char *input;   /* bytes fed one by one; '$' = the special token */
     const char *stop[3]; /* stop strings */
+    const char *regex[3];
     bool no_trim, keep_special;
     int used;            /* tokens until the match; -1 = none */
     const char *matched; /* the stop string */
@@ -61,6 +63,17 @@ static const struct row rows[] = {
     {"ab$cd", {"bc"}, .used = 4, .matched = "bc", .text = "a", .safe = "a"},
     {"no\xc3\xa9l", {"\xc3\xa9"}, .used = 4, .matched = "\xc3\xa9", .text = "no", .safe = "no"},
     {"ab", {"abc"}, .used = -1, .text = "ab", .safe = ""}, /* what was held back comes out at the end */
+    /* what a regular expression matches stays, trimmed or not */
+    {"no 42!", .regex = {"[0-9]+!"}, .used = 6, .matched = "[0-9]+!", .text = "no 42!", .safe = "no 42"},
+    {"no 42!", .regex = {"x", "\\d"}, .no_trim = true, .used = 4, .matched = "\\d", .text = "no 4", .safe = "no "},
+    {"abc", .stop = {"bc"}, .regex = {"c"}, .used = 3, .matched = "bc", .text = "a", .safe = "a"}, /* strings first */
+    {"abc", .regex = {"c", "bc"}, .used = 3, .matched = "c", .text = "abc", .safe = "ab"},
+    {"abcab", .regex = {"^c", "ab$"}, .used = 2, .matched = "ab$", .text = "ab", .safe = "a"},
+    {"cabc", .regex = {"^ab"}, .used = -1, .text = "cabc", .safe = "cab"},
+    {"ab$cd", .regex = {"<e.d>"}, .used = 3, .matched = "<e.d>", .text = "ab", .safe = "ab"},
+    {"ab$cd", .regex = {"b.*c"}, .used = 4, .matched = "b.*c", .text = "abc", .safe = "ab"}, /* over a hidden token */
+    {"no\xc3\xa9l", .regex = {"[\xc3\xa0-\xc3\xaf]"}, .used = 4, .matched = "[\xc3\xa0-\xc3\xaf]", .text = "no\xc3\xa9",
+     .safe = "no"},
 };
 
 static void run_row(const struct row *r) {
@@ -76,6 +89,10 @@ static void run_row(const struct row *r) {
         p.stop[p.n_stop] = clime_str_of(r->stop[p.n_stop]);
         p.n_stop++;
     }
+    for (; p.n_stop_regex < 3 && r->regex[p.n_stop_regex]; p.n_stop_regex++)
+        p.stop_regex[p.n_stop_regex] = clime_str_of(r->regex[p.n_stop_regex]);
+    struct clime_error e;
+    assert_int_equal(clime_sampling_prepare(&p, tokenizer, NULL, &e), CLIME_OK);
     clime_stop_text_init(&s, tokenizer, &p, NULL, 0);
     for (int i = 0; r->input[i] && used < 0; i++) {
         snprintf(safe, sizeof safe, "%.*s", (int)s.n_safe, s.text.data ? s.text.data : "");
@@ -89,6 +106,7 @@ static void run_row(const struct row *r) {
     assert_string_equal(safe, r->safe);
     assert_int_equal(s.n_safe, s.text.len);
     clime_stop_text_free(&s);
+    clime_sampling_release(&p);
 }
 
 static void test_rows(void **state) {
@@ -127,11 +145,30 @@ static void test_prompt_is_context(void **state) {
     clime_stop_text_free(&s);
 }
 
+/* An expression with too many ways to read the text ends the output, and says so; it does not hold anybody up. */
+static void test_stuck(void **state) {
+    (void)state;
+    struct clime_sampling_params p;
+    struct clime_stop_text s;
+    struct clime_str matched;
+    struct clime_error e;
+    clime_sampling_defaults(&p);
+    p.stop_regex[p.n_stop_regex++] = clime_str_of("(a|b|ab|ba|[ab]{2,9}){1,9999}[ab]{4000}!");
+    assert_int_equal(clime_sampling_prepare(&p, tokenizer, NULL, &e), CLIME_OK);
+    clime_stop_text_init(&s, tokenizer, &p, NULL, 0);
+    int n = 0;
+    while (n < 9999 && !s.done) assert_false(clime_stop_text_feed(&s, "ab"[n++ % 3 % 2], &matched));
+    assert_true(s.stuck && s.n_safe == (size_t)n);
+    clime_stop_text_free(&s);
+    clime_sampling_release(&p);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows),
         cmocka_unit_test(test_no_search_after_the_limit),
         cmocka_unit_test(test_prompt_is_context),
+        cmocka_unit_test(test_stuck),
     };
     return cmocka_run_group_tests(tests, load, unload);
 }

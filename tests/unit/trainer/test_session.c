@@ -390,6 +390,8 @@ static void test_refused(void **state) {
          NULL},
         {CLIME_ENV_CHAT, "{\"messages\":[],\"regex\":\"a+\"}", "regex"},
         {CLIME_ENV_CHAT, "{\"messages\":[],\"continue_final_message\":true}", "continue_final_message"},
+        {CLIME_ENV_CHAT, "{\"messages\":[],\"stop_regex\":\"a+\"}", "stop_regex"},
+        {CLIME_ENV_GENERATE, "{\"input_ids\":[1],\"sampling_params\":{\"bad_words\":[\"a\"]}}", "bad_words"},
         {CLIME_ENV_CHAT, "{\"messages\":[],\"continue_final_message\":false,\"guided_json\":null,\"top_k\":4}", NULL},
         {CLIME_ENV_GENERATE, "{\"sampling_params\":{\"n\":2}}", "one answer"},
         {CLIME_ENV_GENERATE, "{\"sampling_params\":{\"json_schema\":\"{\\\"type\\\":1}\"}}", "json_schema"},

@@ -1,0 +1,73 @@
+/* Searching with the machine of grammars (search.h). Expressions are compiled on the server's text threads; hunts are
+ * the emitters', one for each output.
+ *
+ * A text has a match when all of it is anything, a match, and anything: one automaton, which becomes a deterministic
+ * one while it is used. Not PCRE2: a client's expression is looked for at every token, on a thread that others wait for
+ * too, so its cost must neither grow with the text nor explode.
+ * Hunts share no states, so that what one text costs cannot make another's search fail.
+ */
+#include "text/grammar/search.h"
+
+#include <stdlib.h>
+
+#include "text/grammar/machine.h"
+#include "text/grammar/readers.h"
+
+#define MAX_DEPTH 256
+#define MAX_BYTES ((size_t)1 << 20)   /* of a hunt's states; ordinary expressions have some tens */
+#define MAX_EFFORT ((int64_t)1 << 26) /* of finding them: half a second */
+
+struct clime_search {
+    struct clime_program program;
+};
+
+struct clime_hunt {
+    struct clime_machine machine;
+    int32_t at;
+};
+
+enum clime_err clime_search_new(struct clime_str pattern, struct clime_search **out, struct clime_error *e) {
+    struct clime_search *s = xcalloc(1, sizeof *s);
+    struct clime_exprs x;
+    int root;
+    clime_exprs_init(&x);
+    enum clime_err err = clime_regex_read(&x, pattern, CLIME_SPELL_UTF8, true, &root, e);
+    if (!err) err = clime_program_compile(&x, root, MAX_DEPTH, &s->program, e);
+    clime_exprs_free(&x);
+    if (err) {
+        free(s);
+        return e->code = CLIME_ERR_INPUT; /* a limit of the expression, not of the server */
+    }
+    *out = s;
+    return CLIME_OK;
+}
+
+void clime_search_free(struct clime_search *s) {
+    if (!s) return;
+    clime_program_free(&s->program);
+    free(s);
+}
+
+struct clime_hunt *clime_hunt_new(const struct clime_search *s) {
+    struct clime_hunt *h = xcalloc(1, sizeof *h);
+    clime_machine_init(&h->machine, &s->program);
+    h->at = clime_machine_start(&h->machine);
+    return h;
+}
+
+void clime_hunt_free(struct clime_hunt *h) {
+    if (!h) return;
+    clime_machine_free(&h->machine);
+    free(h);
+}
+
+static bool too_much(const struct clime_machine *m) {
+    return m->overran || m->bytes > MAX_BYTES || m->effort > MAX_EFFORT;
+}
+
+enum clime_found clime_hunt_feed(struct clime_hunt *h, struct clime_str more) {
+    struct clime_machine *m = &h->machine;
+    for (size_t i = 0; i < more.len && !too_much(m); i++) h->at = clime_machine_step(m, h->at, (uint8_t)more.ptr[i]);
+    if (too_much(m)) return CLIME_FOUND_TOO_MUCH;
+    return m->sets[h->at].ends ? CLIME_FOUND_ONE : CLIME_FOUND_NONE;
+}
