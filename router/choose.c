@@ -1,6 +1,7 @@
 /* Who gets a request: the session's worker, or the policy's choice, among those that may. Called by handlers (any HTTP
  * thread) under the table's mutex; nothing is copied but what the lease needs, since a fleet may have 1,024 workers and
  * a pick is all that requests wait for each other. */
+#include <stdio.h>
 #include <string.h>
 
 #include "common/clock.h"
@@ -18,6 +19,14 @@ static bool has_label(const struct clime_worker_view *v, struct clime_str label)
     for (const char *at = v->labels; label.len && (at = strchr(at, '\n')); at++)
         if (strncmp(at + 1, label.ptr, label.len) == 0 && at[1 + label.len] == '\n') return true;
     return label.len == 0;
+}
+
+/* The worker that is meant is said by its URL, or as in SGLang's gateway by its place, from 0, among all. */
+static bool is_target(const struct clime_worker_view *v, int place, struct clime_str target) {
+    char number[16];
+    if (!target.len || clime_str_is(clime_workers_trim_url(target), v->url)) return true;
+    snprintf(number, sizeof number, "%d", place);
+    return clime_str_is(target, number);
 }
 
 static bool is_full(const struct clime_workers *w, const struct clime_worker_view *v) {
@@ -42,8 +51,10 @@ static int find_ready(struct clime_workers *w, const struct clime_route_request 
     for (int i = 0; i < CLIME_WORKERS_MAX; i++) {
         struct clime_worker_view *v = &w->w[i].v;
         w->at_of_slot[i] = -1;
+        int place = c->n_known;
         c->n_known += v->state != CLIME_WORKER_FREE;
-        if (v->state != CLIME_WORKER_READY || tried[i / 64] >> (i % 64) & 1 || !has_label(v, rq->label)) continue;
+        if (v->state != CLIME_WORKER_READY || tried[i / 64] >> (i % 64) & 1) continue;
+        if (!has_label(v, rq->label) || !is_target(v, place, rq->target)) continue;
         if (is_full(w, v)) {
             c->n_full++;
             c->tokens += v->tokens;
@@ -63,6 +74,11 @@ static enum clime_err nobody(const struct clime_workers *w, const struct clime_r
                           "all %d ready workers are full: they have %lld tokens to do, and hold %lld at a time "
                           "(--max-worker-load %g)",
                           c->n_full, (long long)c->tokens, (long long)c->capacity, w->opts.max_load);
+    if (rq->target.len && c->n_known)
+        return clime_fail(e, CLIME_ERR_UNAVAILABLE,
+                          "none of the %d workers is ready and is number or URL " CLIME_STR_FMT
+                          " (X-SMG-Target-Worker)",
+                          c->n_known, rq->target.len > 80 ? 80 : (int)rq->target.len, rq->target.ptr);
     if (rq->label.len && c->n_known)
         return clime_fail(e, CLIME_ERR_UNAVAILABLE, "none of the %d workers is ready and has the label " CLIME_STR_FMT,
                           c->n_known, rq->label.len > 80 ? 80 : (int)rq->label.len, rq->label.ptr);

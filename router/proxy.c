@@ -150,8 +150,12 @@ static void log_failure(const struct asking *a, bool again) {
 static void serve(struct clime_relay *y, const struct clime_route_request *request) {
     struct clime_router *r = y->router;
     struct asking a = {.y = y, .request = request};
-    a.call = (struct clime_router_queue_call){
-        .label = request->label, .rids = request->rids, .take = take, .gone = is_over, .waits = waits, .arg = &a};
+    a.call = (struct clime_router_queue_call){.line = request->target.len ? request->target : request->label,
+                                              .rids = request->rids,
+                                              .take = take,
+                                              .gone = is_over,
+                                              .waits = waits,
+                                              .arg = &a};
     for (int turn = 0; turn <= r->max_retries || y->stream; turn++) {
         struct clime_error none = {0};
         if (!pick(&a, &none)) {
@@ -185,6 +189,7 @@ static void proxy(struct clime_router *r, struct clime_http_request *rq) {
     clime_arena_init(&arena, body.len + 4096);
     clime_route_request_read(&request, session, body, &arena);
     request.label = clime_str_of(clime_http_header(rq, "X-Clime-Worker-Label"));
+    request.target = clime_str_of(clime_http_header(rq, "X-SMG-Target-Worker"));
     clime_relay_init(&y, r, rq, target);
     serve(&y, &request);
     bool is_native = clime_str_is(path, "/generate") && request.single;

@@ -1,6 +1,6 @@
 /* The queue (see queue.h). Called by the proxy on HTTP threads.
  *
- * Invariant: of those that wait for one label the first, and only it, asks whether there is room; who comes later asks
+ * Invariant: of those in one line the first, and only it, asks whether there is room; who comes later asks
  * after it has gone. It is woken when something is freed, and looks now and then, since workers come too.
  *
  * A request that is under way and has lost its worker stands in a line of its own: the first of the others may be
@@ -20,7 +20,7 @@ struct waiter { /* on its thread's stack */
     pthread_cond_t called;
     bool going; /* was under way when it came */
     bool aborted;
-    bool first; /* of its label, and of those that are as far */
+    bool first; /* of its line, and of those that are as far */
     struct waiter *next, *previous;
 };
 
@@ -55,7 +55,7 @@ int clime_router_queue_waiting(struct clime_router_queue *q) {
 
 /* The first in the line of `me`, of those from `from` on. */
 static struct waiter *next_in_line(struct waiter *from, const struct waiter *me) {
-    while (from && (from->going != me->going || !clime_str_eq(from->call->label, me->call->label))) from = from->next;
+    while (from && (from->going != me->going || !clime_str_eq(from->call->line, me->call->line))) from = from->next;
     return from;
 }
 

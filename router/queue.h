@@ -1,7 +1,7 @@
 /* Where generation requests wait when --max-concurrent-requests are under way, or all workers have as much as they may.
  *
  * A waiting request keeps its thread (CivetWeb has one for each connection) and sleeps: some KiB of memory, one look a
- * second. First come, first served among those that ask for the same label, so that a full pool holds up no other; a
+ * second. First come, first served among those that ask for the same workers, so that full ones hold up no others; a
  * request that is under way, and asks for another worker, waits behind no new one. Any thread; one mutex, under which
  * the workers' table is asked.
  */
@@ -27,7 +27,8 @@ int clime_router_queue_waiting(struct clime_router_queue *q);
 
 /* What one request wants of the queue. */
 struct clime_router_queue_call {
-    struct clime_str label;
+    struct clime_str
+        line; /* the workers that may have it: a label or one's name; those of one line wait behind each other */
     struct clime_str rids; /* by which it is aborted, in the words of who aborts; empty = with all others alone */
     bool *meant;           /* of its rids those that aborts have meant so far; NULL = none. done frees it */
     bool going;            /* it is under way: set by the first wait that succeeds */

@@ -11,6 +11,8 @@
 #include "router/router.h"
 #include "router/worker_body.h"
 
+#define LIST_CAP ((size_t)CLIME_WORKERS_MAX << 13) /* a worker's labels and version in JSON have less than 6 KiB */
+
 static const char *state_name(enum clime_worker_state s) {
     switch (s) {
     case CLIME_WORKER_READY:
@@ -76,7 +78,7 @@ static bool write_list(struct clime_router *r, struct clime_buf *out, int64_t id
     int n = clime_workers_list(r->workers, views, CLIME_WORKERS_MAX);
     bool found = false;
     struct clime_jw w;
-    clime_buf_init(out, (size_t)1 << 20);
+    clime_buf_init(out, LIST_CAP);
     clime_jw_init(&w, out);
     if (!id) {
         clime_jw_object(&w);
@@ -245,14 +247,18 @@ void clime_router_finish_session(struct clime_http_request *rq, void *context) {
 }
 
 void clime_router_add_worker(struct clime_http_request *rq, void *context) {
-    char url[CLIME_WORKER_URL];
+    char url[CLIME_WORKER_URL], key[CLIME_WORKER_KEY];
+    struct clime_worker_body b = {.settings = {.health_port = -1}};
     struct clime_error e;
-    bool given;
-    if (clime_http_query(rq, "url", url, sizeof url, &given, &e))
+    bool given, has_key;
+    enum clime_err err = clime_http_query(rq, "url", url, sizeof url, &given, &e);
+    if (!err) err = clime_http_query(rq, "api_key", key, sizeof key, &has_key, &e);
+    if (!err && has_key) err = clime_worker_key_check(b.settings.key = key, &e);
+    b.url = clime_str_of(url);
+    if (err)
         clime_http_reply_err(rq, &e);
     else if (given)
-        accept_worker(rq, context,
-                      &(struct clime_worker_body){.url = clime_str_of(url), .settings = {.health_port = -1}}, 200);
+        accept_worker(rq, context, &b, 200);
     else
         clime_http_reply_error(rq, 400, "the query needs url=http://host:port");
 }

@@ -27,6 +27,22 @@ static bool read_labels(struct clime_json *j, struct clime_arena *arena, const c
     return !j->failed && *out;
 }
 
+/* Halves of a server are none here: a prompt that such a one was sent alone would never be answered. */
+static bool read_type(struct clime_json *j) {
+    struct clime_str type;
+    if (!clime_json_string(j, &type)) return false;
+    if (!clime_str_is(type, "regular"))
+        clime_json_bad(j, "workers are \"regular\": there is no prefill or decode here");
+    return !j->failed;
+}
+
+enum clime_err clime_worker_key_check(const char *key, struct clime_error *e) {
+    if (strpbrk(key, "\r\n")) return clime_fail(e, CLIME_ERR_INPUT, "api_key: a key is one line");
+    if (strlen(key) >= CLIME_WORKER_KEY)
+        return clime_fail(e, CLIME_ERR_INPUT, "api_key: a key has less than %d bytes", CLIME_WORKER_KEY);
+    return CLIME_OK;
+}
+
 enum clime_err clime_worker_body_read(struct clime_str json, struct clime_arena *arena, struct clime_worker_body *out,
                                       struct clime_error *e) {
     struct clime_json j;
@@ -44,6 +60,8 @@ enum clime_err clime_worker_body_read(struct clime_str json, struct clime_arena 
             clime_json_int(&j, 1, 65535, &port);
         else if (clime_str_is(key, "api_key"))
             clime_json_string_z(&j, &out->settings.key);
+        else if (clime_str_is(key, "worker_type"))
+            read_type(&j);
         else if (clime_str_is(key, "labels"))
             read_labels(&j, arena, &out->settings.labels);
         else
@@ -52,9 +70,5 @@ enum clime_err clime_worker_body_read(struct clime_str json, struct clime_arena 
     }
     out->settings.health_port = (int)port;
     if (!clime_json_end(&j)) return e->code;
-    if (out->settings.key && strpbrk(out->settings.key, "\r\n"))
-        return clime_fail(e, CLIME_ERR_INPUT, "api_key: a key is one line");
-    if (out->settings.key && strlen(out->settings.key) >= CLIME_WORKER_KEY)
-        return clime_fail(e, CLIME_ERR_INPUT, "api_key: a key has less than %d bytes", CLIME_WORKER_KEY);
-    return CLIME_OK;
+    return out->settings.key ? clime_worker_key_check(out->settings.key, e) : CLIME_OK;
 }

@@ -10,9 +10,12 @@ struct clime_worker_body {
     struct clime_worker_settings settings;
 };
 
-/* {"url", "health_port", "api_key", "labels": {name: text}}; members with other names are other gateways'. What is not
- * given is NULL, or -1. Strings are of the arena. CLIME_ERR_INPUT. */
+/* {"url", "health_port", "api_key", "labels": {name: text}, "worker_type": "regular"}; members with other names are
+ * other gateways'. What is not given is NULL, or -1. Strings are of the arena. CLIME_ERR_INPUT. */
 enum clime_err clime_worker_body_read(struct clime_str json, struct clime_arena *arena, struct clime_worker_body *out,
                                       struct clime_error *e);
+
+/* Can it be a worker's? CLIME_ERR_INPUT. */
+enum clime_err clime_worker_key_check(const char *key, struct clime_error *e);
 
 #endif

@@ -20,15 +20,16 @@ static inline int64_t clime_route_next_page(int64_t page) {
 
 /* Slices are of the request's headers and body, or of the arena it was read with. */
 struct clime_route_request {
-    struct clime_str session;          /* requests of one session prefer one worker; empty = none */
-    struct clime_str label;            /* "name=value" that its worker must have; empty = any will do */
-    struct clime_str model;            /* as the client names it; empty = it does not */
-    struct clime_str rids;             /* by which it is aborted, as JSON: a text, or a list of one for each prompt */
-    bool stream, single;               /* its answer is to be one of events; and is of one prompt alone, once */
-    int64_t cost;                      /* tokens that it may occupy, >= 1 */
-    int64_t output;                    /* of these, what it may generate */
-    int64_t prompt;                    /* tokens of its prompts, each counted once */
-    int n_pages;                       /* marks, of the first prompt of a batch */
+    struct clime_str session; /* requests of one session prefer one worker; empty = none */
+    struct clime_str label;   /* "name=value" that its worker must have; empty = any will do */
+    struct clime_str target;  /* the one worker that may have it: its URL, or its place among all; empty = any */
+    struct clime_str model;   /* as the client names it; empty = it does not */
+    struct clime_str rids;    /* by which it is aborted, as JSON: a text, or a list of one for each prompt */
+    bool stream, single;      /* its answer is to be one of events; and is of one prompt alone, once */
+    int64_t cost;             /* tokens that it may occupy, >= 1 */
+    int64_t output;           /* of these, what it may generate */
+    int64_t prompt;           /* tokens of its prompts, each counted once */
+    int n_pages;              /* marks, of the first prompt of a batch */
     uint64_t pages[CLIME_ROUTE_PAGES]; /* each a hash of the prompt from its start to the mark, and the model */
 };
 

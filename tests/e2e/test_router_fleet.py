@@ -55,7 +55,51 @@ def test_consistent_hashing_outlives_the_router():
         assert places(made[::-1]) == first
 
 
+def test_one_worker_is_asked_for_by_its_place_or_url():
+    """As SGLang's gateway has it; another one is never asked in its place, and who waits for it holds up nobody else."""
+    with workers(3) as made, program("clime-router", *QUICK, *urls(made)) as router:
+        listed = list(fleet(router))
+        for place, url in enumerate(listed):
+            for name in str(place), url, url + "/":
+                got = {where(router, headers={"X-SMG-Target-Worker": name}, session_id="s") for _ in range(3)}
+                assert got == {int(url.rsplit(":")[-1])}
+        made[0].healthy = False
+        wait_for(lambda: fleet(router)[made[0].url]["status"] == "down")
+        for name in made[0].url, "3", "-1", "00", "http://nowhere.test:1":
+            reply = router.client.post("/generate", json={"text": "x"}, headers={"X-SMG-Target-Worker": name})
+            assert reply.status_code == 503 and f"{name} (X-SMG-Target-Worker)" in reply.json()["message"]
+
+
 # ---- what is said of a worker ----
+
+
+def test_what_the_older_add_worker_says_of_a_key_holds():
+    with workers(1) as (w,), program("clime-router", "--worker-api-key", "common", *QUICK) as router:
+        assert router.post(f"/add_worker?url={w.url}&api_key=a%0d%0ab").status_code == 400
+        assert router.post(f"/add_worker?url={w.url}&api_key={'k' * 300}").status_code == 400
+        assert fleet(router) == {}
+        assert router.post(f"/add_worker?url={w.url}&api_key=its+own").status_code == 200
+        where(router)
+        assert [c[2]["Authorization"] for c in w.calls("/generate")] == ["Bearer its own"]
+
+
+def test_half_a_worker_is_none():
+    with workers(1) as (w,), program("clime-router", *QUICK) as router:
+        for kind in "prefill", "decode", 5:
+            reply = router.post("/workers", {"url": w.url, "worker_type": kind, "bootstrap_port": 8998})
+            assert reply.status_code == 400 and reply.json()["message"].startswith("worker_type")
+        assert fleet(router) == {}
+        assert router.post("/workers", {"url": w.url, "worker_type": "regular", "bootstrap_port": None}).status_code == 202
+        assert fleet(router)[w.url]["worker_type"] == "regular"
+
+
+def test_the_list_of_a_full_fleet_is_whole(tmp_path):
+    labels = {"note": '"' * 500}
+    lines = [json.dumps({"url": f"http://127.0.0.1:1/{'x' * 200}{i}", "labels": labels}) for i in range(1024)]
+    (tmp_path / "workers").write_text("\n".join(lines))
+    with program("clime-router", "--worker-file", tmp_path / "workers", "--health-check-interval", "3600") as router:
+        wait_for(lambda: len(router.get("/list_workers").json()["urls"]) == 1024)
+        assert [w["labels"] for w in router.get("/workers").json()["workers"]] == [labels] * 1024
 
 
 def test_labels_and_keys_of_workers():

@@ -24,6 +24,7 @@ void clime_fleet_see_label(struct clime_fleet *f, struct clime_fleet_server *s, 
     const struct clime_str run = clime_label_run(clime_str_of(label)), name = clime_label_name(run),
                            own = clime_label_name(clime_str_of(f->o.run));
     const bool same = clime_str_eq(name, own);
+    if (clime_str_is(run, f->o.run)) s->was_ours = true; /* of one that left its router and is back it is all we know */
     if (!run.len || clime_str_is(run, f->o.run)) return;
     if (!s->was_ours) {
         LOG_INFO("%s has weights \"%s\", of %s: it gets those of this one", clime_fleet_name(s), label,

@@ -112,12 +112,26 @@ static void test_each_server(void **state) {
     assert_int_equal(f.fatal.code, CLIME_ERR_UNAVAILABLE);
 }
 
+/* It left its router, was forgotten, and is back with what this trainer gave it: another one came second all the same.
+ */
+static void test_a_server_that_is_back(void **state) {
+    static struct clime_fleet f;
+    static struct clime_fleet_server s;
+    (void)state;
+    f = (struct clime_fleet){.o = {.run = "a.1", .ledger = ledger}};
+    s = (struct clime_fleet_server){.fleet = &f, .url = "http://server"};
+    clime_fleet_see_label(&f, &s, "3@a.1");
+    clime_fleet_see_label(&f, &s, "7@b.1");
+    s.was_ours = true; /* it has been given ours again */
+    clime_fleet_see_label(&f, &s, "8@b.1");
+    assert_int_equal(f.fatal.code, CLIME_OK);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_who_came_second),
-        cmocka_unit_test(test_who_came_at_the_same_moment),
-        cmocka_unit_test(test_after_a_push),
-        cmocka_unit_test(test_each_server),
+        cmocka_unit_test(test_who_came_second),       cmocka_unit_test(test_who_came_at_the_same_moment),
+        cmocka_unit_test(test_after_a_push),          cmocka_unit_test(test_each_server),
+        cmocka_unit_test(test_a_server_that_is_back),
     };
     return cmocka_run_group_tests(tests, open_ledger, close_ledger);
 }
