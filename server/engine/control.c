@@ -110,8 +110,6 @@ void clime_engine_sweep_wait(struct clime_engine *g) {
     run_command(g, &c);
 }
 
-static const struct clime_finish aborted = {.type = CLIME_FINISH_ABORT, .message = "Aborted"};
-
 static void open_door(struct clime_engine *g) {
     atomic_store(&g->closing, false);
     g->sched.closed_from = INT64_MAX;
@@ -121,7 +119,7 @@ static void open_door(struct clime_engine *g) {
 }
 
 static void do_pause(struct clime_engine *g, struct clime_command *c) {
-    if (c->pause == CLIME_PAUSE_ABORT) clime_engine_end_all(g, aborted);
+    if (c->pause == CLIME_PAUSE_ABORT) clime_engine_end_all(g, clime_aborted_running);
     if (c->pause == CLIME_PAUSE_RETRACT) clime_sched_retract_all(&g->sched);
     open_door(g);
     g->paused = true;
@@ -297,7 +295,7 @@ static void do_update(struct clime_engine *g, struct clime_command *c) {
     g->has_owner = c->from->kind == CLIME_FROM_OWNER;
     c->err = g->model->ops->sync(g->model->dev, c->error);
     if (clime_engine_is_dead(g, c->err, c->error)) return;
-    if (c->inflight == CLIME_INFLIGHT_ABORT) clime_engine_end_all(g, aborted);
+    if (c->inflight == CLIME_INFLIGHT_ABORT) clime_engine_end_all(g, clime_aborted_running);
     clime_sched_new_version(&g->sched, c->inflight == CLIME_INFLIGHT_KEEP);
     clime_engine_set_label(g, c->label, g->sched.version);
     atomic_store(&g->writing_until_us, 0);

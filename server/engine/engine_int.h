@@ -1,4 +1,5 @@
-/* Private to engine.c (thread and steps), counts.c (what it counts) and control.c (what others ask of it). */
+/* Private to engine.c (thread and steps), results.c (what steps give), counts.c (what it counts) and control.c (what
+ * others ask of it). */
 #ifndef CLIME_SERVER_ENGINE_ENGINE_INT_H
 #define CLIME_SERVER_ENGINE_ENGINE_INT_H
 
@@ -83,9 +84,19 @@ struct clime_engine {
     atomic_llong last_step_us;
 };
 
+/* Why a sequence ends that nobody wants any more. */
+extern const struct clime_finish clime_aborted_running, clime_aborted_waiting;
+
 /* Engine thread. */
+/* results.c: g->results are those of the plan, whose items' sequences get their tokens and ends. */
+void clime_engine_take_results(struct clime_engine *g, struct clime_step_plan *plan);
+/* The sequence's last event; why.type is NONE when its last token carried the reason. */
+void clime_engine_end(struct clime_engine *g, struct clime_seq *q, struct clime_finish why);
 void clime_engine_end_all(struct clime_engine *g, struct clime_finish why);
+void clime_engine_close_output(struct clime_engine *g, struct clime_output *o, struct clime_finish why); /* never ran */
 void clime_engine_do_sweep(struct clime_engine *g);
+void clime_engine_post_events(struct clime_engine *g); /* those of now, to the emitters */
+
 void clime_engine_set_label(struct clime_engine *g, const char *name, uint64_t number);
 void clime_engine_count_step(struct clime_engine *g, const struct clime_step_plan *plan, int n_tokens);
 void clime_engine_count_times(struct clime_engine *g, int64_t start_us, int64_t wait_us, int64_t result_us);
