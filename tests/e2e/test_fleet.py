@@ -237,3 +237,6 @@ def test_few_descriptors(d, tmp_path):
     few = Run(limit("512:512") + rl(d, tmp_path / "hard", num_servers=2, server_concurrency=400, num_rollout=1,
                                     rollout_batch_size=64))  # fmt: skip
     assert "need more open files than the limit of 512 allows: 128 at a time" in few.end()
+    own = Run(limit("512:512") + rl(d, tmp_path / "own", "--server-max-running-requests", "90", num_servers=2, server_concurrency=None,
+                                    num_rollout=1, rollout_batch_size=64))  # fmt: skip
+    assert "180 requests in flight need more open files than the limit of 512 allows: 128 at a time" in own.end()

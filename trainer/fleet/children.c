@@ -13,8 +13,6 @@
 #include "trainer/fleet/fleet_int.h"
 #include "trainer/ledger/events.h"
 
-#define PROGRAMS_ROOM 1024 /* requests in flight that both have room for by default */
-
 /* clime-router and clime-server are beside clime-train. */
 static enum clime_err program_path(const char *name, char **out, struct clime_error *e) {
     char self[4096];
@@ -65,7 +63,7 @@ static enum clime_err make_server(struct clime_fleet *f, int i, const char *prog
     clime_buf_init(&gpus, 4096);
     const struct clime_model_card *owner = owner_of(&f->o, i, &gpus);
     snprintf(tp, sizeof tp, "%d", f->o.tp_size);
-    snprintf(room, sizeof room, "%d", f->o.concurrency > PROGRAMS_ROOM ? f->o.concurrency : PROGRAMS_ROOM);
+    snprintf(room, sizeof room, "%d", f->o.concurrency > CLIME_FLEET_ROOM ? f->o.concurrency : CLIME_FLEET_ROOM);
     const char *own[] = {"--max-concurrent-requests",
                          room,
                          "--tp-size",
@@ -114,9 +112,9 @@ static enum clime_err make_router(struct clime_fleet *f, const char *program, st
     const char **args = xcalloc((size_t)more->n + 2, sizeof *args);
     char room[24];
     int n = 0;
-    int64_t in_flight = (int64_t)f->o.num_servers * f->o.concurrency;
+    int64_t in_flight = (int64_t)f->o.num_servers * (f->o.concurrency ? f->o.concurrency : CLIME_FLEET_TOGETHER);
     snprintf(room, sizeof room, "%lld", (long long)in_flight);
-    if (in_flight > PROGRAMS_ROOM) {
+    if (in_flight > CLIME_FLEET_ROOM) {
         args[n++] = "--max-concurrent-requests";
         args[n++] = room;
     }

@@ -20,7 +20,8 @@
 #include "trainer/fleet/fleet_int.h"
 
 #define MOST_IN_FLIGHT 4096
-#define MEET_US 2000000 /* for an external router that does not answer at the start */
+#define UNKNOWN_TOGETHER 64 /* in flight for a server that has not said how many it runs together */
+#define MEET_US 2000000     /* for an external router that does not answer at the start */
 #define KEPT_CONNECTIONS 1024
 
 bool clime_fleet_url(const struct clime_fleet *f, char *out, size_t size) {
@@ -56,13 +57,18 @@ const char *clime_fleet_api_key(const struct clime_fleet *f) {
     return f->key[0] ? f->key : f->o.api_key;
 }
 
+static int room_of(const struct clime_fleet *f, int together) {
+    return f->o.concurrency ? f->o.concurrency : together ? together : UNKNOWN_TOGETHER;
+}
+
 int clime_fleet_room(const struct clime_fleet *f) {
     static bool said;
     int64_t n = 0, files = clime_files_limit() / 4; /* a request has a connection, and may have a session's */
     pthread_mutex_lock(f->lock);
-    for (int i = 0; i < f->n_servers; i++) n += f->servers[i]->out || f->servers[i]->unlisted ? 0 : f->o.concurrency;
+    for (int i = 0; i < f->n_servers; i++)
+        n += f->servers[i]->out || f->servers[i]->unlisted ? 0 : room_of(f, f->servers[i]->together);
     pthread_mutex_unlock(f->lock);
-    if (n < f->o.concurrency) n = f->o.concurrency;
+    if (n == 0) n = room_of(f, 0);
     if (n > MOST_IN_FLIGHT) n = MOST_IN_FLIGHT;
     if (n <= files) return (int)n;
     if (!said)

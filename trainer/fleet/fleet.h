@@ -46,7 +46,8 @@ struct clime_fleet_options {
     int64_t evict_us;                 /* external: one that answers nothing for so long is forgotten; 0 = never */
     const char *router_url;           /* NULL = start a router and num_servers servers */
     const char *api_key; /* of an external router and its servers, their admin key where they have one; NULL = none */
-    int concurrency;     /* requests in flight for each server, for which router and servers must have room */
+    int concurrency; /* requests in flight for each server, for which router and servers must have room; 0: as many as
+                      * it says that it runs together, at most 1,024 */
     const struct clime_model_card *owners; /* [n_owners] the servers are on the devices of these ranks, and compute with
                                             * the trainer's own weights (--colocate). NULL = they are elsewhere */
     int n_owners;
@@ -112,8 +113,8 @@ void clime_fleet_abort(struct clime_fleet *f, const char *prefix);
  * the time of the run (in RUN/ports/api-key, readable by its owner). NULL = none. Any thread. */
 const char *clime_fleet_api_key(const struct clime_fleet *f);
 
-/* Requests that may be under way at a time: --server-concurrency for each server that is not out for a while, as far as
- * open files allow. */
+/* Requests that may be under way at a time: the options' concurrency for each server that is not out for a while, as
+ * far as open files allow. */
 int clime_fleet_room(const struct clime_fleet *f);
 
 /* The last packet of versions that are pulled; false: there is none. */

@@ -136,6 +136,7 @@ void clime_fleet_took(struct clime_fleet *f, struct clime_fleet_server *s) {
 
 struct server_info {
     char device_name[64], device_unit[64], host_id[64], weight_version[CLIME_VERSION_LABEL];
+    int together; /* 0: it does not say */
 };
 
 static enum clime_err read_info(const struct clime_fleet_server *s, struct server_info *out, struct clime_error *e) {
@@ -156,6 +157,11 @@ static enum clime_err read_info(const struct clime_fleet_server *s, struct serve
     clime_json_init(&j, s->result.reply.data, s->result.reply.len, &a, &je);
     for (clime_json_object(&j); clime_json_key(&j, &key);) {
         char *at = NULL;
+        double n;
+        if (clime_str_is(key, "max_running_requests") && clime_json_peek(&j) == CLIME_JSON_NUMBER) {
+            if (clime_json_double(&j, &n) && n >= 1) out->together = n < CLIME_FLEET_ROOM ? (int)n : CLIME_FLEET_ROOM;
+            continue;
+        }
         for (size_t i = 0; i < CLIME_COUNT(fields); i++)
             if (clime_str_is(key, fields[i].name)) at = fields[i].at;
         if (!at || clime_json_peek(&j) != CLIME_JSON_STRING)
@@ -215,6 +221,7 @@ static void take_info(struct clime_fleet *f, struct clime_fleet_server *s) {
         return;
     }
     snprintf(s->device, sizeof s->device, "%s", info.device_name[0] ? info.device_name : f->device);
+    s->together = info.together;
     choose_way(f, s, &info);
     clime_fleet_see_label(f, s, info.weight_version);
 }
