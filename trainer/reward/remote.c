@@ -58,7 +58,7 @@ static enum clime_err try_once(struct clime_remote *r, struct clime_str body, in
     if (call.timeout_us <= 0) return clime_fail(&out->error, CLIME_ERR_TIMEOUT, "no time left");
     if (clime_http_client_call(r->client, &call, &result, &out->error)) goto done;
     struct clime_str reply = clime_buf_str(&result.reply);
-    if (result.status >= 400 || result.status < 200)
+    if (result.status < 200 || result.status > 299) /* a redirect is not followed */
         clime_fail(&out->error, CLIME_ERR_UNAVAILABLE, "status %d: %.*s", result.status,
                    (int)(reply.len < 200 ? reply.len : 200), reply.ptr);
     else if (n)

@@ -332,6 +332,8 @@ static void answer(struct clime_http_request *rq, void *context) {
         clime_http_reply_error(rq, 503, "never");
     else if (strcmp(response, "text") == 0)
         clime_http_reply_json(rq, 200, clime_str_of("\"text\""));
+    else if (strcmp(response, "moved") == 0)
+        clime_http_reply_json(rq, 302, clime_str_of("1"));
     else if (strcmp(response, "hang") == 0) {
         while (!clime_http_stopping(rq)) clime_sleep_us(20000);
     } else if (strcmp(response, "object") == 0)
@@ -364,9 +366,9 @@ static void test_url(void **state) {
     o.timeout_us = 500000; /* less than the first pause: one try */
     o.n_workers = 4;
     r = open_rewarder(&o);
-    static const char *const bad[] = {"fail", "text", "hang"};
-    for (intptr_t i = 0; i < 3; i++) submit(r, bad[i], i);
-    for (intptr_t i = 0; i < 3; i++) take(r, i, CLIME_ERR_TIMEOUT, 0);
+    static const char *const bad[] = {"fail", "text", "hang", "moved"};
+    for (intptr_t i = 0; i < 4; i++) submit(r, bad[i], i);
+    for (intptr_t i = 0; i < 4; i++) take(r, i, CLIME_ERR_TIMEOUT, 0);
     clime_rewarder_free(r);
     free(url);
     clime_http_server_stop(server);
