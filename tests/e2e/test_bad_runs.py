@@ -217,7 +217,7 @@ def test_a_source_that_gives_nothing(d, tmp_path):
     empty.write_text("\n \n")
     long.write_text(json.dumps({"prompt": 90 * "x", "label": "1", "chosen": "a", "rejected": "a"}) + "\n")
     fails([*rl(d, "sources"), "--prompt-data", train, empty], f"{empty} holds no prompt")
-    fails([*rl(d, "sources", rollout_max_prompt_len=60), "--prompt-data", long], f"{long} holds no prompt that is short enough")
+    fails([*rl(d, "sources", rollout_max_prompt_len=60), "--prompt-data", long], f"{long} holds no prompt that is short enough: of 60 tokens at most")
     sft = ["sft", "--hf-checkpoint", d / "init", "--label-key", "label", "--apply-chat-template", "--save-hf", tmp_path / "out",
            "--max-len", 60, "--prompt-data", train]  # fmt: skip
     fails([*sft, empty], f"{empty} holds no prompt")
@@ -310,6 +310,11 @@ def test_folders_that_cannot_be_written(d, tmp_path):
     fails(rl(d, "x", run=taken / "run"), str(taken))
     fails(rl(d, "x", run=taken), str(taken))
     fails(rl(d, "x", save=taken / "checkpoints"), str(taken))
+    fails(rl(d, "x", save=taken), "--save", str(taken), "Not a directory")
+    fails(rl(d, "x", save="/proc/self"), "--save", "/proc/self/")  # a folder, but nothing can be made in it
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "checkpoints").write_text("in the way")
+    fails(rl(d, "x", run=tmp_path / "run"), str(tmp_path / "run" / "checkpoints"))
     fails(["sft", "--hf-checkpoint", d / "init", "--prompt-data", d / "task" / "warmup.jsonl", "--apply-chat-template",
            "--save-hf", taken / "out", "--threads", 1], str(taken))  # fmt: skip
     fails(["init", taken / "model"], str(taken))

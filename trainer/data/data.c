@@ -245,9 +245,11 @@ static enum clime_err load_source(struct loader *l, int k, struct clime_error *e
     const int n_too_long = d->n_too_long;
     rc = clime_source_rows(l->o->sources[k], add_prompt, l, e);
     d->parts[k].n = d->n - d->parts[k].first;
-    if (!rc && d->parts[k].n == 0)
-        rc = clime_fail(e, CLIME_ERR_INPUT, "%s holds no prompt%s", l->o->sources[k],
-                        d->n_too_long > n_too_long ? " that is short enough" : "");
+    if (!rc && d->parts[k].n == 0 && d->n_too_long > n_too_long)
+        rc = clime_fail(e, CLIME_ERR_INPUT, "%s holds no prompt that is short enough: of %d tokens at most",
+                        l->o->sources[k], l->o->max_prompt_len);
+    else if (!rc && d->parts[k].n == 0)
+        rc = clime_fail(e, CLIME_ERR_INPUT, "%s holds no prompt", l->o->sources[k]);
     d->names[k] = clime_source_name(l->o->sources[k]);
     clime_source_free(&s);
     return rc;

@@ -127,6 +127,15 @@ static enum clime_err give_up_checkpoints(struct clime_rl *rl, struct clime_erro
 
 /* ---- writing ---- */
 
+enum clime_err clime_rl_make_checkpoint_dir(const struct clime_rl *rl, struct clime_error *e) {
+    char *probe = xasprintf("%s/probe.tmp", rl->checkpoint_dir);
+    enum clime_err rc = clime_make_dirs(probe, e); /* not permissions alone: whether it can be done */
+    if (!rc) rmdir(probe);
+    if (rc) clime_error_prefix(e, rl->o.save ? "--save" : "checkpoints");
+    free(probe);
+    return rc;
+}
+
 static enum clime_err write_row(struct clime_rl *rl, const char *dir, struct clime_error *e) {
     char *state = xasprintf("%s/state.json", dir), *stored = stored_path(rl, dir);
     uint64_t checksum = 0;

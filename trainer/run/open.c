@@ -336,7 +336,7 @@ enum clime_err clime_rl_open(struct clime_rl *rl, struct clime_error *e) {
         return rc;
     if (rl->o.explain) return prepare_learner(rl, e);
     if ((!rl->o.evaluate && (rc = clime_rl_check_save_hf(rl, e))) || (rc = clime_rl_lock(rl, e)) ||
-        (rc = clime_make_dirs(rl->checkpoint_dir, e)) || (rc = open_ledger(rl, e)) ||
+        (rc = clime_rl_make_checkpoint_dir(rl, e)) || (rc = open_ledger(rl, e)) ||
         (!rl->o.evaluate && (rc = clime_rl_check_next_hf(rl, e))) ||
         (rl->o.page_control && (rc = open_control(rl, e))) || (rc = open_page(rl, e)) ||
         (rl->o.mlflow.url && (rc = clime_mlflow_open(&rl->o.mlflow, &rl->run, rl->o.run, &rl->mlflow, e))))

@@ -167,6 +167,8 @@ enum clime_err clime_rl_refresh_reference(struct clime_rl *rl, struct clime_erro
 enum clime_err clime_rl_publish(struct clime_rl *rl, struct clime_error *e);
 
 /* checkpoints.c */
+/* The folder of checkpoints is there, and they can be written to it, which is found out before any is due. */
+enum clime_err clime_rl_make_checkpoint_dir(const struct clime_rl *rl, struct clime_error *e);
 /* Writes a checkpoint of the current step, with --save-hf also a Hugging Face folder, and then its row; with
  * --no-save-optim only the folder. Then gives up what --keep-checkpoints and --keep-rollouts do not keep. */
 enum clime_err clime_rl_checkpoint(struct clime_rl *rl, struct clime_error *e);

@@ -175,6 +175,7 @@ static enum clime_err open_folder(struct clime_sft *s, const char *defaults, str
     rl->checkpoint_dir = xasprintf("%s/checkpoints", rl->o.run);
     rl->o.num_steps_per_rollout = 1;
     enum clime_err rc = clime_rl_lock(rl, e);
+    if (!rc) rc = clime_rl_make_checkpoint_dir(rl, e);
     if (!rc) rc = clime_rl_open_record(rl, defaults, e);
     return rc ? rc : clime_rl_record_data(rl, &samples, e);
 }
