@@ -6,8 +6,8 @@
  * fields that cannot change a logit (dropout, initializer_range, cache options) are ignored.
  *
  * Both spellings of the rotary settings are read: rope_theta + rope_scaling + partial_rotary_factor beside the other
- * fields (all published checkpoints), and transformers 5's rope_parameters object. The first is written, since every
- * version of transformers reads it.
+ * fields (all published checkpoints), and transformers 5's rope_parameters object; what is said in both places is taken
+ * from where transformers 5 takes it. The first is written, since every version of transformers reads it.
  */
 #include <math.h>
 #include <stdio.h>
@@ -121,8 +121,19 @@ static enum clime_err refuse_unsupported(const struct cJSON *root, struct clime_
         if ((rc = clime_key_bool(root, off[i], false, &on, e))) return rc;
         if (on) return clime_fail(e, CLIME_ERR_INPUT, "%s = true is not supported", off[i]);
     }
-    const struct cJSON *t = clime_tree_first(clime_tree_get(root, "layer_types"));
-    for (; t; t = clime_tree_next(t)) {
+    const struct cJSON *causal = clime_tree_get(root, "is_causal");
+    if (causal && !clime_tree_bool(causal, false))
+        return clime_fail(e, CLIME_ERR_INPUT, "is_causal must be true: a token that sees later ones is not supported");
+    return CLIME_OK;
+}
+
+/* Of each layer what its attention sees. */
+static enum clime_err read_layer_types(const struct cJSON *root, const struct clime_config *c, struct clime_error *e) {
+    const struct cJSON *list = clime_tree_get(root, "layer_types");
+    if (clime_key_absent(list)) return CLIME_OK;
+    if (clime_tree_kind(list) != CLIME_JSON_ARRAY || clime_tree_size(list) != c->L)
+        return clime_fail(e, CLIME_ERR_INPUT, "layer_types must be a list of %d words", c->L);
+    for (const struct cJSON *t = clime_tree_first(list); t; t = clime_tree_next(t)) {
         const char *kind = clime_tree_str(t, "?");
         if (strcmp(kind, "full_attention") != 0)
             return clime_fail(e, CLIME_ERR_INPUT, "layer_types: '%.40s' is not supported", kind);
@@ -200,7 +211,7 @@ static enum clime_err read_experts(const struct cJSON *root, const struct clime_
     return rc ? rc : clime_config_known_keys(root, c, e);
 }
 
-static enum clime_err parse(const struct cJSON *root, struct clime_config *c, struct clime_error *e) {
+enum clime_err clime_config_parse(const struct cJSON *root, struct clime_config *c, struct clime_error *e) {
     enum clime_family id;
     enum clime_err rc = find_family(root, &id, e);
     if (rc) return rc;
@@ -222,6 +233,7 @@ static enum clime_err parse(const struct cJSON *root, struct clime_config *c, st
     };
     for (size_t i = 0; i < CLIME_COUNT(sizes); i++)
         if ((rc = clime_key_int(root, sizes[i].key, 1, sizes[i].max, 0, sizes[i].out, e))) return rc;
+    if ((rc = read_layer_types(root, c, e))) return rc;
     if (c->D > MAX_D / 2 && c->D % 8)
         return clime_fail(e, CLIME_ERR_INPUT, "hidden_size %d is above %d and no multiple of 8", c->D, MAX_D / 2);
     if ((rc = f->latent ? clime_config_latent(root, c, e) : read_heads(root, f, c, e))) return rc;
@@ -249,7 +261,7 @@ enum clime_err clime_config_load(const char *dir, struct clime_config *out, stru
     enum clime_err rc = clime_tree_read_file(path, MAX_CONFIG_BYTES, &root, e);
     if (rc == CLIME_OK && clime_tree_kind(root) != CLIME_JSON_OBJECT)
         rc = clime_fail(e, CLIME_ERR_INPUT, "%s: not an object", path);
-    else if (rc == CLIME_OK && (rc = parse(root, out, e)))
+    else if (rc == CLIME_OK && (rc = clime_config_parse(root, out, e)))
         clime_error_prefix(e, "%s", path);
     clime_tree_free(root);
     free(path);

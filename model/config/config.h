@@ -98,6 +98,10 @@ static inline bool clime_config_has_experts(const struct clime_config *c, int la
 /* Reads DIR/config.json. CLIME_ERR_INPUT names the field or the architecture that is not known. */
 enum clime_err clime_config_load(const char *dir, struct clime_config *out, struct clime_error *e);
 
+/* Of a configuration that was put together, not loaded: what save would write can be loaded. CLIME_ERR_INPUT names the
+ * field that is out of its range. */
+enum clime_err clime_config_check(const struct clime_config *c, struct clime_error *e);
+
 /* Writes DIR/config.json so that transformers loads it. dtype: what the weights beside it are stored in. */
 enum clime_err clime_config_save(const char *dir, const struct clime_config *c, enum clime_dtype dtype,
                                  struct clime_error *e);

@@ -5,6 +5,7 @@
  * made for (model/rope.c) is refused by name. A width that a class has a default for must be said all the same: the
  * defaults are those of one model.
  */
+#include <math.h>
 #include <string.h>
 
 #include "model/config/config_int.h"
@@ -72,8 +73,6 @@ static enum clime_err read_yarn(const struct cJSON *scaling, struct clime_config
     enum clime_err rc;
     bool whole;
     c->rope_scaling.yarn = true;
-    if (clime_key_absent(clime_tree_get(scaling, "original_max_position_embeddings")))
-        return clime_fail(e, CLIME_ERR_INPUT, "rope_scaling: original_max_position_embeddings is missing");
     if (!clime_key_absent(clime_tree_get(scaling, "attention_factor")))
         return clime_fail(e, CLIME_ERR_INPUT, "rope_scaling: attention_factor is not supported");
     if ((rc = clime_key_bool(scaling, "truncate", true, &whole, e))) return rc;
@@ -85,10 +84,18 @@ static enum clime_err read_yarn(const struct cJSON *scaling, struct clime_config
     return read_mscale(scaling, "mscale_all_dim", &c->rope_scaling.mscale_all_dim, e);
 }
 
-static enum clime_err read_scaling(const struct cJSON *scaling, struct clime_config *c, struct clime_error *e) {
-    if (clime_key_absent(scaling)) return CLIME_OK;
-    if (clime_tree_kind(scaling) != CLIME_JSON_OBJECT)
-        return clime_fail(e, CLIME_ERR_INPUT, "rope_scaling must be an object or null");
+/* The positions that the model first knew: beside the other fields they go before those among the rotary settings. */
+static enum clime_err read_original(const struct cJSON *root, const struct cJSON *scaling, struct clime_config *c,
+                                    struct clime_error *e) {
+    static const char key[] = "original_max_position_embeddings";
+    const struct cJSON *in = clime_key_absent(clime_tree_get(root, key)) ? scaling : root;
+    if (c->rope_scaling.yarn && clime_key_absent(clime_tree_get(in, key)))
+        return clime_fail(e, CLIME_ERR_INPUT, "rope_scaling: %s is missing", key);
+    return clime_key_int(in, key, 1, 1 << 22, c->max_pos, &c->rope_scaling.original_max_pos, e);
+}
+
+static enum clime_err read_scaling(const struct cJSON *root, const struct cJSON *scaling, struct clime_config *c,
+                                   struct clime_error *e) {
     const char *type;
     enum clime_err rc;
     if ((rc = clime_key_str(scaling, "type", "default", &type, e))) return rc;
@@ -101,22 +108,41 @@ static enum clime_err read_scaling(const struct cJSON *scaling, struct clime_con
     else
         rc =
             clime_fail(e, CLIME_ERR_INPUT, "rope_scaling of type '%.40s' is not supported (llama3 and yarn are)", type);
-    if (rc) return rc;
-    return clime_key_int(scaling, "original_max_position_embeddings", 1, 1 << 22, c->max_pos,
-                         &c->rope_scaling.original_max_pos, e);
+    return rc ? rc : read_original(root, scaling, c, e);
+}
+
+/* *out: rope_scaling or, where that is absent or empty, rope_parameters (transformers 5); NULL: neither. The one that
+ * is not taken does not count at all. */
+static enum clime_err find_settings(const struct cJSON *root, const struct cJSON **out, struct clime_error *e) {
+    static const char *const keys[] = {"rope_scaling", "rope_parameters"};
+    *out = NULL;
+    for (size_t i = 0; i < CLIME_COUNT(keys); i++) {
+        const struct cJSON *s = clime_tree_get(root, keys[i]);
+        if (!clime_key_absent(s) && clime_tree_kind(s) != CLIME_JSON_OBJECT)
+            return clime_fail(e, CLIME_ERR_INPUT, "%s must be an object or null", keys[i]);
+        for (const struct cJSON *n = clime_tree_first(s); n; n = clime_tree_next(n))
+            if (clime_tree_kind(n) == CLIME_JSON_OBJECT)
+                return clime_fail(e, CLIME_ERR_INPUT, "%s: '%.40s' has settings of its own; all layers must have one",
+                                  keys[i], clime_tree_key(n));
+        if (!*out && clime_tree_first(s)) *out = s;
+    }
+    return CLIME_OK;
 }
 
 enum clime_err clime_config_rope(const struct cJSON *root, double rotary_factor, bool may_be_partial,
                                  struct clime_config *c, struct clime_error *e) {
-    const struct cJSON *params = clime_tree_get(root, "rope_parameters"); /* transformers 5 */
-    bool v5 = clime_tree_kind(params) == CLIME_JSON_OBJECT;
-    const struct cJSON *own = v5 ? params : root; /* where theta and the rotary factor are */
+    static const char theta[] = "rope_theta", part[] = "partial_rotary_factor";
+    const struct cJSON *settings;
     int width = c->latent.R ? c->latent.Dr : c->Dh;
     double factor;
-    enum clime_err rc;
-    if ((rc = clime_key_positive(own, "rope_theta", 10000, &c->rope_theta, e))) return rc;
-    if (clime_key_absent(clime_tree_get(own, "partial_rotary_factor"))) own = root;
-    if ((rc = clime_key_positive(own, "partial_rotary_factor", rotary_factor, &factor, e))) return rc;
+    enum clime_err rc = find_settings(root, &settings, e);
+    if (rc) return rc;
+    const struct cJSON *in = clime_key_absent(clime_tree_get(settings, theta)) ? root : settings;
+    if ((rc = clime_key_positive(in, theta, 10000, &c->rope_theta, e))) return rc;
+    in = clime_key_absent(clime_tree_get(settings, part)) ? root : settings;
+    if (rotary_factor < 1 && clime_tree_kind(clime_tree_get(in, part)) == CLIME_JSON_NULL) /* programs differ */
+        return clime_fail(e, CLIME_ERR_INPUT, "%s is null: say a number, such as %g", part, rotary_factor);
+    if ((rc = clime_key_positive(in, part, rotary_factor, &factor, e))) return rc;
     c->rope_rot = (int)(width * factor);
     if (factor > 1 || c->rope_rot < 2 || c->rope_rot % 2)
         return clime_fail(e, CLIME_ERR_INPUT, "partial_rotary_factor %g gives %d rotating dimensions of %d", factor,
@@ -124,13 +150,20 @@ enum clime_err clime_config_rope(const struct cJSON *root, double rotary_factor,
     if (!may_be_partial && c->rope_rot != width)
         return clime_fail(e, CLIME_ERR_INPUT, "partial_rotary_factor %g is not supported for %s", factor,
                           c->architecture);
-    return read_scaling(v5 ? params : clime_tree_get(root, "rope_scaling"), c, e);
+    return read_scaling(root, settings, c, e);
+}
+
+/* What a reader multiplies by the head's width and cuts off to get rope_rot: the quotient alone may come out below. */
+static double rotary_factor_of(const struct clime_config *c) {
+    double factor = (double)c->rope_rot / c->Dh;
+    while ((int)(c->Dh * factor) < c->rope_rot) factor = nextafter(factor, 1);
+    return factor;
 }
 
 void clime_config_write_rope(struct clime_jw *w, const struct clime_config *c) {
     clime_write_double(w, "rope_theta", c->rope_theta);
     if (c->family == CLIME_GLM4 || c->family == CLIME_GLM4_MOE)
-        clime_write_double(w, "partial_rotary_factor", (double)c->rope_rot / c->Dh);
+        clime_write_double(w, "partial_rotary_factor", rotary_factor_of(c));
     clime_jw_key(w, "rope_scaling");
     if (c->rope_scaling.factor == 0) {
         clime_jw_null(w);

@@ -142,6 +142,8 @@ static const char *const read_keys[] = {
     "rope_scaling",
     "rope_parameters",
     "partial_rotary_factor",
+    "original_max_position_embeddings",
+    "is_causal",
     "hidden_act",
     "quantization_config",
     "mlp_bias",

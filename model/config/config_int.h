@@ -7,6 +7,9 @@
 #include "common/json/write.h"
 #include "model/config/config.h"
 
+/* All of a config.json. The error does not name the file. */
+enum clime_err clime_config_parse(const struct cJSON *root, struct clime_config *c, struct clime_error *e);
+
 /* Reads a family's experts into router, F_expert, F_shared and dense. The sizes of the layers are there. */
 enum clime_err clime_config_qwen_experts(const struct cJSON *root, struct clime_config *c, struct clime_error *e);
 enum clime_err clime_config_glm_experts(const struct cJSON *root, struct clime_config *c, struct clime_error *e);

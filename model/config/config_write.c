@@ -54,15 +54,31 @@ static void write_config(struct clime_jw *w, const struct clime_config *c, enum 
     clime_jw_close(w);
 }
 
+static void write_text(struct clime_buf *text, const struct clime_config *c, enum clime_dtype dtype) {
+    struct clime_jw w;
+    clime_buf_init(text, 64 << 10);
+    clime_jw_init(&w, text);
+    write_config(&w, c, dtype);
+    clime_buf_addc(text, '\n');
+    CHECK(!text->full);
+}
+
+enum clime_err clime_config_check(const struct clime_config *c, struct clime_error *e) {
+    struct clime_buf text;
+    struct cJSON *root = NULL;
+    struct clime_config again;
+    write_text(&text, c, c->dtype);
+    enum clime_err rc = clime_tree_parse(text.data, text.len, &root, e);
+    if (!rc) rc = clime_config_parse(root, &again, e);
+    clime_tree_free(root);
+    clime_buf_free(&text);
+    return rc;
+}
+
 enum clime_err clime_config_save(const char *dir, const struct clime_config *c, enum clime_dtype dtype,
                                  struct clime_error *e) {
     struct clime_buf text;
-    struct clime_jw w;
-    clime_buf_init(&text, 64 << 10);
-    clime_jw_init(&w, &text);
-    write_config(&w, c, dtype);
-    clime_buf_addc(&text, '\n');
-    CHECK(!text.full);
+    write_text(&text, c, dtype);
     char *path = xasprintf("%s/config.json", dir);
     enum clime_err rc = clime_atomic_save(path, text.data, text.len, e);
     free(path);

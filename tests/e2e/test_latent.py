@@ -54,3 +54,5 @@ def test_init_says_what_does_not_fit(tmp_path):
     assert status != 0 and "--family qwen3_moe has no latent attention" in err
     status, _, err = run("clime-train", "init", tmp_path / "a", "--family", "deepseek_v3", "--qk-rope-head-dim", "7")
     assert status != 0 and "must be even" in err
+    status, _, err = run("clime-train", "init", tmp_path / "a", "--family", "glm4", "--head-dim", "50")
+    assert status != 0 and "25 rotating dimensions of 50" in err and not (tmp_path / "a").exists()

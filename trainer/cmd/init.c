@@ -204,6 +204,7 @@ static enum clime_err make(const char *dir, struct init_options *o, struct clime
                                               "<|endoftext|>", byte_template, e);
     }
     if (!err) err = read_vocabulary(tokenizer, o, &c, e);
+    if (!err) err = clime_config_check(&c, e);
     if (err) goto done;
     clime_layout_make(&c, &lay);
     flat = xaligned(64, (size_t)lay.n * clime_dtype_bytes(c.dtype));

@@ -153,6 +153,14 @@ static const struct {
     {GLM4_LITE ",\"mlp_layer_types\":[\"dense\"]}", "mlp_layer_types must be a list of 2 words"},
     {GLM4_LITE ",\"mlp_layer_types\":[\"dense\",\"full\"]}", "'full' is neither dense nor sparse"},
     {LLAMA ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}}", "original_max_position_embeddings is missing"},
+    {LLAMA ",\"rope_scaling\":{},\"rope_parameters\":[1]}", "rope_parameters must be an object or null"},
+    {QWEN3 ",\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\",\"rope_theta\":5e5}}}",
+     "rope_parameters: 'full_attention' has settings of its own"},
+    {GLM4 ",\"partial_rotary_factor\":null}", "partial_rotary_factor is null: say a number, such as 0.5"},
+    {QWEN2_MOE ",\"shared_expert_intermediate_size\":48,\"is_causal\":false}", "is_causal must be true"},
+    {LLAMA ",\"is_causal\":null}", "is_causal must be true"},
+    {QWEN3 ",\"layer_types\":\"full_attention\"}", "layer_types must be a list of 2 words"},
+    {QWEN3 ",\"layer_types\":[\"full_attention\"]}", "layer_types must be a list of 2 words"},
 };
 
 static void test_refused(void **state) {
@@ -228,6 +236,50 @@ static const struct {
       .bos_id = -1,
       .eps = 1e-6f,
       .max_pos = 2048}},
+    /* said in two places: as transformers 5 takes it */
+    {LLAMA ",\"rope_theta\":500000,\"rope_parameters\":{\"rope_type\":\"default\"},\"is_causal\":true}",
+     {.family = CLIME_LLAMA,
+      .HK = 4,
+      .Dh = 16,
+      .rope_theta = 5e5,
+      .rope_rot = 16,
+      .bos_id = -1,
+      .eps = 1e-6f,
+      .max_pos = 2048}},
+    {LLAMA ",\"original_max_position_embeddings\":32,\"rope_theta\":3,\"rope_parameters\":{\"rope_theta\":7},"
+           "\"rope_scaling\":{\"rope_theta\":5,\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":1,"
+           "\"high_freq_factor\":4,\"original_max_position_embeddings\":16}}",
+     {.family = CLIME_LLAMA,
+      .HK = 4,
+      .Dh = 16,
+      .rope_theta = 5,
+      .rope_rot = 16,
+      .bos_id = -1,
+      .eps = 1e-6f,
+      .max_pos = 2048,
+      .rope_scaling = {8, 1, 4, 32}}},
+    {LLAMA ",\"rope_theta\":3,\"rope_scaling\":{\"type\":\"default\"},\"rope_parameters\":{\"rope_theta\":7}}",
+     {.family = CLIME_LLAMA,
+      .HK = 4,
+      .Dh = 16,
+      .rope_theta = 3,
+      .rope_rot = 16,
+      .bos_id = -1,
+      .eps = 1e-6f,
+      .max_pos = 2048}},
+    /* 30 / 88 * 88 is less than 30 */
+    {GLM4 ",\"head_dim\":88,\"attention_bias\":false,\"partial_rotary_factor\":0.35}",
+     {.family = CLIME_GLM4,
+      .HK = 4,
+      .Dh = 88,
+      .post_norms = true,
+      .fused_gate_up = true,
+      .rope_theta = 1e4,
+      .rope_rot = 30,
+      .rope_interleaved = true,
+      .bos_id = -1,
+      .eps = 1.5625e-7f,
+      .max_pos = 131072}},
     {GLM4 ",\"head_dim\":16,\"num_key_value_heads\":2,\"attention_bias\":false}",
      {.family = CLIME_GLM4,
       .HK = 2,
@@ -448,13 +500,31 @@ static void test_accepted(void **state) {
         assert_int_equal(c.D, 64);
         assert_int_equal(c.V, 96);
         assert_same(&c, &accepted[i].want);
+        assert_int_equal(clime_config_check(&c, &e), CLIME_OK);
         assert_int_equal(clime_config_save(dir, &c, c.dtype, &e), CLIME_OK);
         if (clime_config_load(dir, &again, &e)) fail_msg("case %zu, written: %s", i, e.msg);
         assert_same(&c, &again);
     }
 }
 
+/* Put together by hand: what could not be read again is refused before it is written. */
+static void test_check(void **state) {
+    (void)state;
+    struct clime_config c, good;
+    struct clime_error e = {0};
+    assert_int_equal(load(GLM4 "}", &good, &e), CLIME_OK);
+    c = good;
+    c.rope_rot = 25;
+    assert_int_equal(clime_config_check(&c, &e), CLIME_ERR_INPUT);
+    assert_non_null(strstr(e.msg, "25 rotating dimensions of 128"));
+    c = good;
+    c.eps = 0;
+    assert_int_equal(clime_config_check(&c, &e), CLIME_ERR_INPUT);
+    assert_non_null(strstr(e.msg, "rms_norm_eps must be a positive number"));
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_refused), cmocka_unit_test(test_accepted)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_refused), cmocka_unit_test(test_accepted),
+                                       cmocka_unit_test(test_check)};
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }
