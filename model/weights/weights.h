@@ -26,8 +26,8 @@ enum clime_err clime_weights_not_finite(const char *name, struct clime_error *e)
 /* Import. flat: host memory of l->n elements of type dt. */
 
 /* Fills flat from DIR's safetensors (one file or an index), converting bf16, fp16, fp32. Every tensor of the layout
- * must be there with its shape (the error names it); extra tensors are refused unless they are a tied lm_head or
- * rotary tables. */
+ * must be there with its shape (the error names it); extra tensors are refused unless they are a tied lm_head, which
+ * must be the embedding, or rotary tables. */
 enum clime_err clime_weights_import(const char *dir, const struct clime_config *c, const struct clime_layout *l,
                                     enum clime_dtype dt, void *flat, struct clime_error *e);
 

@@ -108,8 +108,9 @@ enum clime_err clime_weights_place(struct clime_weights_seen *s, const struct cl
     if (!at) {
         if (clime_weights_beyond(s->c, t->name)) return CLIME_OK;
         if (s->scales && clime_fp8_is_scale(t->name)) return CLIME_OK;
-        if ((s->c->tied && strcmp(t->name, "lm_head.weight") == 0) || ends_with(t->name, "rotary_emb.inv_freq"))
-            return CLIME_OK;
+        bool head = s->c->tied && strcmp(t->name, "lm_head.weight") == 0;
+        s->tied_head |= head;
+        if (head || ends_with(t->name, "rotary_emb.inv_freq")) return CLIME_OK;
         return clime_fail(e, CLIME_ERR_INPUT, "tensor '%.200s' is not part of this model", t->name);
     }
     const int64_t all[] = {s->c->router.E, at->dim[0], at->dim[1]}, *dim = at->exact ? &at->dim[1]
@@ -352,6 +353,7 @@ enum clime_err clime_weights_import_blocks(const char *dir, const struct clime_c
     if (c->fp8) im.seen.scales = &scales;
     if (!rc) rc = clime_weights_files(dir, import_file, &im, e);
     if (rc == CLIME_OK && (rc = clime_weights_complete(&im.seen, e))) clime_error_prefix(e, "%s", dir);
+    if (rc == CLIME_OK && im.seen.tied_head) rc = clime_tied_head_check(dir, e);
     if (rc == CLIME_OK) {
         put_padding(&im, l);
         clime_weights_tell(&im.seen, dt);

@@ -20,6 +20,7 @@ struct clime_weights_seen {
     int n_half;                            /* tensors that came as fp16 */
     int n_fp8;                             /* as FP8 with scales */
     int n_narrowed;                        /* fp32 tensors that were rounded to bf16 */
+    bool tied_head;                        /* lm_head.weight was there though the head is the embedding */
 };
 void clime_weights_seen_init(struct clime_weights_seen *s, const struct clime_config *c, const struct clime_layout *l);
 void clime_weights_seen_free(struct clime_weights_seen *s);
@@ -34,6 +35,9 @@ enum clime_err clime_weights_place(struct clime_weights_seen *s, const struct cl
 
 /* Every slice was placed? Names the first that was not. */
 enum clime_err clime_weights_complete(const struct clime_weights_seen *s, struct clime_error *e);
+
+/* The head in DIR's files is the embedding again: CLIME_ERR_INPUT where it is not (model/weights/tied_head.c). */
+enum clime_err clime_tied_head_check(const char *dir, struct clime_error *e);
 
 /* Says in the log when numbers were converted on the way in. */
 void clime_weights_tell(const struct clime_weights_seen *s, enum clime_dtype dt);

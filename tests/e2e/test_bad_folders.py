@@ -9,7 +9,7 @@ import socket
 import struct
 
 import pytest
-from programs import run, tiny_model
+from programs import run, server, tiny_model
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +80,22 @@ def overlap(header):
 
 NORM = "model.norm.weight"
 
+
+def add_head(number):
+    """A head beside the embedding that it is tied to: its rows, the last number another one if it is given."""
+
+    def change(folder):
+        header, data = read_tensors(folder)
+        embedding = header["model.embed_tokens.weight"]
+        head = bytearray(data[slice(*embedding["data_offsets"])])
+        if number is not None:
+            head[-2:] = struct.pack("<H", number)
+        header["lm_head.weight"] = {**embedding, "data_offsets": [len(data), len(data) + len(head)]}
+        (folder / "model.safetensors").write_bytes(pack(header, data + head))
+
+    return change
+
+
 FOLDERS = [
     ("config missing", remove("config.json"), ["config.json"]),
     ("config broken", write("config.json", b'{"hidden_size": 64,'), ["config.json"]),
@@ -130,6 +146,7 @@ FOLDERS = [
     ("shape of strings", set_entry(NORM, shape=["64"]), ["safetensors header"]),
     ("type unknown", set_entry(NORM, dtype="Q4_0"), [NORM, "Q4_0"]),
     ("type not supported", set_entry(NORM, dtype="I16"), [NORM, "I16"]),
+    ("a tied head of its own", add_head(0x3F80), ["tie_word_embeddings", "lm_head.weight"]),
     ("tensor missing", change_header(lambda h: h.update({"extra": h.pop(NORM)})), ["extra"]),
     ("field unknown", set_entry(NORM, color="red"), [NORM, "color"]),
     ("shard missing", lambda d: (remove("model.safetensors")(d), write(
@@ -155,6 +172,13 @@ def test_server_refuses_a_folder(model, tmp_path, change, says):
     assert status == 1, err
     for word in says:
         assert word in err, err
+
+
+def test_tied_head_that_is_the_embedding(model, tmp_path):
+    shutil.copytree(model, tmp_path / "model")
+    add_head(None)(tmp_path / "model")
+    with server(model=tmp_path / "model") as s:
+        assert s.json("/generate", {"input_ids": [5], "sampling_params": {"max_new_tokens": 1}})["output_ids"]
 
 
 OPTIONS = [
