@@ -2,10 +2,11 @@
  *
  * Another worker is tried while the client has not been sent a byte, and after it where the stream can go on elsewhere
  * (replay.h), never one that this request has just failed on. What was BUSY or could not be reached is tried
- * --max-retries times. A request that has gone wrong on MOST_SUSPECT workers that did see it, without a token from
- * them, is taken to be the cause: it must not take the fleet down one by one. A worker that answers 500 to what another
- * one then serves is to blame for that. What as many workers fell silent under, or may be tried on no other one, stays
- * with its worker for as long as that is only suspected. */
+ * --max-retries times. What one worker does not have (404) is asked of one more: it may be another program, and with
+ * such quick answers the least loaded one for ever. A request that has gone wrong on MOST_SUSPECT workers that did see
+ * it, without a token from them, is taken to be the cause: it must not take the fleet down one by one. A worker that
+ * answers 500 to what another one then serves is to blame for that. What as many workers fell silent under, or may be
+ * tried on no other one, stays with its worker for as long as that is only suspected. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -35,12 +36,29 @@ static struct clime_str session_of(struct clime_http_request *rq, struct clime_s
     return clime_str_of(v);
 }
 
-static bool may_try_again(const struct clime_relay *y, int n_suspect) {
-    if (n_suspect >= MOST_SUSPECT || atomic_load(&y->router->phase) == CLIME_ROUTER_CUTTING) return false;
+/* A request on its way: the workers that it has been tried on, and until when it may wait for others. */
+struct trials {
+    uint64_t tried[CLIME_WORKERS_MAX / 64], seen_failing[CLIME_WORKERS_MAX / 64]; /* by slot */
+    int64_t until_us;
+    int n_suspect;
+    int n_lacking;                  /* workers that have not what it asks for, */
+    char lacking[CLIME_WORKER_URL]; /* and the last of them */
+    int n_silent;                   /* workers that were suspected before a token came from them */
+    int64_t suspect;                /* the worker that answered 500 */
+};
+
+/* The path, the model, the method: what another worker may have. */
+static bool lacks(int status) {
+    return status == 404 || status == 405;
+}
+
+static bool may_try_again(const struct clime_relay *y, const struct trials *t) {
+    if (t->n_suspect >= MOST_SUSPECT || atomic_load(&y->router->phase) == CLIME_ROUTER_CUTTING) return false;
     switch (y->outcome) {
     case CLIME_OUTCOME_SERVED:
-    case CLIME_OUTCOME_CLIENT:
         return false;
+    case CLIME_OUTCOME_CLIENT:
+        return !y->e.code && lacks(y->status) && t->n_lacking == 1;
     case CLIME_OUTCOME_BUSY:
         return !y->e.code; /* the worker is; not ourselves */
     case CLIME_OUTCOME_WORKER:
@@ -51,15 +69,6 @@ static bool may_try_again(const struct clime_relay *y, int n_suspect) {
     }
     return false;
 }
-
-/* A request on its way: the workers that it has been tried on, and until when it may wait for others. */
-struct trials {
-    uint64_t tried[CLIME_WORKERS_MAX / 64], seen_failing[CLIME_WORKERS_MAX / 64]; /* by slot */
-    int64_t until_us;
-    int n_suspect;
-    int n_silent;    /* workers that were suspected before a token came from them */
-    int64_t suspect; /* the worker that answered 500 */
-};
 
 struct asking {
     struct clime_relay *y;
@@ -126,7 +135,13 @@ static void count_trial(struct asking *a) {
     t->tried[lease->slot / 64] |= (uint64_t)1 << (lease->slot % 64);
     if (y->outcome == CLIME_OUTCOME_SERVED && t->suspect) clime_workers_blame(w, t->suspect);
     if (y->outcome == CLIME_OUTCOME_UNKNOWN) t->suspect = lease->id;
-    bool lost = y->outcome == CLIME_OUTCOME_WORKER && y->connected && !y->progressed;
+    if (y->outcome == CLIME_OUTCOME_SERVED && t->n_lacking)
+        LOG_WARN("%s has what %s has not (it answered 404 or 405)", lease->url, t->lacking);
+    if (!y->e.code && lacks(y->status)) {
+        t->n_lacking++;
+        memcpy(t->lacking, lease->url, sizeof t->lacking);
+    }
+    bool lost = y->outcome == CLIME_OUTCOME_WORKER && y->connected && !y->progressed && !y->refused;
     bool new =
         !(t->seen_failing[lease->slot / 64] >> (lease->slot % 64) & 1); /* one sick worker is no evidence twice */
     if (!new || !(lost || y->outcome == CLIME_OUTCOME_UNKNOWN)) return;
@@ -139,6 +154,8 @@ static void log_failure(const struct asking *a, bool again) {
     const struct clime_relay *y = a->y;
     char status[24];
     if (!again && (!y->e.code || y->client_gone || y->cut)) return;
+    if (y->outcome == CLIME_OUTCOME_CLIENT && !y->e.code)
+        return; /* what the next one says will tell whose fault it is */
     snprintf(status, sizeof status, "status %d", y->status);
     LOG_WARN("a request on %s failed (%s)%s", a->lease.url, y->e.code ? y->e.msg : status,
              !again      ? ""
@@ -166,7 +183,7 @@ static void serve(struct clime_relay *y, const struct clime_route_request *reque
         y->settled = a.t.n_silent >= MOST_SUSPECT || turn >= r->max_retries;
         clime_relay_attempt(y, &a.lease);
         count_trial(&a);
-        bool again = may_try_again(y, a.t.n_suspect) && (!y->stream || clime_relay_go_on(y));
+        bool again = may_try_again(y, &a.t) && (!y->stream || clime_relay_go_on(y));
         log_failure(&a, again);
         if (!again) break;
         clime_metric_add(y->stream ? r->m_replays : r->m_retries, 1);

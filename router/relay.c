@@ -200,6 +200,10 @@ static void judge(struct clime_relay *y) {
         y->outcome = CLIME_OUTCOME_CLIENT;
         clime_fail(e, CLIME_ERR_INTERNAL, "the head of the answer of %s is larger than %zu bytes", url,
                    CLIME_HEAD_MOST);
+    } else if (e->code == CLIME_OK && y->status == 401 && y->has_own_key) {
+        y->refused = true; /* at once, so that it would be the least loaded one for ever */
+        y->outcome = CLIME_OUTCOME_WORKER;
+        clime_fail(e, CLIME_ERR_INTERNAL, "the worker %s does not take the router's key for it (401)", url);
     } else if (e->code == CLIME_OK) {
         y->outcome = outcome_of_status(y->status);
     } else if (y->client_gone) {
@@ -250,9 +254,12 @@ void clime_relay_attempt(struct clime_relay *y, struct clime_lease *lease) {
     *y = fresh;
     struct clime_headers headers;
     const char *key = clime_forward_key(r, lease->key, y->rq);
+    y->has_own_key = clime_router_key_for(r, lease->key) != NULL;
     clime_forward_headers(r, key, y->rq, &headers);
     char *url = xasprintf("%s%s", lease->url, y->target);
-    char *method = xstrndup(clime_http_method(y->rq).ptr, clime_http_method(y->rq).len);
+    struct clime_str method_s = clime_http_method(y->rq);
+    if (clime_str_is(method_s, "HEAD")) method_s = clime_str_of("GET"); /* the server leaves the body out */
+    char *method = xstrndup(method_s.ptr, method_s.len);
     struct clime_http_call call = {
         .method = method,
         .url = url,

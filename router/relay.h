@@ -20,6 +20,7 @@ struct clime_relay {
     enum clime_outcome outcome;
     struct clime_error e;  /* code CLIME_OK: the worker's own answer is the one to pass on */
     bool connected;        /* the worker may have seen the request */
+    bool refused;          /* it did not take the router's key */
     int status;            /* of its answer */
     struct clime_buf body; /* an answer that is no stream */
     struct clime_buf held; /* of a stream: the event that is not whole yet */
@@ -39,6 +40,7 @@ struct clime_relay {
 
     /* While it lasts */
     struct clime_lease *lease;
+    bool has_own_key; /* the worker was asked with a key of the router's */
     int64_t heard_us; /* when the worker sent something, or we began */
     int64_t began_us; /* the attempt */
     int64_t look_us;  /* when to look at client and worker again */

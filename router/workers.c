@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "common/clock.h"
+#include "common/http/client.h"
 #include "common/log.h"
 #include "router/policy/policy.h"
 #include "router/workers_int.h"
@@ -35,11 +36,12 @@ void clime_workers_free(struct clime_workers *w) {
 }
 
 static bool url_is_sane(struct clime_str url) {
-    if (!clime_str_starts(url, "http://") && !clime_str_starts(url, "https://")) return false;
-    if (url.len >= CLIME_WORKER_URL - 8 /* for a health port */ || url.len < sizeof "http://x" - 1) return false;
+    char text[CLIME_WORKER_URL];
+    if (url.len >= sizeof text - 8) return false; /* for a health port */
     for (size_t i = 0; i < url.len; i++)
         if ((unsigned char)url.ptr[i] <= ' ' || strchr("\"\\\177", url.ptr[i])) return false;
-    return true;
+    snprintf(text, sizeof text, CLIME_STR_FMT, CLIME_STR_ARG(url));
+    return clime_http_url_is_base(text);
 }
 
 struct worker *clime_workers_find(struct clime_workers *w, int64_t id, struct clime_str url) {

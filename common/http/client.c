@@ -29,7 +29,8 @@
 #define KEEPALIVE_S 15L /* after this much silence the kernel asks the peer's; KEEPALIVE_EVERY_S apart from then on */
 #define KEEPALIVE_EVERY_S 5L
 #define MOST_RETRY_AFTER_S 3600
-#define EVENTS 256 /* of sockets, taken at a time */
+#define LARGEST_HEAD (256 << 10) /* bytes; libcurl keeps every line */
+#define EVENTS 256               /* of sockets, taken at a time */
 
 struct clime_http_client {
     CURLM *multi;
@@ -48,7 +49,8 @@ struct transfer {
     bool no_descriptor;     /* this process could not open a socket: no fault of the peer */
     bool has_head;          /* of the answer, whole */
     int64_t length;         /* of its body, as its head says; -1 = it does not */
-    bool two_lengths;       /* it says another one too, or what is no number */
+    int64_t head_bytes;     /* of its heads and its trailer */
+    const char *bad_head;   /* why it is no answer; NULL = it is */
     /* of a loop */
     struct clime_http_call own; /* what call points to */
     struct clime_error *e;
@@ -80,6 +82,15 @@ enum clime_err clime_http_client_trust(const char *ca_file, struct clime_error *
         return clime_fail(e, CLIME_ERR_NOT_FOUND, "--ca-certificate: cannot read %s", ca_file);
     trusted = ca_file;
     return CLIME_OK;
+}
+
+bool clime_http_url_is_base(const char *url) {
+    if ((strncmp(url, "http://", 7) && strncmp(url, "https://", 8)) || strpbrk(url, "?#")) return false;
+    CURLU *u = curl_url();
+    CHECK(u);
+    bool is = curl_url_set(u, CURLUPART_URL, url, CURLU_DISALLOW_USER) == CURLUE_OK;
+    curl_url_cleanup(u);
+    return is;
 }
 
 struct clime_http_client *clime_http_client_new(void) {
@@ -141,20 +152,25 @@ static bool is_named(const struct clime_http_field *f, const char *name) {
 /* False ends the call. */
 static bool take_field(struct transfer *t, const struct clime_http_field *f) {
     if (is_named(f, "Retry-After")) t->out->retry_after_us = seconds_of(f->value);
-    if (is_named(f, "Content-Length")) t->two_lengths = !clime_http_field_length(f->value, &t->length);
-    if (t->call->on_header && !t->two_lengths) {
+    /* Of two lengths libcurl would take one, and what is left over for the next answer. */
+    if (is_named(f, "Content-Length") && !clime_http_field_length(f->value, &t->length))
+        t->bad_head = "its Content-Length is not one number";
+    if (t->call->on_header && !t->bad_head) {
         char *name = xstrndup(f->name.ptr, f->name.len);
         t->call->on_header(t->call->arg, t->out->status, name, f->value);
         free(name);
     }
-    return !t->two_lengths;
+    return !t->bad_head;
 }
 
 static size_t on_header_line(char *line, size_t size, size_t n, void *arg) {
     struct transfer *t = arg;
     struct clime_http_field f;
     size_t len = n * size;
-    long status = 0;             /* of 100 Continue first, of the real answer after it */
+    long status = 0; /* of 100 Continue first, of the real answer after it */
+    t->head_bytes += (int64_t)len;
+    if (t->head_bytes > LARGEST_HEAD) t->bad_head = "its heads and trailer are larger than 256 KiB";
+    if (t->bad_head) return 0;   /* anything but len stops libcurl */
     if (t->has_head) return len; /* a trailer, which changes nothing of the head */
     curl_easy_getinfo(t->easy, CURLINFO_RESPONSE_CODE, &status);
     t->out->status = (int)status;
@@ -163,7 +179,7 @@ static size_t on_header_line(char *line, size_t size, size_t n, void *arg) {
     if (t->out->status < 200 || !clime_http_field_read((struct clime_str){line, len}, &f)) return len;
     bool goes_on = take_field(t, &f);
     free(f.value);
-    return goes_on ? len : 0; /* anything but len stops libcurl */
+    return goes_on ? len : 0;
 }
 
 static curl_socket_t open_socket(void *arg, curlsocktype purpose, struct curl_sockaddr *a) {
@@ -318,9 +334,8 @@ static enum clime_err report(const struct transfer *t, CURLcode rc, struct clime
         return clime_fail(e, CLIME_ERR_LIMIT, "%s %s: the reply is larger than %zu bytes", call->method, call->url,
                           call->max_reply);
     if (t->stopped) return clime_fail(e, t->stopped, "%s %s: stopped on request", call->method, call->url);
-    if (t->two_lengths) /* of which libcurl would take one, and what is left over for the next answer */
-        return clime_fail(e, CLIME_ERR_INTERNAL, "%s %s: the answer's Content-Length is not one number", call->method,
-                          call->url);
+    if (t->bad_head)
+        return clime_fail(e, CLIME_ERR_INTERNAL, "%s %s: this is no answer: %s", call->method, call->url, t->bad_head);
     if (rc == CURLE_OK && t->has_head) return CLIME_OK;
     if (rc == CURLE_OK) /* to libcurl an end inside the head is one of the answer */
         return clime_fail(e, CLIME_ERR_UNAVAILABLE, "%s %s: no whole head of an answer came (its status: %d)",

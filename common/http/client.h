@@ -19,6 +19,9 @@ void clime_http_client_global_init(void);
  * any call; ca_file stays the caller's. */
 enum clime_err clime_http_client_trust(const char *ca_file, struct clime_error *e);
 
+/* Is it what paths can be put behind: http:// or https://, a host, perhaps a port and a path, and nothing else? */
+bool clime_http_url_is_base(const char *url);
+
 struct clime_http_client *clime_http_client_new(void);
 void clime_http_client_free(struct clime_http_client *c);
 
@@ -58,7 +61,8 @@ struct clime_http_result {
 
 /* CLIME_OK for any HTTP status; errors are of the transport: CLIME_ERR_UNAVAILABLE (refused, reset, host unknown),
  * CLIME_ERR_TIMEOUT, CLIME_ERR_LIMIT, CLIME_ERR_ABORTED, CLIME_ERR_BUSY (we have no file descriptor left),
- * CLIME_ERR_INTERNAL (what the peer says is no HTTP/1.1, or has two lengths). The message names the URL. */
+ * CLIME_ERR_INTERNAL (what the peer says is no HTTP/1.1, has two lengths or a head over 256 KiB). The message names the
+ * URL. */
 enum clime_err clime_http_client_call(struct clime_http_client *c, const struct clime_http_call *call,
                                       struct clime_http_result *out, struct clime_error *e);
 

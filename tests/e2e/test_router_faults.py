@@ -83,6 +83,37 @@ def test_a_sick_worker_is_found_by_what_another_one_can_do():
         assert [fleet(router)[w.url]["failed"] for w in well] == [0, 0]
 
 
+def test_a_worker_that_does_not_take_the_routers_key_is_out():
+    """It answers at once, so it would be the least loaded one for ever; and its 401 is nothing that a client can mend."""
+    stranger = lambda h, b: h.path == "/generate" and (h.reply(401, {"message": "wrong key"}) or True)
+    with workers(1, stranger) as (odd,), workers(2) as well, \
+         program("clime-router", "--worker-api-key", "k", *urls([odd, *well]), "--health-success-threshold", "1000") as router:  # fmt: skip
+        assert [ask(router).status_code for _ in range(30)] == [200] * 30
+        assert fleet(router)[odd.url]["status"] == "down" and [fleet(router)[w.url]["failed"] for w in well] == [0, 0]
+    with workers(3, stranger) as made, program("clime-router", "--worker-api-key", "k", *urls(made)) as router:
+        reply = ask(router)
+        assert reply.status_code == 502 and "router's key" in reply.json()["message"]
+    with workers(1, stranger) as made, router_to([made[0].url]) as router:  # the client's own key
+        assert (ask(router).status_code, fleet(router)[made[0].url]["failed"]) == (401, 0)
+
+
+def test_what_one_worker_does_not_have_is_asked_of_one_more():
+    def missing(handler, body):
+        if handler.path in ("/generate", "/v1/completions"):
+            handler.reply(404 if handler.path == "/generate" else 405, {"message": "not here"})
+        return handler.path in ("/generate", "/v1/completions")
+
+    with workers(1, missing) as (odd,), workers(2) as well, router_to([odd.url, *(w.url for w in well)]) as router:
+        for _ in range(10):
+            assert ask(router).status_code == router.post("/v1/completions", {}).status_code == 200
+        assert odd.calls() and f"what {odd.url} has not" in router.log()
+        assert {w["status"] for w in fleet(router).values()} == {"ready"}
+    with workers(3, missing) as made, router_to([w.url for w in made]) as router:
+        reply = ask(router)
+        assert (reply.status_code, reply.json()["message"]) == (404, "not here")
+        assert sum(len(w.calls()) for w in made) == 2 and "not" not in router.log().split("serving on")[1]
+
+
 def test_a_busy_worker_is_no_failed_one_and_its_answer_stays():
     def busy(handler, body):
         if handler.path == "/generate":
@@ -138,7 +169,13 @@ def test_a_worker_that_lies_about_its_answer_is_not_believed():
         handler.reply(999)
         return True
 
-    for lie in short, no_chunk, no_status, half_head, switches, past_all:
+    def endless(handler, body):
+        """A trailer of more lines than anybody wants to keep."""
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n")
+        handler.wfile.write((b"X-A: " + b"a" * 1000 + b"\r\n") * 300 + b"\r\n")
+        return True
+
+    for lie in short, no_chunk, no_status, half_head, switches, past_all, endless:
         def answer(handler, body, lie=lie):
             return handler.path == "/generate" and lie(handler, body)
 

@@ -83,6 +83,19 @@ def test_what_the_older_add_worker_says_of_a_key_holds():
         assert [c[2]["Authorization"] for c in w.calls("/generate")] == ["Bearer its own"]
 
 
+def test_what_no_path_can_be_put_behind_is_no_workers_url():
+    with workers(1) as (w,), program("clime-router", *QUICK) as router:
+        for end in "?x", "/#f", "?":
+            assert router.post("/workers", {"url": w.url + end}).status_code == 400
+        for url in ("http://me:secret@127.0.0.1:1", "http://127.0.0.1:99999", "http://[::1:1", "http://:80", "http://", "http://127.0.0.1:8x",
+                    "ftp://127.0.0.1", "127.0.0.1:8"):  # fmt: skip
+            reply = router.post("/workers", {"url": url})
+            assert reply.status_code == 400 and "http://host:port" in reply.json()["message"]
+        assert fleet(router) == {}
+        for url in f"http://localhost:{w.port}/below/it/", "https://[::1]:9", "http://no-such.test":
+            assert router.post("/workers", {"url": url}).status_code == 202
+
+
 def test_half_a_worker_is_none():
     with workers(1) as (w,), program("clime-router", *QUICK) as router:
         for kind in "prefill", "decode", 5:

@@ -56,6 +56,13 @@ def test_a_path_reaches_the_worker_as_it_was_meant(path, passed):
         assert status(router) == [("ready", 0)]
 
 
+def test_a_head_alone_has_the_length_of_the_whole():
+    with workers(1) as (w,), router_to([w.url]) as router:
+        whole, head = [router.client.request(method, "/v1/models") for method in ("GET", "HEAD")]
+        assert (head.status_code, head.content) == (200, b"")
+        assert head.headers["content-length"] == whole.headers["content-length"] == str(len(whole.content))
+
+
 def test_headers_whole_and_both_forms_of_a_key():
     long = "x" * 3000
     with workers(1) as (w,), router_to([w.url]) as router:
