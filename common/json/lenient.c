@@ -31,7 +31,7 @@ bool clime_lenient_int(struct clime_json *j, int64_t min, int64_t max, int64_t *
     if (!read_whole(j, &v)) return false;
     if (v != floor(v)) return clime_json_bad(j, "an integer is wanted, not %g", v);
     if (v < (double)min || v > (double)max)
-        return clime_json_bad(j, "%.0f is outside %lld..%lld", v, (long long)min, (long long)max);
+        return clime_json_bad(j, "%.15g is outside %lld..%lld", v, (long long)min, (long long)max);
     *out = (int64_t)v;
     return true;
 }

@@ -53,8 +53,16 @@ static const struct clime_fields body_fields = {.where = "/generate",
                                                 .read = {&own},
                                                 .elsewhere = &clime_sampling_members,
                                                 .elsewhere_name = "sampling_params"};
+static const struct clime_member vllm_rows[] = {
+    /* vLLM's names */
+    {"max_tokens", CLIME_MEMBER_INT, offsetof(struct clime_sampling_params, max_new_tokens), .min = 0,
+     .max = INT32_MAX},
+    {"min_tokens", CLIME_MEMBER_INT, offsetof(struct clime_sampling_params, min_new_tokens), .min = 0,
+     .max = INT32_MAX},
+};
+static const struct clime_members vllm_members = {vllm_rows, CLIME_COUNT(vllm_rows)};
 static const struct clime_fields params_fields = {
-    .where = "sampling_params", .rows = {clime_fields_sampling}, .read = {&clime_sampling_members}};
+    .where = "sampling_params", .rows = {clime_fields_sampling}, .read = {&clime_sampling_members, &vllm_members}};
 
 static bool find_fields(struct clime_generation *gen, struct fields *f, struct clime_error *e) {
     struct clime_json j;
@@ -133,15 +141,7 @@ static bool read_top(struct clime_json *j, struct clime_generation *gen, int i) 
 }
 
 static bool read_chosen(struct clime_json *j, struct clime_generation *gen, int i) {
-    struct clime_ids ids = {0};
-    if (clime_json_peek(j) == CLIME_JSON_NULL) return clime_json_null(j);
-    if (!clime_id_list_read(j, &ids)) return false;
-    if (ids.len > CLIME_MAX_CHOSEN_LOGPROBS) return clime_json_bad(j, "more than %d ids", CLIME_MAX_CHOSEN_LOGPROBS);
-    for (size_t k = 0; k < ids.len; k++)
-        if (ids.data[k] < 0) return clime_json_bad(j, "id %d is negative", (int)ids.data[k]);
-    gen->prompts[i].logp->ids = ids.data;
-    gen->prompts[i].logp->n_ids = (int)ids.len;
-    return true;
+    return clime_id_list_chosen(j, gen->prompts[i].logp);
 }
 
 static bool read_logp_text(struct clime_json *j, struct clime_generation *gen, int i) {
@@ -157,7 +157,7 @@ static bool read_params(struct clime_json *j, struct clime_generation *gen, int 
     struct clime_str key;
     if (clime_json_peek(j) == CLIME_JSON_NULL) return clime_json_null(j);
     for (clime_json_object(j); clime_json_key(j, &key);)
-        if (!clime_members_read(&clime_sampling_members, j, key, p))
+        if (!clime_members_read(&clime_sampling_members, j, key, p) && !clime_members_read(&vllm_members, j, key, p))
             clime_fields_other(&params_fields, gen->server->field_watch, j, key);
     return !j->failed;
 }

@@ -172,7 +172,8 @@ static enum clime_err check_prompt(const struct clime_server *s, const struct cl
                               (int)p->ids.data[i], i, n_vocab);
     for (int i = 0; i < p->logp->n_ids; i++)
         if (p->logp->ids[i] >= n_vocab)
-            return clime_fail(e, CLIME_ERR_INPUT, "token_ids_logprob names %d, but the vocabulary has %d",
+            return clime_fail(e, CLIME_ERR_INPUT,
+                              "token_ids_logprob (or logprob_token_ids) names %d, but the vocabulary has %d",
                               (int)p->logp->ids[i], n_vocab);
     return CLIME_OK;
 }

@@ -93,9 +93,15 @@ void clime_handle_pause(struct clime_http_request *rq, void *context) {
 }
 
 void clime_handle_continue(struct clime_http_request *rq, void *context) {
+    static const struct clime_members members = {NULL, 0};
+    static const struct clime_field others[] = {{"torch_empty_cache", CLIME_FIELD_INERT}, {NULL, NULL}};
+    static const struct clime_fields fields = {.where = "/continue_generation", .rows = {others}, .read = {&members}};
     struct clime_server *s = context;
-    struct clime_error e;
-    if (clime_update_resume(s, rq, &e))
+    struct clime_arena a;
+    struct clime_error e = {0};
+    read_body(s, rq, &fields, &a, NULL, &e);
+    clime_arena_free(&a);
+    if (e.code || clime_update_resume(s, rq, &e))
         clime_http_reply_err(rq, &e);
     else
         reply_status(rq, "Generation continued successfully.");

@@ -107,7 +107,8 @@ static enum clime_err read_items(struct text_request *t, bool texts) {
     if (t->is_list) clime_json_array(&j);
     for (int i = 0; i < t->n; i++) {
         if (t->is_list && !clime_json_item(&j)) return t->error->code;
-        if (!(texts ? clime_json_string(&j, &t->texts[i]) : clime_id_list_read(&j, &t->ids[i]))) return t->error->code;
+        if (!(texts ? clime_json_string(&j, &t->texts[i]) : clime_id_list_read(&j, &t->ids[i])))
+            return clime_error_prefix(t->error, "%s", texts ? "prompt" : "tokens");
     }
     if (t->is_list && clime_json_item(&j)) return t->error->code;
     return clime_json_end(&j) ? CLIME_OK : t->error->code;

@@ -17,3 +17,15 @@ bool clime_id_list_read(struct clime_json *j, struct clime_ids *out) {
         out->data[out->len++] = (int32_t)id;
     return !j->failed;
 }
+
+bool clime_id_list_chosen(struct clime_json *j, struct clime_logp_options *logp) {
+    struct clime_ids ids = {0};
+    if (clime_json_peek(j) == CLIME_JSON_NULL) return clime_json_null(j);
+    if (!clime_id_list_read(j, &ids)) return false;
+    if (ids.len > CLIME_MAX_CHOSEN_LOGPROBS) return clime_json_bad(j, "more than %d ids", CLIME_MAX_CHOSEN_LOGPROBS);
+    for (size_t k = 0; k < ids.len; k++)
+        if (ids.data[k] < 0) return clime_json_bad(j, "id %d is negative", (int)ids.data[k]);
+    logp->ids = ids.data;
+    logp->n_ids = (int)ids.len;
+    return true;
+}

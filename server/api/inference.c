@@ -26,6 +26,7 @@ static const struct clime_member param_rows[] = {
     {"max_tokens", CLIME_MEMBER_INT, AT(max_tokens), .min = 0, .max = INT32_MAX},
     {"min_tokens", CLIME_MEMBER_INT, AT(params.min_new_tokens), .min = 0, .max = INT32_MAX},
     {"logprobs", CLIME_MEMBER_CALL, .read = read_logprobs},
+    {"logprob_token_ids", CLIME_MEMBER_CALL, .read = clime_openai_read_chosen},
     {"prompt_logprobs", CLIME_MEMBER_INT, AT(prompt_logprobs), .min = 0, .max = CLIME_MAX_TOP_LOGPROBS},
 };
 static const struct clime_members own_params = {param_rows, CLIME_COUNT(param_rows)};

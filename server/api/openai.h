@@ -55,6 +55,7 @@ bool clime_openai_read_tool_choice(struct clime_json *j, void *object);
 bool clime_openai_read_stream_options(struct clime_json *j, void *object);
 bool clime_openai_read_model(struct clime_json *j, void *object);
 bool clime_openai_read_top(struct clime_json *j, void *object);
+bool clime_openai_read_chosen(struct clime_json *j, void *object); /* logprob_token_ids */
 
 /* "id", "object", "created", "model": opens the object, the caller closes it. */
 void clime_openai_open(struct clime_jw *w, const struct clime_job *j, const char *object);

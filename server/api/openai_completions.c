@@ -11,24 +11,26 @@
 #include "common/http/sse.h"
 #include "server/api/openai.h"
 
-/* {text: logprob}: the largest tokens, and the position's own. */
-static void write_top(struct clime_jw *w, const struct clime_output *o, const struct clime_lp_extra *x, int32_t own,
-                      float own_logp) {
+/* {text: logprob}: the largest tokens, or those that were asked for, and the position's own. */
+static void write_top(struct clime_jw *w, const struct clime_output *o, const struct clime_lp_extra *x, bool chosen,
+                      int32_t own, float own_logp) {
     const struct clime_openai_request *r = o->job->endpoint;
-    int n = x->n_top < r->top ? x->n_top : r->top;
+    int from = chosen ? x->n_top : 0, n = chosen ? x->n_ids : x->n_top < r->top ? x->n_top : r->top;
     clime_jw_object(w);
     for (int k = 0; k <= n; k++) {
-        int32_t id = k < n ? x->at[k].id : own;
+        int32_t id = k < n ? x->at[from + k].id : own;
         struct clime_str text = clime_tokenizer_bytes(o->job->tokenizer, id);
         bool seen = false;
-        for (int m = 0; m < k && !seen; m++)
-            seen = x->at[m].id == id ||
-                   (!r->ids_as_text && clime_str_eq(clime_tokenizer_bytes(o->job->tokenizer, x->at[m].id), text));
+        for (int m = 0; m < k && !seen; m++) {
+            int32_t other = x->at[from + m].id;
+            seen =
+                other == id || (!r->ids_as_text && clime_str_eq(clime_tokenizer_bytes(o->job->tokenizer, other), text));
+        }
         if (seen) continue;
         char name[32];
         snprintf(name, sizeof name, "token_id:%d", (int)id);
         clime_jw_key_str(w, r->ids_as_text ? clime_str_of(name) : text);
-        clime_jw_float(w, k < n ? x->at[k].logp : own_logp);
+        clime_jw_float(w, k < n ? x->at[from + k].logp : own_logp);
     }
     clime_jw_close(w);
 }
@@ -142,18 +144,20 @@ static void write_logprobs(struct clime_jw *w, const struct clime_output *o, boo
     }
     clime_jw_close(w);
     clime_jw_key(w, "top_logprobs");
-    if (r->top > 0)
+    bool any = r->top > 0 || r->logp.n_ids > 0;
+    if (any)
         clime_jw_array(w);
     else
         clime_jw_null(w);
-    for (size_t i = 0; i < n && r->top > 0; i++) {
+    for (size_t i = 0; i < n && any; i++) {
         struct position p = position_at(o, i, with_prompt, from);
+        bool sampled = !with_prompt || i >= (size_t)o->n_prompt;
         if (p.extra)
-            write_top(w, o, p.extra, p.id, p.logp);
+            write_top(w, o, p.extra, sampled && r->logp.n_ids > 0, p.id, p.logp);
         else
             clime_jw_null(w);
     }
-    if (r->top > 0) clime_jw_close(w);
+    if (any) clime_jw_close(w);
     clime_jw_key(w, "text_offset"); /* characters of `text` before the token */
     clime_jw_array(w);
     write_offsets(w, o, with_prompt, from, at);

@@ -11,18 +11,27 @@ static void write_token(struct clime_jw *w, const struct clime_job *j, int32_t i
     clime_chat_answer_logprob(w, clime_tokenizer_bytes(j->tokenizer, id), logp);
 }
 
-/* The members of a sampled token's object. */
+static void write_other(struct clime_jw *w, const struct clime_job *j, int32_t id, float logp) {
+    clime_jw_object(w);
+    write_token(w, j, id, logp);
+    clime_jw_close(w);
+}
+
+/* The members of a sampled token's object. Where some ids are asked for they stand for the largest, behind the token
+ * itself (vLLM's way). */
 static void write_sampled(struct clime_jw *w, const void *of, size_t i) {
     const struct clime_output *o = of;
     const struct clime_openai_request *r = o->job->endpoint;
+    const struct clime_lp_extra *x = o->extra ? o->extra[i] : NULL;
     write_token(w, o->job, o->out.data[i], o->out_logp[i]);
     clime_jw_key(w, "top_logprobs");
     clime_jw_array(w);
-    for (int k = 0; o->extra && k < o->extra[i]->n_top && k < r->top; k++) {
-        clime_jw_object(w);
-        write_token(w, o->job, o->extra[i]->at[k].id, o->extra[i]->at[k].logp);
-        clime_jw_close(w);
-    }
+    if (r->logp.n_ids > 0) write_other(w, o->job, o->out.data[i], o->out_logp[i]);
+    for (int k = 0; x && k < r->logp.n_ids; k++)
+        if (x->at[x->n_top + k].id != o->out.data[i])
+            write_other(w, o->job, x->at[x->n_top + k].id, x->at[x->n_top + k].logp);
+    for (int k = 0; x && r->logp.n_ids == 0 && k < x->n_top && k < r->top; k++)
+        write_other(w, o->job, x->at[k].id, x->at[k].logp);
     clime_jw_close(w);
 }
 

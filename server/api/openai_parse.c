@@ -87,6 +87,12 @@ bool clime_openai_read_top(struct clime_json *j, void *object) {
     return true;
 }
 
+/* Whose numbers are wanted instead of the largest. */
+bool clime_openai_read_chosen(struct clime_json *j, void *object) {
+    struct clime_openai_request *r = object;
+    return clime_id_list_chosen(j, &r->logp);
+}
+
 /* Completions: how many, beside the sampled one. */
 static bool read_logprobs_count(struct clime_json *j, void *object) {
     struct clime_openai_request *r = object;
@@ -136,6 +142,7 @@ static const struct clime_member rows[] = {
     {"return_token_ids", CLIME_MEMBER_BOOL, AT(return_token_ids)},
     {"return_prompt_token_ids", CLIME_MEMBER_BOOL, AT(return_prompt_ids)},
     {"prompt_logprobs", CLIME_MEMBER_INT, AT(prompt_logprobs), .min = 0, .max = CLIME_MAX_TOP_LOGPROBS},
+    {"logprob_token_ids", CLIME_MEMBER_CALL, .read = clime_openai_read_chosen},
     {"return_meta_info", CLIME_MEMBER_BOOL, AT(return_meta_info)},
     {"return_tokens_as_token_ids", CLIME_MEMBER_BOOL, AT(ids_as_text)},
 };
@@ -312,6 +319,9 @@ enum clime_err clime_openai_settle(struct clime_generation *gen, struct clime_op
     if (r->no_tools || clime_lenient_nothing(r->prompt.tools)) r->prompt.tools = (struct clime_str){NULL, 0};
     if (chat && r->logp.mask && !r->return_meta_info)
         return clime_fail(e, CLIME_ERR_INPUT, "return_sampling_mask requires return_meta_info=true");
+    if (r->logp.n_ids > 0 && (!r->logprobs || r->params.max_new_tokens == 0))
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "logprob_token_ids needs logprobs, which show them, and a token to generate");
     bool of_prompt = r->prompt_logprobs >= 0;
     if (of_prompt && r->stream) return clime_fail(e, CLIME_ERR_INPUT, "a stream has no prompt_logprobs");
     r->logp.wanted = r->logprobs || r->return_meta_info || of_prompt;

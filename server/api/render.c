@@ -47,6 +47,7 @@ static void write_params(struct clime_jw *w, struct clime_generation *gen, const
     if (format.kind != CLIME_GRAMMAR_NONE) write_format(w, &format);
     clime_jw_put_int(w, "max_tokens", max_new >= 0 ? max_new : room > 0 ? room : 0);
     if (r->logprobs) clime_jw_put_int(w, "logprobs", r->top);
+    if (r->logp.n_ids > 0) clime_openai_write_ids(w, "logprob_token_ids", r->logp.ids, (size_t)r->logp.n_ids);
     if (r->prompt_logprobs >= 0) clime_jw_put_int(w, "prompt_logprobs", r->prompt_logprobs);
     clime_jw_close(w);
 }

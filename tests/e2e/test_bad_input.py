@@ -121,10 +121,11 @@ OPENAI = {
     "cache_salt": NOT_A_STRING,
     "return_token_ids": NOT_A_BOOL,
     "suffix": ["b"],
+    "logprob_token_ids": [5, "a", {}, ["a"], [-1], [1.5], [5]],  # the last one without logprobs
 }
 CHAT = {
     "messages": [5, "hi", {}, [], [5], [{}], [{"role": 5, "content": "a"}], [{"role": "user", "content": 5}],
-                 [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}],
+                 [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}], [{"role": "user", "content": [{"type": "text"}]}],
                  [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}]],
     "input_ids": [5, "a", [[1]], [-1], [260000]],
     "chat_template_kwargs": [5, "x", [1]],
@@ -215,14 +216,15 @@ def test_paths_and_methods(s):
 
 @pytest.mark.parametrize("path, body, says", [
     ("/detokenize", {"tokens": [-1]}, "-1"),
-    ("/detokenize", {"tokens": "a"}, ""),
-    ("/detokenize", {"tokens": [2**40]}, ""),
-    ("/tokenize", {"prompt": [1]}, ""),
+    ("/detokenize", {"tokens": "a"}, "tokens"),
+    ("/detokenize", {"tokens": [2**40]}, "tokens"),
+    ("/tokenize", {"prompt": [1]}, "prompt"),
     ("/tokenize", {"prompt": "a", "add_special_tokens": 5}, ""),
     ("/apply_template", {"messages": [{"role": "user", "content": 5}]}, "content"),
     ("/apply_template", {}, "messages"),
     ("/pause_generation", {"mode": "sleep"}, "mode"),
     ("/pause_generation", {"mode": 5}, "mode"),
+    ("/continue_generation", [1], "object"),
     ("/abort_request", {"rid": 5}, "rid"),
     ("/abort_requests", {"request_ids": ["a", 5]}, "request_ids"),
     ("/release_memory_occupation", {"tags": "kv_cache"}, "tags"),

@@ -34,7 +34,7 @@ EVERYWHERE = (("/v1/chat/completions", CHAT), ("/v1/completions", TEXT),
 UNSUPPORTED = {
     "guided_whitespace_pattern": " *",
     "use_beam_search": True, "length_penalty": 2.0, "custom_params": {"a": 1}, "logits_processors": ["x"],
-    "logprob_token_ids": [5], "thinking_token_budget": 5, "lora_path": "x",
+    "thinking_token_budget": 5, "lora_path": "x",
 }  # fmt: skip
 
 
@@ -48,7 +48,7 @@ def test_a_known_field_without_support_is_refused_by_name(s, name):
 def test_the_newer_endpoints_refuse_what_the_older_do(s):
     """And what belongs to another: its client would take free text for JSON, or a plain model for its adapter."""
     for path, body in EVERYWHERE[2:]:
-        for name, value in (("input_embeds", [[1.0]]), ("best_of", 2), ("echo", True), ("audio", {"voice": "x"}), ("return_token_ids", True),
+        for name, value in (("input_embeds", [[1.0]]), ("best_of", 2), ("echo", True), ("logprob_token_ids", [5]), ("audio", {"voice": "x"}), ("return_token_ids", True),
                             ("response_format", {"type": "json_object"}), ("response_format", {"type": "text"})):  # fmt: skip
             message = s.json(path, body | {name: value}, 400)["message"]
             assert name in message and "not supported" in message
@@ -120,7 +120,7 @@ def test_endpoints_without_generation_too(strict, s, path, body, name, near):
     s.json(path, body | {"model": "gpt-9"}, 404)
 
 
-CONTROL = [("/pause_generation", {}, "mod", "in_place", "mode"), ("/abort_request", {}, "abort_al", True, "abort_all"),
+CONTROL = [("/pause_generation", {}, "mod", "in_place", "mode"), ("/continue_generation", {}, "mode", "abort", ""), ("/abort_request", {}, "abort_al", True, "abort_all"),
            ("/abort_requests", {}, "request_id", ["a"], "request_ids"), ("/release_memory_occupation", {}, "tag", ["kv_cache"], "tags"),
            ("/update_weight_version", {"new_version": "2"}, "abort_all", True, "abort_all_requests"),
            ("/update_weights_from_tensor", {}, "weights_version", "2", "weight_version"),

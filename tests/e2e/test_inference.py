@@ -76,6 +76,31 @@ def test_prompt_logprobs(s, n):
             assert all(got[i][str(t[1])]["rank"] == k + 1 for k, t in enumerate(tops[i][:n]))
 
 
+def test_logprob_token_ids(s):
+    """The numbers are /generate's; each token's own stands beside them, once, and the prompt's positions have the largest as ever."""
+    ids = [5, 300, native(s)["output_ids"][3]]
+    known = native(s, token_ids_logprob=ids)["meta_info"]
+    want = [{str(t[1]): t[0]} | {str(i): lp for lp, i, _ in at}
+            for t, at in zip(known["output_token_logprobs"], known["output_token_ids_logprobs"])]  # fmt: skip
+    of_chat = lambda c: [{t["token"][9:]: t["logprob"] for t in at["top_logprobs"]} for at in c["logprobs"]["content"]]
+    (choice,) = ask(s, logprobs=0, logprob_token_ids=ids)["choices"]
+    assert of_chat(choice) == want
+    assert all(at["top_logprobs"][0]["token"] == at["token"] for at in choice["logprobs"]["content"])
+    more = {"max_tokens": len(want), "seed": 5, "return_tokens_as_token_ids": True, "logprob_token_ids": ids}
+    chat = {"messages": [], "input_ids": PROMPT, "logprobs": True, "top_logprobs": 1} | more
+    assert of_chat(s.json("/v1/chat/completions", chat)["choices"][0]) == want
+    pieces = [json.loads(e) for e in s.events("/v1/chat/completions", chat | {"stream": True})[:-1]]
+    assert sum((of_chat(p["choices"][0]) for p in pieces if p["choices"][0].get("logprobs")), []) == want
+    text = {"prompt": PROMPT, "logprobs": 2, "echo": True} | more
+    tops = s.json("/v1/completions", text)["choices"][0]["logprobs"]["top_logprobs"]
+    assert [{k[9:]: v for k, v in t.items()} for t in tops[len(PROMPT) :]] == want
+    plain = s.json("/v1/completions", {k: v for k, v in text.items() if k != "logprob_token_ids"})
+    assert tops[: len(PROMPT)] == plain["choices"][0]["logprobs"]["top_logprobs"][: len(PROMPT)]
+    rendered = s.json("/v1/completions/render", text | {"echo": False})[0]
+    assert of_chat(s.json("/inference/v1/generate", rendered)["choices"][0]) == want
+    assert "vocabulary" in s.json("/v1/completions", text | {"logprob_token_ids": [5, 99999]}, 400)["message"]
+
+
 @pytest.mark.parametrize(("body", "says"), [
     ({}, "token_ids is missing"),
     ({"token_ids": "Once"}, "token_ids must be a list of ids"),

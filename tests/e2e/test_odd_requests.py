@@ -65,6 +65,25 @@ def test_numbers_that_nobody_would_see(s):
         s.json("/v1/responses", {"input": "a", "include": [known], "max_output_tokens": 1})
 
 
+def test_vllms_names_of_limits(s):
+    """max_tokens among /generate's sampling parameters was unknown, so a limit of 3 tokens was one of 128."""
+    ask = lambda **params: s.json("/generate", {"text": "a", "sampling_params": {"ignore_eos": True} | params})["meta_info"]
+    assert ask(max_tokens=3)["completion_tokens"] == 3 == ask(max_tokens="3", min_tokens=3)["completion_tokens"]
+    refused(s, "/generate", {"text": "a", "sampling_params": {"max_tokens": 3, "min_tokens": 4}}, "min_new_tokens 4", "max_new_tokens 3")
+
+
+def test_a_number_that_is_far_off(s):
+    """Its message had all of its 309 digits."""
+    message = s.json("/generate", {"text": "a", "sampling_params": {"n": 1e308}}, 400)["message"]
+    assert "n: " in message and "1e+308 is outside 1..512" in message
+
+
+def test_a_part_of_text_without_text(s):
+    """The message said that a part of type text is not supported, only text."""
+    messages = [{"role": "user", "content": [{"type": "text"}]}]
+    refused(s, "/v1/chat/completions", CHAT | {"messages": messages}, "messages[0]", "has no text")
+
+
 def test_an_echo_of_what_was_kept(s):
     """A prompt that was cut is echoed as it was cut, and offsets are in that text."""
     body = {"prompt": "Once upon a time", "max_tokens": 2, "temperature": 0, "truncate_prompt_tokens": 3, "echo": True, "logprobs": 0}

@@ -171,6 +171,10 @@ static void part_text(struct chat *c, struct clime_str *text) {
             clime_json_skip(&c->j, NULL);
     }
     if (c->j.failed || text->ptr) return;
+    if (clime_str_is(type, "text")) {
+        BAD(c, ": a content part of type \"text\" has no text");
+        return;
+    }
     BAD(c, ": a content part of type \"%.*s\" is not supported, only text", type.len > 60 ? 60 : (int)type.len,
         type.ptr ? type.ptr : "");
 }

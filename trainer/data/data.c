@@ -68,6 +68,16 @@ static enum clime_err read_fields(const struct loader *l, int64_t line, struct c
     if (f->metadata.ptr && f->metadata.ptr[0] != '{')
         return clime_fail(e, CLIME_ERR_INPUT, "%s:%lld: \"%s\" is not an object", l->path, (long long)line,
                           o->metadata_key);
+    if (f->metadata.ptr) {
+        clime_json_init(&j, f->metadata.ptr, f->metadata.len, a, &je);
+        clime_row_skip_once(&j);
+        if (j.failed)
+            return clime_fail(e, CLIME_ERR_INPUT, "%s:%lld: \"%s\": %s", l->path, (long long)line, o->metadata_key,
+                              je.msg);
+    }
+    if (clime_str_is(f->input, "null"))
+        return clime_fail(e, CLIME_ERR_INPUT, "%s:%lld: \"%s\" is null: a prompt is text or a list of messages",
+                          l->path, (long long)line, o->input_key);
     return CLIME_OK;
 }
 

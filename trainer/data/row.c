@@ -2,6 +2,9 @@
  * No state. */
 #include "trainer/data/row.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 #include "common/json/scan.h"
 #include "common/json/write.h"
 
@@ -11,6 +14,40 @@
 void clime_row_take(struct clime_json *j, const char *name, struct clime_str raw, struct clime_str *member) {
     if (member->ptr) clime_json_bad(j, "the row has \"%s\" twice", name);
     *member = raw;
+}
+
+static int by_text(const void *a, const void *b) {
+    const struct clime_str *x = a, *y = b;
+    int order = memcmp(x->ptr, y->ptr, x->len < y->len ? x->len : y->len);
+    return order ? order : (x->len > y->len) - (x->len < y->len);
+}
+
+static void skip_object(struct clime_json *j) {
+    struct clime_str *names = NULL, key;
+    size_t n = 0, size = 0;
+    for (clime_json_object(j); clime_json_key(j, &key); clime_row_skip_once(j)) {
+        if (n == size) names = xrealloc(names, (size = size ? 2 * size : 16) * sizeof *names);
+        names[n++] = key;
+    }
+    if (n > 1) qsort(names, n, sizeof *names, by_text);
+    for (size_t i = 1; i < n && !j->failed; i++)
+        if (clime_str_eq(names[i - 1], names[i]))
+            clime_json_bad(j, "\"%.*s\" is there twice", names[i].len < MOST_BYTES ? (int)names[i].len : MOST_BYTES,
+                           names[i].ptr);
+    free(names);
+}
+
+void clime_row_skip_once(struct clime_json *j) {
+    switch (clime_json_peek(j)) {
+    case CLIME_JSON_OBJECT:
+        skip_object(j);
+        break;
+    case CLIME_JSON_ARRAY:
+        for (clime_json_array(j); clime_json_item(j);) clime_row_skip_once(j);
+        break;
+    default:
+        clime_json_skip(j, NULL);
+    }
 }
 
 bool clime_row_text(struct clime_str raw, struct clime_arena *a, struct clime_str *out) {

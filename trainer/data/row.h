@@ -17,6 +17,9 @@ typedef enum clime_err clime_row_fn(void *arg, int64_t number, struct clime_str 
  * knows which is meant. */
 void clime_row_take(struct clime_json *j, const char *name, struct clime_str raw, struct clime_str *member);
 
+/* Consumes a value; j fails where an object in it has a member twice: of two, each reader would take another. */
+void clime_row_skip_once(struct clime_json *j);
+
 /* The text of a JSON string value; false when it is none. */
 bool clime_row_text(struct clime_str raw, struct clime_arena *a, struct clime_str *out);
 
