@@ -9,7 +9,6 @@
  * head rows are cut (docs/numerics.md); every log-probability comes from clime_ops.head_stats and its lse.
  * Draws whose edits depend on the token before (penalties) cannot be queued with a step that was started ahead of that
  * token: its forward is, and clime_runner_draw queues the draws once the token is known, while the device computes.
- * Lists of log-probabilities come with the drawn tokens, in the same transfer.
  *
  * Rows of guessed tokens (clime_sched_guess) are rows as any others, and each draws with the seed and the position that
  * its token has: a guess that is right changes nothing but when its successor is drawn.
@@ -26,8 +25,8 @@
 #include "server/engine/choices.h"
 #include "server/engine/followers.h"
 #include "server/engine/step_arrays.h"
+#include "server/engine/step_draws.h"
 #include "server/engine/step_graphs.h"
-#include "server/engine/step_lists.h"
 #include "server/schedule/logit_edits.h"
 
 #define HEAD_ROWS CLIME_GRAPH_MAX_ROWS /* logits of 256 rows of a vocabulary of 152k are 156 MB */
@@ -45,38 +44,11 @@ struct clime_runner {
     int turn;                      /* 0 or 1: of the host arrays, and of the mark by which their step's results come */
     /* a step's arrays, carved from one buffer by carve: one transfer */
     int32_t *h_arrays[2], *d_arrays;
-    /* what a block of head rows gives: [max_out] drawn tokens, of a model with experts [max_out] of what was chosen,
-     * then the entries of [max_out] lists of log-probabilities, then the ids of [max_out] sampling masks, all without
-     * gaps */
-    struct clime_drawn *h_drawn[2], *d_drawn;
-    struct clime_step_lists lists; /* of the block */
-    int *list_at[2];               /* [max_out] where the list of row k begins; -1: it has none */
-    int *mask_at[2];               /* [max_out] where its mask begins, in words behind the drawn tokens; -1: none */
-    /* one block of head rows, host */
+    struct clime_step_draws draws; /* of a block of head rows */
+    /* the block, host */
     int32_t *h_rows, *h_targets;
     float *h_inv_temp, *h_logp; /* [max_out] */
-    struct clime_sampling *sampling;
 };
-
-/* Of max_out draws, without what stands behind them. */
-static size_t draw_bytes(const struct clime_model *m, int max_out) {
-    size_t routing = m->cfg.router.E ? sizeof(uint32_t) : 0;
-    return (size_t)max_out * (sizeof(struct clime_drawn) + routing);
-}
-
-static size_t drawn_bytes(const struct clime_model *m, int max_out) {
-    int mask = m->cfg.V < CLIME_MAX_MASK ? m->cfg.V : CLIME_MAX_MASK;
-    return draw_bytes(m, max_out) +
-           (size_t)max_out * (CLIME_LIST_ROOM * sizeof(struct clime_id_logp) + (size_t)mask * sizeof(int32_t));
-}
-
-static uint32_t *routed(const struct clime_runner *r, struct clime_drawn *drawn) {
-    return (uint32_t *)(drawn + r->work.max_out);
-}
-
-static struct clime_id_logp *listed(const struct clime_runner *r, struct clime_drawn *drawn) {
-    return (struct clime_id_logp *)((char *)drawn + draw_bytes(r->m, r->work.max_out));
-}
 
 static int max_out_of(const struct clime_sched_options *o) {
     return o->max_running < HEAD_ROWS ? o->max_running : HEAD_ROWS;
@@ -97,7 +69,7 @@ size_t clime_runner_bytes(const struct clime_model *m, const struct clime_sched_
     int rows = o->chunk + o->max_running;
     return clime_work_bytes(m, rows, max_out_of(o)) +
            clime_step_words(rows, o->max_running, clime_pages_for(max_len)) * sizeof(int32_t) +
-           drawn_bytes(m, max_out_of(o)) + scratch_bytes(m, o, max_len) +
+           clime_step_draws_bytes(m, max_out_of(o)) + scratch_bytes(m, o, max_len) +
            (o->choices ? clime_choices_bytes(m, rows) : 0);
 }
 
@@ -129,17 +101,14 @@ enum clime_err clime_runner_open(struct clime_model *m, const struct clime_sched
     r->pad_page = o->n_pages;
     clime_step_graphs_init(&r->graphs, m, graph_bs, n_graph_bs, max_out, r->max_pages);
     size_t bytes = clime_step_words(r->max_rows, r->max_seqs, r->max_pages) * sizeof(int32_t);
-    size_t drawn = drawn_bytes(m, max_out);
     if ((err = clime_kv_open(m, o->n_pages + 1, &r->kv, e)) ||
         (err = clime_work_open(m, r->max_rows, max_out, &r->work, e)) ||
         (err = m->ops->reserve_scratch(m->dev, scratch_bytes(m, o, max_len), e)) ||
         (err = m->ops->alloc(m->dev, bytes, "batch", (void **)&r->d_arrays, e)) ||
-        (err = m->ops->alloc(m->dev, drawn, "drawn tokens", (void **)&r->d_drawn, e)))
+        (err = clime_step_draws_open(&r->draws, m, &r->work, e)))
         goto fail;
     for (int i = 0; i < 2; i++)
-        if ((err = m->ops->host_alloc(m->dev, bytes, "batch", (void **)&r->h_arrays[i], e)) ||
-            (err = m->ops->host_alloc(m->dev, drawn, "drawn tokens", (void **)&r->h_drawn[i], e)))
-            goto fail;
+        if ((err = m->ops->host_alloc(m->dev, bytes, "batch", (void **)&r->h_arrays[i], e))) goto fail;
     if (o->choices && m->ranks.rank == 0) {
         if ((err = clime_choices_open(m, r->max_rows, o->n_pages + 1, &r->choices, e))) goto fail;
         r->work.chosen = clime_choices_device(r->choices);
@@ -148,12 +117,6 @@ enum clime_err clime_runner_open(struct clime_model *m, const struct clime_sched
     r->h_targets = xcalloc((size_t)max_out, sizeof *r->h_targets);
     r->h_inv_temp = xcalloc((size_t)max_out, sizeof *r->h_inv_temp);
     r->h_logp = xcalloc((size_t)max_out, sizeof *r->h_logp);
-    r->sampling = xcalloc((size_t)max_out, sizeof *r->sampling);
-    r->lists = (struct clime_step_lists){.list = xcalloc((size_t)max_out, sizeof *r->lists.list), .size = max_out};
-    for (int i = 0; i < 2; i++) {
-        r->list_at[i] = xcalloc((size_t)max_out, sizeof *r->list_at[i]);
-        r->mask_at[i] = xcalloc((size_t)max_out, sizeof *r->mask_at[i]);
-    }
     *out = r;
     return CLIME_OK;
 fail:
@@ -170,16 +133,15 @@ void clime_runner_close(struct clime_runner *r) {
     clime_step_graphs_free(&r->graphs);
     clime_choices_close(r->choices);
     if (r->d_arrays) r->m->ops->free(r->m->dev, r->d_arrays);
-    if (r->d_drawn) r->m->ops->free(r->m->dev, r->d_drawn);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++)
         if (r->h_arrays[i]) r->m->ops->host_free(r->m->dev, r->h_arrays[i]);
-        if (r->h_drawn[i]) r->m->ops->host_free(r->m->dev, r->h_drawn[i]);
-    }
+    clime_step_draws_close(&r->draws);
     if (r->work.max_rows) clime_work_close(r->m, &r->work);
     if (r->kv.base) clime_kv_close(r->m, &r->kv);
-    void *host[] = {r->h_rows,     r->h_targets,  r->h_inv_temp, r->h_logp,     r->sampling,
-                    r->lists.list, r->list_at[0], r->list_at[1], r->mask_at[0], r->mask_at[1]};
-    for (size_t i = 0; i < CLIME_COUNT(host); i++) free(host[i]);
+    free(r->h_rows);
+    free(r->h_targets);
+    free(r->h_inv_temp);
+    free(r->h_logp);
     free(r);
 }
 
@@ -193,7 +155,7 @@ static void queue_inputs(struct clime_runner *r, const struct clime_step_shape *
     struct clime_step_arrays d = clime_step_carve(r->d_arrays, shape->T, shape->n_seq);
     size_t words = clime_step_words(shape->T, shape->n_seq, shape->stride);
     ops->copy_in_start(r->m->dev, r->d_arrays, r->h_arrays[r->turn], words * sizeof **r->h_arrays);
-    if (shape->ahead && r->m->ranks.rank == 0) ops->take_drawn(r->m->dev, shape->T, d.from, r->d_drawn, d.ids);
+    if (shape->ahead && r->m->ranks.rank == 0) ops->take_drawn(r->m->dev, shape->T, d.from, r->draws.d_drawn, d.ids);
     if (shape->ahead && r->m->ranks.n > 1 && !shape->recorded) clime_model_share_ids(r->m, shape->T, d.ids);
     for (int i = 0; i < n_copies; i++) clime_kv_copy_page(r->m, &r->kv, copies[i].from, copies[i].to);
 }
@@ -274,46 +236,14 @@ static void run_head(struct clime_runner *r, int n, bool targets) {
 
 /* ---- draws ------------------------------------------------------------------------------------------------- */
 
-static void queue_lists(struct clime_runner *r) {
-    if (r->lists.n > 0)
-        r->m->ops->list_logp(r->m->dev, r->lists.n, r->m->cfg.V, r->work.logits, r->work.lse, r->lists.list,
-                             listed(r, r->d_drawn));
-}
-
-static float inv_temp_of(const struct clime_step_item *item) {
-    const struct clime_sampling_params *p = item->seq->out->params;
-    return clime_sampling_greedy(p) ? 1.0f : clime_inv_temp(p->temperature);
-}
-
-/* The k-th draw of an item. Of one whose sequence has ended meanwhile, anything: nobody gets it. */
-static struct clime_sampling sampling_of(const struct clime_step_item *item, int k, int V) {
-    struct clime_seq *q = item->seq;
-    if (!q) return (struct clime_sampling){.inv_temp = 1, .greedy = true, .top_p = 1};
-    const struct clime_sampling_params *p = q->out->params;
-    int position = item->first + item->n_rows - item->n_guesses + k, room = clime_step_mask_room(q->out, V);
-    struct clime_sampling s = {.seed = q->out->seed,
-                               .position = position,
-                               .inv_temp = inv_temp_of(item),
-                               .greedy = clime_sampling_greedy(p),
-                               .top_k = (int32_t)p->top_k,
-                               .top_p = (float)p->top_p,
-                               .min_p = (float)p->min_p,
-                               .kept_room = room};
-    if (q->edits) clime_logit_edits_apply(q->edits, position - q->n_prompt, &s);
-    return s;
-}
-
-struct draw {
-    int item, k; /* the k-th of an item */
-};
-
 static int n_draws_of(const struct clime_step_item *item) {
     return item->sample ? 1 + item->n_guesses : 0;
 }
 
 /* The items from *i on that draw, so many that their draws are at most max_out, with the rows of the forward; *t: rows
  * before *i. */
-static int next_block(struct clime_runner *r, const struct clime_step_plan *plan, int *i, int *t, struct draw *draws) {
+static int next_block(struct clime_runner *r, const struct clime_step_plan *plan, int *i, int *t,
+                      struct clime_draw_of *draws) {
     int n = 0;
     for (; *i < plan->n_items; ++*i) {
         const struct clime_step_item *item = &plan->items[*i];
@@ -322,80 +252,29 @@ static int next_block(struct clime_runner *r, const struct clime_step_plan *plan
         *t += item->n_rows;
         for (int k = 0; k < n_draws; k++) {
             r->h_rows[n] = *t - n_draws + k;
-            r->h_inv_temp[n] = inv_temp_of(item);
-            draws[n++] = (struct draw){*i, k};
+            r->h_inv_temp[n] = clime_step_inv_temp(item);
+            draws[n++] = (struct clime_draw_of){*i, k};
         }
     }
     return n;
 }
 
 /* Of a plan of which each item draws once. */
-static int all_draws(const struct clime_step_plan *plan, struct draw *draws) {
-    for (int i = 0; i < plan->n_items; i++) draws[i] = (struct draw){i, 0};
+static int all_draws(const struct clime_step_plan *plan, struct clime_draw_of *draws) {
+    for (int i = 0; i < plan->n_items; i++) draws[i] = (struct clime_draw_of){i, 0};
     return plan->n_items;
-}
-
-static int32_t *words_behind(const struct clime_runner *r, struct clime_drawn *drawn) {
-    return (int32_t *)(void *)listed(r, drawn);
-}
-
-/* Draws from the n rows of logits, which are those of draws[]; tokens and lists come by the mark `turn`. */
-static void queue_draw(struct clime_runner *r, const struct clime_step_plan *plan, const struct draw *draws, int n,
-                       int turn) {
-    const struct clime_ops *ops = r->m->ops;
-    struct clime_dev *dev = r->m->dev;
-    size_t bytes = (size_t)n * sizeof *r->d_drawn;
-    int V = r->m->cfg.V;
-    r->lists.n = r->lists.n_entries = 0;
-    for (int k = 0; k < n; k++) {
-        const struct clime_step_item *item = &plan->items[draws[k].item];
-        r->sampling[k] = sampling_of(item, draws[k].k, V);
-        r->list_at[turn][k] =
-            item->seq ? clime_step_lists_add(&r->lists, k, V, r->sampling[k].inv_temp, item->seq->out->logp) : -1;
-    }
-    int32_t *behind = words_behind(r, r->d_drawn);
-    int first = r->lists.n_entries * (int)(sizeof(struct clime_id_logp) / sizeof *behind);
-    int end = clime_step_masks_place(r->sampling, n, first, r->mask_at[turn]);
-    ops->sample(dev, n, V, r->work.logits, r->work.lse, r->sampling, r->d_drawn, end > first ? behind + first : NULL);
-    queue_lists(r);
-    if (r->work.routing)
-        ops->copy(dev, routed(r, r->d_drawn), r->work.out_routing, (size_t)n * sizeof *r->work.out_routing);
-    if (r->work.routing || end > 0) bytes = draw_bytes(r->m, r->work.max_out) + (size_t)end * sizeof *behind;
-    ops->copy_out_start(dev, r->h_drawn[turn], r->d_drawn, bytes, turn);
-}
-
-/* Waits for the n tokens that come by a mark; which draw each is, is draws[]. */
-static enum clime_err take_drawn(struct clime_runner *r, const struct clime_step_plan *plan, int mark,
-                                 const struct draw *draws, int n, const struct clime_step_results *results,
-                                 struct clime_error *e) {
-    enum clime_err err = r->m->ops->copy_wait(r->m->dev, mark, e);
-    for (int k = 0; k < n && !err; k++) {
-        const struct clime_seq *q = plan->items[draws[k].item].seq;
-        if (!q) continue;
-        struct clime_step_result *item = &results->items[draws[k].item];
-        struct clime_step_draw *out = &item->draws[item->n_draws++];
-        *out = (struct clime_step_draw){.drawn = r->h_drawn[mark][k]};
-        if (r->work.routing) out->routing = routed(r, r->h_drawn[mark])[k];
-        if (r->list_at[mark][k] >= 0)
-            out->extra =
-                clime_step_lists_take(listed(r, r->h_drawn[mark]) + r->list_at[mark][k], r->m->cfg.V, q->out->logp);
-        if (r->mask_at[mark][k] >= 0)
-            out->mask = clime_step_mask_take(&out->drawn, words_behind(r, r->h_drawn[mark]) + r->mask_at[mark][k],
-                                             clime_step_mask_room(q->out, r->m->cfg.V));
-    }
-    return err;
 }
 
 /* The draws of a step that start has left to finish: more than a block. */
 static enum clime_err draw_in_blocks(struct clime_runner *r, const struct clime_step_plan *plan,
                                      const struct clime_step_results *results, struct clime_error *e) {
     enum clime_err err = CLIME_OK;
-    struct draw draws[HEAD_ROWS];
+    struct clime_draw_of draws[HEAD_ROWS];
     int n, i = 0, t = 0;
     while (!err && (n = next_block(r, plan, &i, &t, draws)) > 0) {
         run_head(r, n, false);
-        queue_draw(r, plan, draws, n, r->turn);
-        err = take_drawn(r, plan, r->turn, draws, n, results, e);
+        clime_step_draws_queue(&r->draws, plan, draws, n, r->turn);
+        err = clime_step_draws_take(&r->draws, plan, r->turn, draws, n, results, e);
     }
     return err ? err : r->m->ops->sync(r->m->dev, e);
 }
@@ -444,7 +323,7 @@ static void queue_recorded(struct clime_runner *r, const struct clime_step_plan 
     CHECK(size.rows <= r->work.max_out && size.rows <= r->max_rows && size.pages <= r->max_pages);
     struct clime_step_arrays h = clime_step_carve(r->h_arrays[r->turn], size.rows, size.rows);
     for (int i = 0; i < plan->n_items; i++) {
-        h.inv_temp[i] = inv_temp_of(&plan->items[i]);
+        h.inv_temp[i] = clime_step_inv_temp(&plan->items[i]);
     }
     clime_step_fill(plan, r->pad_page, &h, &shape);
     shape.max_len = size.pages * CLIME_PAGE;
@@ -477,7 +356,7 @@ enum clime_err clime_runner_follow_rows(struct clime_runner *r, const struct cli
         run_recorded(r, shape, copies, n_copies);
     else
         queue_rows(r, shape, copies, n_copies);
-    ops->copy_out_start(r->m->dev, r->h_drawn[r->turn], r->d_drawn, 0, r->turn); /* the mark alone */
+    clime_step_draws_mark(&r->draws, r->turn);
     return CLIME_OK;
 }
 
@@ -488,21 +367,6 @@ bool clime_runner_follow_logits(struct clime_runner *r, const int32_t *rows, int
 }
 
 /* ---- prompts ----------------------------------------------------------------------------------------------- */
-
-/* Waits for what is queued; extra[n] (NULL: not wanted) gets the lists of the block's n rows. */
-static enum clime_err take_prompt_lists(struct clime_runner *r, const struct clime_logp_options *lp, int n,
-                                        struct clime_lp_extra **extra, struct clime_error *e) {
-    int *at = r->list_at[r->turn], V = r->m->cfg.V;
-    struct clime_id_logp *host = listed(r, r->h_drawn[r->turn]);
-    r->lists.n = r->lists.n_entries = 0;
-    for (int i = 0; extra && i < n; i++) at[i] = clime_step_lists_add(&r->lists, i, V, r->h_inv_temp[i], lp);
-    queue_lists(r);
-    if (r->lists.n > 0)
-        r->m->ops->copy_out(r->m->dev, host, listed(r, r->d_drawn), (size_t)r->lists.n_entries * sizeof *host);
-    enum clime_err err = r->m->ops->sync(r->m->dev, e);
-    for (int i = 0; extra && i < n && !err; i++) extra[i] = clime_step_lists_take(host + at[i], V, lp);
-    return err;
-}
 
 /* Row p's logits score token p + 1. */
 static enum clime_err score_prompt(struct clime_runner *r, const struct clime_step_item *item, int row0,
@@ -525,7 +389,8 @@ static enum clime_err score_prompt(struct clime_runner *r, const struct clime_st
             r->h_inv_temp[i] = clime_inv_temp(lp->prompt_temperature);
         }
         run_head(r, n, true);
-        err = take_prompt_lists(r, lp, n, out->extra ? out->extra + (at - first) : NULL, e);
+        err = clime_step_draws_lists(&r->draws, lp, r->h_inv_temp, n, r->turn,
+                                     out->extra ? out->extra + (at - first) : NULL, e);
         memcpy(out->logp + (at - first), r->h_logp, (size_t)n * sizeof *out->logp);
         at += n;
     }
@@ -545,7 +410,7 @@ static bool must_wait(const struct clime_step_plan *plan) {
 
 void clime_runner_start(struct clime_runner *r, struct clime_step_plan *plan) {
     struct clime_step_size size;
-    struct draw draws[HEAD_ROWS];
+    struct clime_draw_of draws[HEAD_ROWS];
     int n = plan->n_items, i = 0, t = 0;
     r->turn = !r->turn;
     plan->mark = -1;
@@ -561,21 +426,21 @@ void clime_runner_start(struct clime_runner *r, struct clime_step_plan *plan) {
         run_head(r, n, false);
     }
     plan->mark = r->turn;
-    if (!plan->undrawn) queue_draw(r, plan, draws, n, r->turn);
+    if (!plan->undrawn) clime_step_draws_queue(&r->draws, plan, draws, n, r->turn);
 }
 
 void clime_runner_draw(struct clime_runner *r, struct clime_step_plan *plan) {
-    struct draw draws[HEAD_ROWS];
+    struct clime_draw_of draws[HEAD_ROWS];
     if (!plan->undrawn) return;
     plan->undrawn = false;
     int n = all_draws(plan, draws); /* a step ahead has one row an item */
-    queue_draw(r, plan, draws, n, plan->mark);
+    clime_step_draws_queue(&r->draws, plan, draws, n, plan->mark);
 }
 
 enum clime_err clime_runner_finish(struct clime_runner *r, const struct clime_step_plan *plan,
                                    const struct clime_step_results *results, struct clime_error *e) {
     enum clime_err err;
-    struct draw draws[HEAD_ROWS];
+    struct clime_draw_of draws[HEAD_ROWS];
     int n = 0;
     for (int i = 0, at = 0; i < plan->n_items; at += n_draws_of(&plan->items[i++]))
         results->items[i] = (struct clime_step_result){.draws = results->draws + at};
@@ -584,8 +449,8 @@ enum clime_err clime_runner_finish(struct clime_runner *r, const struct clime_st
         if (!err) take_choices(r, plan, r->turn);
     } else {
         for (int i = 0; i < plan->n_items; i++)
-            for (int k = 0; k < n_draws_of(&plan->items[i]); k++) draws[n++] = (struct draw){i, k};
-        err = take_drawn(r, plan, plan->mark, draws, n, results, e);
+            for (int k = 0; k < n_draws_of(&plan->items[i]); k++) draws[n++] = (struct clime_draw_of){i, k};
+        err = clime_step_draws_take(&r->draws, plan, plan->mark, draws, n, results, e);
         if (!err) take_choices(r, plan, plan->mark);
     }
     for (int i = 0, t = 0; i < plan->n_items && !err && !plan->ahead; t += plan->items[i++].n_rows)

@@ -8,32 +8,8 @@
 
 #include "model/model.h"
 #include "server/engine/step_arrays.h"
-#include "server/job/job.h"
+#include "server/engine/step_results.h"
 #include "server/schedule/scheduler.h"
-
-struct clime_prompt_logp { /* log-probabilities of prompt tokens first .. first + n */
-    int first, n;
-    float *logp;                   /* [n] */
-    struct clime_lp_extra **extra; /* [n] or NULL */
-};
-
-struct clime_step_draw { /* a token that was sampled */
-    struct clime_drawn drawn;
-    uint32_t routing;                 /* what the routers chose for the row that drew it; 0: it has none */
-    struct clime_lp_extra *extra;     /* NULL unless asked for */
-    struct clime_sampling_mask *mask; /* the same */
-};
-
-struct clime_step_result {           /* of one plan item */
-    int n_draws;                     /* one, and one more for each guessed row: each is what follows if all guesses */
-    struct clime_step_draw *draws;   /* before it are right; they lie in the results' array of draws */
-    struct clime_prompt_logp prompt; /* n = 0: none */
-};
-
-struct clime_step_results {
-    struct clime_step_result *items; /* [max_running] */
-    struct clime_step_draw *draws;   /* [max_running] of all items */
-};
 
 struct clime_runner; /* the step's arrays; borrows the model */
 

@@ -1,5 +1,4 @@
-/* Lists of log-probabilities, and sampling masks. Called by server/engine/step.c, engine thread; arrays are the
- * runner's.
+/* Lists of log-probabilities, and sampling masks. Called by step_draws.c, engine thread; arrays are the caller's.
  *
  * Invariant: a list has the same entries when it is asked for and when it is taken, since both follow from the request
  * and the vocabulary alone.
