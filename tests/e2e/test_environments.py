@@ -319,19 +319,24 @@ def test_a_lost_environment_loses_its_lease(d):
     assert [r[2] <= 3 for r in run.samples()] == [True, True]  # nothing of the lost session is left
 
 
-@pytest.mark.parametrize("what", ["never taken", "never ended"])
+@pytest.mark.parametrize("what", ["never taken", "never ended", "ended wrongly"])
 def test_a_task_that_nobody_ends_fails_by_name(d, what):
     more = ["--environment-lease-timeout", "1", "--environment-attempts", "1", "--rollout-request-timeout",
             "2" if what == "never taken" else str(LIMIT)]  # fmt: skip
     run = Run(d, what.replace(" ", "-"), *more, num_rollout=1, rollout_batch_size=1)
-    while what == "never ended" and run.process.poll() is None:
+    while what != "never taken" and run.process.poll() is None:
         try:
-            run.lease(1)
+            task = run.lease(1)
+            if task and what == "ended wrongly":
+                run.end(task, status=400, reward="high")
         except httpx.TransportError:
             break
     assert run.process.wait(LIMIT) == 1
     log = run.log.read_text()
     assert ("no environment took the task" if what == "never taken" else "every lease expired") in log
+    if what == "ended wrongly":
+        assert log.count("is refused, and others may be: JSON at byte") == 1
+        assert "without a result; a result that was posted is refused: JSON at byte 10: reward: must be a number" in log
 
 
 def test_hundreds_of_connections(d):

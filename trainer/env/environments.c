@@ -130,6 +130,13 @@ static void take_result(const struct clime_environments *v, struct clime_task *t
     }
 }
 
+static void timed_out(struct clime_task *t, const char *who, const char *what) {
+    char why[400];
+    snprintf(why, sizeof why, "%s%s%s", what, t->refused[0] ? "; a result that was posted is refused: " : "",
+             t->refused);
+    sample_failed(t->r->sample, CLIME_ERR_TIMEOUT, who, why);
+}
+
 /* Whether the task is at its end without a result. */
 static bool given_up(struct clime_environments *v, struct clime_task *t, bool stopping) {
     struct clime_sample *s = t->r->sample;
@@ -149,16 +156,16 @@ static bool given_up(struct clime_environments *v, struct clime_task *t, bool st
                           t->attempts ? "it did not end the task before its deadline"
                                       : "too many calls of it never returned: there is no thread for the task");
         else
-            sample_failed(s, CLIME_ERR_TIMEOUT, "no environment ",
-                          t->attempts ? "ended the task before its deadline" : "took the task before its deadline");
+            timed_out(t, "no environment ",
+                      t->attempts ? "ended the task before its deadline" : "took the task before its deadline");
         return true;
     }
     if (t->state == CLIME_TASK_LEASED && !t->call && now >= t->lease_until_us) {
         LOG_WARN("%sthe lease %s of %s has expired", who(v), t->id, t->r->rid);
         if (v->o.hook || t->attempts >= v->o.max_attempts) { /* the same function would do the same again */
-            sample_failed(s, CLIME_ERR_TIMEOUT, who(v),
-                          v->o.hook ? "it made no call for --environment-lease-timeout"
-                                    : "every lease expired without a result");
+            timed_out(t, who(v),
+                      v->o.hook ? "it made no call for --environment-lease-timeout"
+                                : "every lease expired without a result");
             return true;
         }
         session_reset(t);
@@ -370,6 +377,17 @@ enum clime_err clime_env_result(struct clime_environments *v, struct clime_str i
     clime_env_result_locked(v, id, r, e);
     pthread_mutex_unlock(&v->lock);
     return e->code;
+}
+
+void clime_env_refuse(struct clime_environments *v, struct clime_str id, const struct clime_error *why) {
+    struct clime_error over;
+    pthread_mutex_lock(&v->lock);
+    struct clime_task *t = find_locked(v, id, &over);
+    if (t) snprintf(t->refused, sizeof t->refused, "%.199s", why->msg);
+    if (t && !v->said_refused)
+        LOG_WARN("%sits result of %s is refused, and others may be: %s", who(v), t->r->rid, why->msg);
+    v->said_refused = v->said_refused || t;
+    pthread_mutex_unlock(&v->lock);
 }
 
 enum clime_err clime_env_renew(struct clime_environments *v, struct clime_str id, struct clime_error *e) {

@@ -101,6 +101,7 @@ struct clime_task {
     /* the result */
     bool has_result;
     struct clime_env_result result;
+    char refused[200]; /* why the last one that was posted is none; "" = none was refused */
     /* the owner's alone */
     struct clime_session *session;
     struct clime_tok_scratch *scratch;
@@ -129,6 +130,7 @@ struct clime_environments {
     int n_lost;               /* of which the task is over */
     int n_inside;             /* that are in one of our functions */
     bool closing;             /* their calls are refused */
+    bool said_refused;        /* that a result was, in the log */
     bool gone;                /* what they could be given is freed: they end without a word */
 };
 
@@ -153,6 +155,8 @@ enum clime_err clime_env_result(struct clime_environments *v, struct clime_str i
 /* The same under the lock. CLIME_ERR_NOT_FOUND: the lease is over. */
 enum clime_err clime_env_result_locked(struct clime_environments *v, struct clime_str id, struct clime_env_result *r,
                                        struct clime_error *e);
+/* What was posted as the result could not be read: it is told where the task ends without one. */
+void clime_env_refuse(struct clime_environments *v, struct clime_str id, const struct clime_error *why);
 enum clime_err clime_env_renew(struct clime_environments *v, struct clime_str id, struct clime_error *e);
 
 /* task_body.c: a task as JSON; the bodies that ask for one ({"wait_s"?}, which may be empty) and that end one (one of

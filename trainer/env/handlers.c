@@ -42,6 +42,7 @@ static void handle_result(struct clime_http_request *rq, void *context) {
         else
             clime_env_result(v, id, &r, &e);
     }
+    if (e.code == CLIME_ERR_INPUT) clime_env_refuse(v, id, &e);
     clime_env_result_free(&r);
     if (e.code)
         clime_http_reply_err(rq, &e);
