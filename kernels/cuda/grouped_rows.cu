@@ -2,11 +2,12 @@
  * are read once, near the memory's speed. Launched by grouped.cu.
  *
  * A block has COLUMNS outputs of one row, a warp 8 of them as one chain of mma.sync (all 16 rows of the fragment are
- * the one); one more warp looks for the row's expert and fills a ring with tensor copies of its weights. Three blocks
- * of a multiprocessor run beside each other, so that some read while others begin or end. Rows of the same expert each
- * read its weights, which the second finds in the L2. A gated product has half of its columns from up, and does the
- * SwiGLU too. Blocks of rows whose experts are not among these (kernels.h) leave; where the experts come by words they
- * multiply zeros, which tensor copies beyond the weights are. Bytes: R N K 2.
+ * the one), which loads a panel while it multiplies the one before; one more warp looks for the row's expert and fills
+ * a ring with tensor copies of its weights. Three blocks of a multiprocessor run beside each other, so that some read
+ * while others begin or end. Rows of the same expert each read its weights, which the second finds in the L2. A gated
+ * product has half of its columns from up, and does the SwiGLU too. Blocks of rows whose experts are not among these
+ * (kernels.h) leave; where the experts come by words they multiply zeros, which tensor copies beyond the weights are.
+ * Bytes: R N K 2.
  *
  * Inside a recording the product that follows a gated one starts while that still runs and reads weights before it
  * waits, for which it must know the rows' experts: they were sorted before the gated one's own wait ended, and only
@@ -18,6 +19,7 @@
 enum { PANEL = 64, PANELS = 4, CHUNK = PANEL * PANELS, COLUMNS = 32, WARPS = COLUMNS / 8, STAGES = 4 };
 enum { W_PANEL = COLUMNS * PANEL * 2, STAGE = PANELS * W_PANEL, ALIGN = 1024, THREADS = (WARPS + 1) * 32 };
 enum { MOST_ROWS = 32, MOST_K = 8192 };
+enum { TOGETHER = 5 }; /* blocks of a multiprocessor that registers are left for */
 
 struct rows_args {
     int E, N, K;
@@ -29,8 +31,14 @@ struct rows_args {
     clime_words rows;   /* gated: h goes to the next one by these too; else x comes by them; at NULL: it does not */
 };
 
+/* What a warp multiplies of one panel: B is w, 8 rows of it; A is the row. */
+struct rows_fragments {
+    uint32_t w[PANEL / 32][4], x[PANEL / 32][4];
+};
+
 template <bool GATED>
-__global__ void __launch_bounds__(THREADS) rows_kernel(const __grid_constant__ CUtensorMap w_map, const rows_args a) {
+__global__ void __launch_bounds__(THREADS, TOGETHER)
+    rows_kernel(const __grid_constant__ CUtensorMap w_map, const rows_args a) {
     constexpr int ACROSS = GATED ? COLUMNS / 2 : COLUMNS; /* columns of a box of weights, of h or of y */
     extern __shared__ char smem[];
     __shared__ uint64_t full[STAGES], empty[STAGES];
@@ -38,7 +46,7 @@ __global__ void __launch_bounds__(THREADS) rows_kernel(const __grid_constant__ C
     char *ring = (char *)(((uintptr_t)smem + ALIGN - 1) & ~(uintptr_t)(ALIGN - 1));
     int n_chunks = (a.K + CHUNK - 1) / CHUNK, row = blockIdx.y, n0 = blockIdx.x * ACROSS;
     int width = GATED ? a.N / 2 : a.N;
-    bf16 *x = (bf16 *)(ring + min(STAGES, n_chunks) * STAGE);
+    uint32_t *x = (uint32_t *)(ring + min(STAGES, n_chunks) * STAGE);
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
     if (threadIdx.x == 0) {
         tensor_map_prefetch(&w_map);
@@ -107,31 +115,50 @@ __global__ void __launch_bounds__(THREADS) rows_kernel(const __grid_constant__ C
                 there &= take_words(words + k / 2 + 2, number, v.z, v.w);
             } while (!there);
         }
-        *(uint4 *)(x + k) = v;
+        put_row(x, k, v);
     }
     named_barrier(1, WARPS * 32);
     float d[4] = {};
     ring_at<STAGES> at = {0, 0};
-    for (int c = 0; c < n_chunks; c++, at.next()) {
-        const char *stage = ring + at.stage * STAGE;
-        const bf16 *from = x + c * CHUNK + lane % 4 * 2;
+    uint32_t stage, x_at = shared_address(x) + lane % 4 * 16, w_at[PANEL / 32];
+#pragma unroll
+    for (int k = 0; k < PANEL / 32; k++) w_at[k] = kept(swizzled(warp * 8 + lane % 8, k * 4 + lane / 8));
+    rows_fragments f[2]; /* one is loaded while the other is multiplied */
+    auto load = [&](rows_fragments &to, int p) {
+#pragma unroll
+        for (int k = 0; k < PANEL / 32; k++) {
+            ldmatrix_x4(to.w[k], stage + p * W_PANEL + w_at[k]);
+            load_shared(to.x[k], x_at + k * 64);
+        }
+        x_at += PANEL * (int)sizeof(bf16);
+    };
+    auto multiply = [&](const rows_fragments &now) {
+#pragma unroll
+        for (int k = 0; k < PANEL / 16; k++) {
+            uint32_t low = now.x[k / 2][k % 2 * 2], high = now.x[k / 2][k % 2 * 2 + 1];
+            const uint32_t rows[4] = {low, low, high, high};
+            mma_16816(d, rows, &now.w[k / 2][k % 2 * 2]);
+        }
+    };
+    auto begin_stage = [&]() {
+        stage = shared_address(ring) + at.stage * STAGE;
         barrier_wait(&full[at.stage], at.parity);
+        load(f[0], 0);
+    };
+    begin_stage();
+#pragma unroll 1
+    for (int left = n_chunks; left > 0; left--) {
+        static_assert(PANELS % 2 == 0, "a stage begins with f[0]");
 #pragma unroll
-        for (int p = 0; p < PANELS; p++) {
-            uint32_t w[PANEL / 32][4];
-#pragma unroll
-            for (int k = 0; k < PANEL / 32; k++)
-                ldmatrix_x4(w[k], stage + p * W_PANEL + swizzled(warp * 8 + lane % 8, k * 4 + lane / 8));
-#pragma unroll
-            for (int k = 0; k < PANEL / 16; k++) {
-                uint32_t low = *(const uint32_t *)(from + p * PANEL + k * 16),
-                         high = *(const uint32_t *)(from + p * PANEL + k * 16 + 8);
-                const uint32_t rows[4] = {low, low, high, high};
-                mma_16816(d, rows, &w[k / 2][k % 2 * 2]);
-            }
+        for (int p = 1; p < PANELS; p++) {
+            load(f[p % 2], p);
+            multiply(f[(p - 1) % 2]);
         }
         __syncwarp();
         if (lane == 0) barrier_arrive(&empty[at.stage]);
+        at.next();
+        if (left > 1) begin_stage();
+        multiply(f[1]);
     }
     int at_column = warp * 8 % ACROSS + lane % 4 * 2, column = n0 + at_column;
     bool of_up = warp * 8 >= ACROSS, mine = lane < 4 && column < width;

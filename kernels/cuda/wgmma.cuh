@@ -22,6 +22,20 @@ static __device__ __forceinline__ uint32_t shared_address(const void *p) {
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
+/* An address, in a register: the compiler would compute it again at each use, by an instruction that a chain waits for.
+ */
+static __device__ __forceinline__ uint32_t kept(uint32_t x) {
+    asm volatile("" : "+r"(x));
+    return x;
+}
+
+/* Values i .. i + 7 of a row that is multiplied alone, where a lane finds its part of two steps of a chain of mma.sync
+ * in 16 bytes: of each 32 values, lane i % 4 has 0, 1, 8, 9, 16, 17, 24, 25, counted from twice its number. */
+static __device__ __forceinline__ void put_row(uint32_t *row, int i, uint4 v) {
+    uint32_t *to = row + i / 32 * 16 + i / 8 % 4;
+    to[0] = v.x, to[4] = v.y, to[8] = v.z, to[12] = v.w;
+}
+
 /* ---- mbarriers ---- */
 
 static __device__ __forceinline__ void barrier_init(uint64_t *b, int arrivals) {

@@ -7,6 +7,7 @@
 #include "kernels/cuda/words.cuh"
 
 enum { MAX_ROUTED = 128 }; /* experts of a router that is a part of a program */
+enum { SUMMING = 32 };     /* blocks that add experts up */
 
 /* Before the first product: the sum of a row's experts (kernels.h, combine) and, of it and res, the row. */
 struct row_experts {
@@ -33,9 +34,13 @@ struct row_router {
     uint64_t *chosen;           /* words of the experts, by ascending id; NULL: not wanted */
 };
 
-/* A block has columns of its own: no other reads or writes there, so that sum may be where res is. */
+/* A block has columns of its own: no other reads or writes there, so that sum may be where res is. The first blocks do
+ * it, which have begun while the last kernel's last ones still run: a block that begins when they have ended is needed
+ * for its products only. */
 static __device__ void sum_experts(const row_experts &a, int threads, uint64_t *words, uint32_t number) {
-    for (int i = (threadIdx.x * gridDim.x + blockIdx.x) * 8; i < a.D; i += threads * gridDim.x * 8) {
+    int blocks = min((int)gridDim.x, (int)SUMMING);
+    if ((int)blockIdx.x >= blocks) return;
+    for (int i = (threadIdx.x * blocks + blockIdx.x) * 8; i < a.D; i += threads * blocks * 8) {
         float sum[8];
         lanes<8> x = load<8>(a.res + i), y;
         experts_sum(sum, a.k, a.at, a.weights, a.x, a.D, i, a.last, a.last_weight ? *a.last_weight : 1.0f);

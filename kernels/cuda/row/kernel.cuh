@@ -54,13 +54,6 @@ static __device__ __forceinline__ void together() {
     named_barrier(1, CONSUMERS);
 }
 
-/* An address, in a register: the compiler would compute it again at each use, by an instruction that a chain waits for.
- */
-static __device__ __forceinline__ uint32_t kept(uint32_t x) {
-    asm volatile("" : "+r"(x));
-    return x;
-}
-
 /* The ring in shared memory, and where a thread is in it. full[] and empty[] count arrivals at the stages. */
 struct ring_place {
     uint32_t ring, full, empty; /* addresses */
@@ -106,13 +99,6 @@ static __device__ void bring_weights(const row_kernel_args &p, char *ring, uint6
                                         policy);
             }
     }
-}
-
-/* Values i .. i + 7 of the row, where a lane finds its part of two steps of a chain in 16 bytes: of each 32 values,
- * lane i % 4 has 0, 1, 8, 9, 16, 17, 24, 25, counted from twice its number. */
-static __device__ __forceinline__ void put_row(uint32_t *row, int i, uint4 v) {
-    uint32_t *to = row + i / 32 * 16 + i / 8 % 4;
-    to[0] = v.x, to[4] = v.y, to[8] = v.z, to[12] = v.w;
 }
 
 union eight {
@@ -250,23 +236,31 @@ static __device__ __forceinline__ void product(const row_step &a, int column0, c
     int panel_bytes = a.panel_bytes;
     uint32_t row_at = shared_address(row) + lane % 4 * 16, at = 0;
     row_fragments<NT> f[2]; /* one is loaded while the other is multiplied */
-    auto load = [&](row_fragments<NT> &to) {
+    auto load_step = [&](row_fragments<NT> &to, int k) {
+        if (k % 2 == 0) load_shared(to.x[k / 2], row_at + k / 2 * 64);
 #pragma unroll
-        for (int k = 0; k < PANEL / 16; k++) {
-            if (k % 2 == 0) load_shared(to.x[k / 2], row_at + k / 2 * 64);
+        for (int n = 0; n < NT; n++) ldmatrix_x4(to.w[n][k], at + tile_at[n] + step_at[k]);
+    };
+    auto multiply_step = [&](const row_fragments<NT> &now, int k) {
+        uint32_t x[2] = {now.x[k / 2][k % 2 * 2], now.x[k / 2][k % 2 * 2 + 1]};
 #pragma unroll
-            for (int n = 0; n < NT; n++) ldmatrix_x4(to.w[n][k], at + tile_at[n] + step_at[k]);
-        }
+        for (int n = 0; n < NT; n++) mma_16816(c[n], now.w[n][k], x);
+    };
+    auto next_panel = [&]() {
         row_at += PANEL * (int)sizeof(bf16);
         at += panel_bytes;
     };
     auto multiply = [&](const row_fragments<NT> &now) {
 #pragma unroll
-        for (int k = 0; k < PANEL / 16; k++) {
-            uint32_t x[2] = {now.x[k / 2][k % 2 * 2], now.x[k / 2][k % 2 * 2 + 1]};
+        for (int k = 0; k < PANEL / 16; k++) multiply_step(now, k);
+    };
+    auto multiply_and_load = [&](const row_fragments<NT> &now, row_fragments<NT> &next) {
 #pragma unroll
-            for (int n = 0; n < NT; n++) mma_16816(c[n], now.w[n][k], x);
+        for (int k = 0; k < PANEL / 16; k++) {
+            multiply_step(now, k);
+            load_step(next, k);
         }
+        next_panel();
     };
     /* The stage has been loaded. Whether the next one is there was asked while there was still something to multiply:
      * the answer takes as long as several steps of the chain. */
@@ -280,36 +274,33 @@ static __device__ __forceinline__ void product(const row_step &a, int column0, c
     };
     at = place.at();
     place.wait_full();
-    load(f[0]);
+#pragma unroll
+    for (int k = 0; k < PANEL / 16; k++) load_step(f[0], k);
+    next_panel();
 #pragma unroll 1
     while (true) { /* small: what is not in the nearest instruction cache costs more than it computes */
         int n = min(panels, left);
 #pragma unroll 1
         for (; n > 2; n -= 2) {
-            load(f[1]);
-            multiply(f[0]);
-            load(f[0]);
-            multiply(f[1]);
+            multiply_and_load(f[0], f[1]);
+            multiply_and_load(f[1], f[0]);
         }
         bool is_there = place.next_is_full();
         if (n == 2) { /* below the same with f[] exchanged; one way out of both spills registers */
-            load(f[1]);
-            multiply(f[0]);
+            multiply_and_load(f[0], f[1]);
             next_stage(is_there);
             if (left <= 0) {
                 multiply(f[1]);
                 break;
             }
-            load(f[0]);
-            multiply(f[1]);
+            multiply_and_load(f[1], f[0]);
         } else {
             next_stage(is_there);
             if (left <= 0) {
                 multiply(f[0]);
                 break;
             }
-            load(f[1]);
-            multiply(f[0]);
+            multiply_and_load(f[0], f[1]);
             f[0] = f[1];
         }
     }

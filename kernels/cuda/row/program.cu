@@ -13,13 +13,17 @@
  * goes to the next kernel by words (words.cuh).
  *
  * A block has 8 to 256 rows of w, as few as give each multiprocessor one block: all blocks must run at the same time,
- * or they would wait for ever. So one context of a process may record (a server's), and launches of others in it are
- * programs of one product, which wait for nobody. */
+ * or they would wait for ever. A program's first product, of a row that the kernel before makes, leaves that kernel
+ * some multiprocessors, where a block's weights still fit its ring. So one context of a process may record (a
+ * server's), and launches of others in it are programs of one product, which wait for nobody. */
 #include <stdlib.h>
 
 #include "kernels/cuda/cuda_int.cuh"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/row/kernel.cuh"
+
+/* Multiprocessors that a program's first product leaves the kernel before: as attention has of one short sequence. */
+enum { LEFT = 16 };
 
 struct clime_row_program {
     row_kernel_args a; /* step[0 .. n) are waiting */
@@ -174,7 +178,18 @@ bool clime_cuda_row_product(struct clime_dev *d, int N, int K, const void *x, co
     struct clime_row_program *p = d->rows;
     int parts = h ? 2 : 1, n_columns = N / parts, columns = 8, tiles;
     int turns = (n_columns * parts + d->n_sm * MAX_ROWS - 1) / (d->n_sm * MAX_ROWS);
-    while ((n_columns + columns - 1) / columns > d->n_sm * turns) columns += 8;
+    auto widen = [&](int least, int n_blocks) {
+        while ((n_columns + least - 1) / least > n_blocks) least += 8;
+        return least;
+    };
+    columns = widen(columns, d->n_sm * turns);
+    bool begins = d->recording && p->a.n == 0 && p->a.experts.k == 0 && !p->norm.x;
+    if (begins && turns == 1) { /* then all blocks bring their weights while the row is made */
+        int wide = widen(columns, d->n_sm - LEFT), room = SMEM - STATIC - ALIGN - K * (int)sizeof(bf16);
+        if (wide * parts <= MAX_ROWS && wide * parts * K * (int)sizeof(bf16) <= room) columns = wide;
+    }
+    for (int i = 0; i < p->a.n; i++) /* a block has the same columns of a row and of its sums throughout */
+        if (p->a.step[i].n_columns == n_columns && !p->a.step[i].h == !h) columns = p->a.step[i].columns;
     if (K % PANEL != 0 || K > MAX_K || columns * parts > MAX_ROWS) return false;
     tiles = ((columns * parts + 15) / 16 + WARPS - 1) / WARPS;
     bool normed = p->norm.x && p->norm.y == x && p->norm.D == K && p->norm.x != y && p->norm.x != h;
