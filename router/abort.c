@@ -1,5 +1,6 @@
 /* What ends requests: /abort_request (SGLang's), /abort_requests (vLLM's), the pauses whose mode is abort, and updates
- * with abort_all_requests. Those that wait in the queue are ended here, the others by their workers. Runs on HTTP
+ * with abort_all_requests. Those that wait in the queue are ended here, the others by their workers, or here when they
+ * have lost them. Runs on HTTP
  * threads; owns nothing.
  *
  * Those that wait are meant first: one that gets its turn meanwhile is found by its worker.
@@ -27,6 +28,14 @@ static bool means_one(const struct meant *m, struct clime_str rid) {
     return is;
 }
 
+/* A text as it stands in JSON, where nothing in it is escaped: nearly every id, and all that are under way are looked
+ * at for each abort. */
+static bool is_plain(struct clime_str json, struct clime_str *out) {
+    if (json.len < 2 || json.ptr[0] != '"' || memchr(json.ptr, '\\', json.len)) return false;
+    *out = (struct clime_str){json.ptr + 1, json.len - 2};
+    return true;
+}
+
 /* Of a request with several prompts all are meant, by one abort or several, or it waits on: the answers of the others
  * are wanted. */
 static bool means(const void *arg, struct clime_router_queue_call *call) {
@@ -36,6 +45,7 @@ static bool means(const void *arg, struct clime_router_queue_call *call) {
     struct clime_json j;
     struct clime_str rid;
     if (m->all || !call->rids.len) return m->all;
+    if (is_plain(call->rids, &rid)) return means_one(m, rid);
     int n = 0, n_meant = 0;
     clime_arena_init(&arena, call->rids.len + 4096);
     clime_json_init(&j, call->rids.ptr, call->rids.len, &arena, &e);
@@ -130,16 +140,12 @@ static void read_body(const struct clime_http_request *rq, void (*read)(struct c
     *m = said;
 }
 
-static int end_waiting(struct clime_router *r, const struct meant *m) {
-    return r->queue ? clime_router_queue_abort(r->queue, means, m) : 0;
-}
-
 /* Ends those that wait, then asks all workers. */
 static void run(struct clime_http_request *rq, struct clime_router *r, const struct meant *m) {
     struct clime_fanout f;
     struct clime_buf out;
     struct clime_jw w;
-    int n_waited = end_waiting(r, m);
+    int n_waited = clime_router_queue_abort(r->queue, means, m);
     if (!clime_fanout_run(&f, r, rq)) return;
     clime_buf_init(&out, ANSWER_CAP);
     clime_jw_init(&w, &out);
@@ -181,7 +187,7 @@ int clime_router_update_aborts(const struct clime_http_request *rq, struct clime
     clime_arena_init(&arena, clime_http_body(rq).len + 4096);
     read_body(rq, read_update, &arena, &m);
     clime_arena_free(&arena);
-    return end_waiting(r, &m);
+    return clime_router_queue_abort(r->queue, means, &m);
 }
 
 /* vLLM's, by the query: abort is the mode where none is said, but for what its wait was called of old. */

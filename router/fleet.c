@@ -99,8 +99,8 @@ void clime_router_loads(struct clime_http_request *rq, void *context) {
         if (f.results[i].status == 200) n = write_loads(&w, &f.results[i], n);
     clime_jw_close(&w);
     clime_jw_put_int(&w, "dp_rank_count", n);
-    struct clime_router_queue *queue = ((struct clime_router *)context)->queue;
-    clime_jw_put_int(&w, "num_waiting_reqs", queue ? clime_router_queue_waiting(queue) : 0); /* ours, of no worker */
+    const struct clime_router *r = context; /* those that wait here are of no worker */
+    clime_jw_put_int(&w, "num_waiting_reqs", clime_router_queue_waiting(r->queue));
     answer(rq, &f, &w);
 }
 

@@ -1,4 +1,5 @@
 /* clime-router: balances a fleet of servers. main reads as its phases; all work is on other threads. */
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -204,10 +205,11 @@ static enum clime_err open_router(const struct options *o, struct clime_router *
     const uint64_t who[] = {(uint64_t)clime_wall_us(), (uint64_t)getpid()};
     snprintf(r->instance, sizeof r->instance, "%016llx", (unsigned long long)clime_hash64(who, 2));
     register_metrics(r);
+    const bool queues = o->queue_size > 0; /* without, the server refuses what is more than --max-concurrent-requests */
     const struct clime_router_queue_options qo = {.max_waiting = (int)o->queue_size,
-                                                  .max_going = (int)o->max_in_flight,
-                                                  .timeout_us = (int64_t)(o->queue_timeout * 1e6)};
-    if (o->queue_size > 0) r->queue = clime_router_queue_new(&qo);
+                                                  .max_going = queues ? (int)o->max_in_flight : INT_MAX,
+                                                  .timeout_us = queues ? (int64_t)(o->queue_timeout * 1e6) : 0};
+    r->queue = clime_router_queue_new(&qo);
     return add_known_workers(r, o, e);
 }
 

@@ -99,8 +99,7 @@ static void waits(void *arg) {
 
 /* What holds no slot holds a thread that must not wait. */
 static enum clime_err take_in_turn(struct asking *a, struct clime_error *e) {
-    struct clime_router_queue *q = a->y->router->queue;
-    return q && clime_http_holds_slot(a->y->rq) ? clime_router_queue_take(q, &a->call, e) : take(a, e);
+    return clime_http_holds_slot(a->y->rq) ? clime_router_queue_take(a->y->router->queue, &a->call, e) : take(a, e);
 }
 
 /* A stream whose worker is lost may wait for one: its client cannot ask again without losing what it has. So may what
@@ -125,7 +124,7 @@ static void count_trial(struct asking *a) {
     const struct clime_lease *lease = &a->lease;
     struct trials *t = &a->t;
     clime_workers_release(w, lease, y->outcome);
-    if (y->router->queue) clime_router_queue_freed(y->router->queue);
+    clime_router_queue_freed(y->router->queue);
     if (y->progressed) /* a stream that was broken off: what happened before it is over */
         *t = (struct trials){.until_us = clime_now_us() + y->router->replay_wait_us};
     if (y->outcome == CLIME_OUTCOME_SILENT) { /* as long as it might have waited with its worker */
@@ -188,7 +187,7 @@ static void serve(struct clime_relay *y, const struct clime_route_request *reque
         if (!again) break;
         clime_metric_add(y->stream ? r->m_replays : r->m_retries, 1);
     }
-    if (r->queue) clime_router_queue_done(r->queue, &a.call);
+    clime_router_queue_done(r->queue, &a.call);
 }
 
 static void proxy(struct clime_router *r, struct clime_http_request *rq) {

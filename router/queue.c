@@ -19,21 +19,22 @@ struct waiter { /* on its thread's stack */
     struct clime_router_queue_call *call;
     pthread_cond_t called;
     bool going; /* was under way when it came */
-    bool aborted;
+    bool told;  /* that it was aborted */
     bool first; /* of its line, and of those that are as far */
     struct waiter *next, *previous;
 };
 
 struct clime_router_queue {
     struct clime_router_queue_options o;
-    pthread_mutex_t lock;          /* guards the rest */
-    int n_waiting, n_new, n_going; /* new: of those that wait, not under way */
-    struct waiter *head, *tail;    /* in the order in which they came */
+    pthread_mutex_t lock;                  /* guards the rest */
+    int n_waiting, n_new, n_going;         /* new: of those that wait, not under way */
+    struct waiter *head, *tail;            /* in the order in which they came */
+    struct clime_router_queue_call *calls; /* all that are here, waiting or under way */
 };
 
 struct clime_router_queue *clime_router_queue_new(const struct clime_router_queue_options *o) {
     struct clime_router_queue *q = xcalloc(1, sizeof *q);
-    CHECK(o->max_waiting > 0 && o->max_going > 0);
+    CHECK(o->max_waiting >= 0 && o->max_going > 0);
     q->o = *o;
     pthread_mutex_init(&q->lock, NULL);
     return q;
@@ -41,7 +42,7 @@ struct clime_router_queue *clime_router_queue_new(const struct clime_router_queu
 
 void clime_router_queue_free(struct clime_router_queue *q) {
     if (!q) return;
-    CHECK(!q->head);
+    CHECK(!q->head && !q->calls);
     pthread_mutex_destroy(&q->lock);
     free(q);
 }
@@ -93,6 +94,25 @@ static void leave(struct clime_router_queue *q, struct waiter *me) {
     pthread_cond_signal(&heir->called);
 }
 
+static void know(struct clime_router_queue *q, struct clime_router_queue_call *call) {
+    if (call->known) return;
+    call->known = true;
+    call->previous = NULL;
+    if ((call->next = q->calls)) q->calls->previous = call;
+    q->calls = call;
+}
+
+static void forget(struct clime_router_queue *q, struct clime_router_queue_call *call) {
+    if (!call->known) return;
+    call->known = false;
+    *(call->previous ? &call->previous->next : &q->calls) = call->next;
+    if (call->next) call->next->previous = call->previous;
+}
+
+static enum clime_err is_aborted(struct clime_error *e) {
+    return clime_fail(e, CLIME_ERR_ABORTED, "it was aborted while it waited for a worker");
+}
+
 /* With the lock, which it lets go while nothing happens. */
 static enum clime_err wait_for_turn(struct clime_router_queue *q, struct waiter *me,
                                     struct clime_router_queue_call *call, struct clime_error *e) {
@@ -105,7 +125,7 @@ static enum clime_err wait_for_turn(struct clime_router_queue *q, struct waiter 
         const struct timespec at = {look / 1000000, look % 1000000 * 1000};
         pthread_cond_timedwait(&me->called, &q->lock, &at);
         now = clime_now_us();
-        if (me->aborted) return clime_fail(e, CLIME_ERR_ABORTED, "it was aborted while it waited for a worker");
+        if (call->aborted) return is_aborted(e);
         if (me->first) err = try_to_take(q, call, e);
         if (err != CLIME_ERR_BUSY) break;
         if (now >= until)
@@ -122,10 +142,15 @@ enum clime_err clime_router_queue_take(struct clime_router_queue *q, struct clim
     struct waiter me = {.call = call, .going = call->going};
     enum clime_err err = CLIME_ERR_BUSY;
     pthread_mutex_lock(&q->lock);
+    know(q, call);
     me.first = !next_in_line(q->head, &me);
-    if (me.first) err = try_to_take(q, call, e);
+    if (call->aborted)
+        err = is_aborted(e);
+    else if (me.first)
+        err = try_to_take(q, call, e);
     if (err == CLIME_ERR_BUSY && !me.going && q->n_new >= q->o.max_waiting) {
-        clime_fail(e, CLIME_ERR_BUSY, "%d requests wait already, as many as may (--queue-size)", q->n_new);
+        if (q->o.max_waiting) /* else what is busy says it itself */
+            clime_fail(e, CLIME_ERR_BUSY, "%d requests wait already, as many as may (--queue-size)", q->n_new);
     } else if (err == CLIME_ERR_BUSY) {
         pthread_condattr_t attr;
         pthread_condattr_init(&attr);
@@ -146,9 +171,10 @@ int clime_router_queue_abort(struct clime_router_queue *q,
                              bool (*means)(const void *arg, struct clime_router_queue_call *call), const void *arg) {
     int n = 0;
     pthread_mutex_lock(&q->lock);
+    for (struct clime_router_queue_call *c = q->calls; c; c = c->next) c->aborted = c->aborted || means(arg, c);
     for (struct waiter *w = q->head; w; w = w->next) {
-        if (w->aborted || !means(arg, w->call)) continue;
-        w->aborted = true;
+        if (w->told || !w->call->aborted) continue;
+        w->told = true;
         pthread_cond_signal(&w->called);
         n++;
     }
@@ -166,7 +192,8 @@ void clime_router_queue_done(struct clime_router_queue *q, struct clime_router_q
     pthread_mutex_lock(&q->lock);
     q->n_going -= call->going;
     call->going = false;
-    free(call->meant); /* no waiter of it is left whom an abort could find */
+    forget(q, call);
+    free(call->meant); /* no abort finds it any more */
     call->meant = NULL;
     call_first_ones(q);
     pthread_mutex_unlock(&q->lock);

@@ -1,9 +1,10 @@
-/* Where generation requests wait when --max-concurrent-requests are under way, or all workers have as much as they may.
+/* The generation requests that are here, and where they wait when --max-concurrent-requests are under way, or all
+ * workers have as much as they may.
  *
  * A waiting request keeps its thread (CivetWeb has one for each connection) and sleeps: some KiB of memory, one look a
  * second. First come, first served among those that ask for the same workers, so that full ones hold up no others; a
- * request that is under way, and asks for another worker, waits behind no new one. Any thread; one mutex, under which
- * the workers' table is asked.
+ * request that is under way, and asks for another worker, waits behind no new one. What an abort has meant while a
+ * worker had it gets no other worker. Any thread; one mutex, under which the workers' table is asked.
  */
 #ifndef CLIME_ROUTER_QUEUE_H
 #define CLIME_ROUTER_QUEUE_H
@@ -16,7 +17,7 @@
 struct clime_router_queue;
 
 struct clime_router_queue_options {
-    int max_waiting; /* of those that are not under way; > 0 */
+    int max_waiting; /* of those that are not under way; 0: who comes is served or refused at once */
     int max_going;   /* requests under way at a time */
     int64_t timeout_us;
 };
@@ -37,17 +38,20 @@ struct clime_router_queue_call {
     bool (*gone)(void *arg);                                  /* it is of no use any more */
     void (*waits)(void *arg);                                 /* said once, before it begins to wait */
     void *arg;
+    /* the queue's, from the first take until done */
+    bool known, aborted;
+    struct clime_router_queue_call *next, *previous;
 };
 
 /* Takes, at once or when it is the call's turn. CLIME_ERR_BUSY: so many wait already, or it waited for timeout_us, or
- * is gone; CLIME_ERR_ABORTED: clime_router_queue_abort meant it; or take's own answer. */
+ * is gone; CLIME_ERR_ABORTED: clime_router_queue_abort meant it, now or since the first take; or take's own answer. */
 enum clime_err clime_router_queue_take(struct clime_router_queue *q, struct clime_router_queue_call *call,
                                        struct clime_error *e);
-/* Ends the wait of those that `means` says yes to, by their rids; returns how many they are. Of the call it may change
- * `meant`. */
+/* Ends those that `means` says yes to, by their rids: at once where they wait, the others when they ask for one more
+ * worker. Returns how many waited. Of the call it may change `meant`. */
 int clime_router_queue_abort(struct clime_router_queue *q,
                              bool (*means)(const void *arg, struct clime_router_queue_call *call), const void *arg);
-/* Something that was taken is free again; the call's request is over. */
+/* Something that was taken is free again; the call's request is over, to be said of each that ever asked. */
 void clime_router_queue_freed(struct clime_router_queue *q);
 void clime_router_queue_done(struct clime_router_queue *q, struct clime_router_queue_call *call);
 

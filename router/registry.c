@@ -327,7 +327,7 @@ void clime_router_metrics(struct clime_http_request *rq, void *context) {
     int n = clime_workers_list(r->workers, views, CLIME_WORKERS_MAX);
     struct clime_buf out;
     clime_buf_init(&out, (size_t)4 << 20);
-    if (r->queue) clime_metric_set(r->m_waiting, clime_router_queue_waiting(r->queue));
+    clime_metric_set(r->m_waiting, clime_router_queue_waiting(r->queue));
     clime_metrics_write(&out);
     clime_http_metrics(rq, &out);
     static const struct {

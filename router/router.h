@@ -25,7 +25,7 @@ struct clime_router_queue;
 
 struct clime_router {
     struct clime_workers *workers;
-    struct clime_router_queue *queue; /* NULL: nobody waits, 429 at once */
+    struct clime_router_queue *queue;
     struct clime_connections *connections;
     _Atomic(struct clime_prober *) prober; /* NULL: not yet */
     const char *worker_key;                /* bearer for workers, NULL = pass the client's header on */

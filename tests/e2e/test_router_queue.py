@@ -113,6 +113,35 @@ def test_an_abort_reaches_who_waits():
         assert asked[0].result(LONG).status_code == 200 and held.seen == ["going 0"]
 
 
+def test_what_was_aborted_is_asked_of_no_other_worker():
+    """Its worker is lost after the abort, which that may never have read; with a queue or without."""
+    came, falls = threading.Semaphore(0), threading.Semaphore(0)
+
+    def fall_over(handler, body):
+        if handler.path == "/generate":
+            came.release()
+            assert falls.acquire(timeout=LONG)
+            raise ConnectionError
+        return False
+
+    for options in (), ("--queue-size", "4"):
+        with workers(1, fall_over) as (lost,), workers(1) as (other,), concurrent.futures.ThreadPoolExecutor(4) as pool, \
+             program("clime-router", *options, *QUICK, *urls([lost])) as router:  # fmt: skip
+            wait_for(lambda: states(router) == ["ready"])
+            asked = []
+            for rid in "run/1", "run/2":
+                asked.append(pool.submit(ask, router, {"text": "x", "rid": rid}))
+                assert came.acquire(timeout=LONG)
+            router.post("/workers", {"url": other.url})
+            assert router.post("/abort_request", {"rid": "run/1"}).json()["num_waiting_aborted"] == 0
+            falls.release(100)
+            ended, served = [a.result(LONG).json() for a in asked]
+            assert ended["meta_info"]["finish_reason"]["type"] == "abort" and served["port"] == other.port
+            assert [json.loads(c[3])["rid"] for c in other.calls("/generate")] == ["run/2"]
+        while falls.acquire(blocking=False) or came.acquire(blocking=False):
+            pass
+
+
 def test_a_pause_that_aborts_ends_who_waits_too():
     """Or a client that pauses, waits for its requests to end and then updates would wait for ever."""
     def ended(path, body=None):

@@ -85,6 +85,7 @@ static void test_what_is_under_way_takes_nobodys_place(void **state) {
     while (clime_router_queue_waiting(q) == 1 && pthread_tryjoin_np(again, &got)) clime_sleep_us(1000);
     assert_int_equal(clime_router_queue_waiting(q), 2);
     assert_null(take(&third));
+    clime_router_queue_done(q, &third.call);
     atomic_store(&room, true);
     clime_router_queue_freed(q);
     assert_int_equal(pthread_join(again, &got), 0);
@@ -114,11 +115,35 @@ static void test_a_call_has_a_limit_of_its_own(void **state) {
     clime_router_queue_free(q);
 }
 
+static bool means_all(const void *arg, struct clime_router_queue_call *call) {
+    (void)arg;
+    (void)call;
+    return true;
+}
+
+/* An abort meets it while a worker has it: it is for the worker to end, and no other one is asked. */
+static void test_what_was_aborted_gets_no_other_worker(void **state) {
+    (void)state;
+    const struct clime_router_queue_options o = {.max_going = 2};
+    struct clime_router_queue *q = clime_router_queue_new(&o);
+    struct asker going = asker(q), later = asker(q);
+    struct clime_error e;
+    assert_ptr_equal(take(&going), &going);
+    assert_int_equal(clime_router_queue_abort(q, means_all, NULL), 0);
+    assert_int_equal(clime_router_queue_take(q, &going.call, &e), CLIME_ERR_ABORTED);
+    assert_ptr_equal(take(&later), &later);
+    clime_router_queue_done(q, &going.call);
+    assert_ptr_equal(take(&later), &later);
+    clime_router_queue_done(q, &later.call);
+    clime_router_queue_free(q);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_what_is_under_way_waits_for_nobody_that_is_not),
         cmocka_unit_test(test_what_is_under_way_takes_nobodys_place),
         cmocka_unit_test(test_a_call_has_a_limit_of_its_own),
+        cmocka_unit_test(test_what_was_aborted_gets_no_other_worker),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
