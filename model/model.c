@@ -389,7 +389,7 @@ enum clime_err clime_model_prepare(const char *dir, const struct clime_model_opt
         m->ops = o->beside->ops;
     else if ((rc = clime_ops_choose(o->device ? o->device : "auto", &m->ops, e)))
         goto done;
-    if ((rc = clime_model_operations(m->ops, c, e))) goto done;
+    if ((rc = clime_model_operations(m->ops, c, e)) || (rc = clime_rope_check(c, e))) goto done;
     if (o->whole_experts && !c->router.E) {
         rc = clime_fail(e, CLIME_ERR_INPUT, "%s has no experts that could lie whole on a device each", c->architecture);
         goto done;

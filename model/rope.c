@@ -63,6 +63,15 @@ static float inv_freq(const struct clime_config *c, int i) {
     return (float)((1 - smooth) * f / factor + smooth * f);
 }
 
+enum clime_err clime_rope_check(const struct clime_config *c, struct clime_error *e) {
+    float scale = clime_rope_attention_scale(c);
+    bool good = isfinite(table_scale(c)) && isfinite(scale) && scale > 0;
+    for (int i = 0; i < c->rope_rot / 2 && good; i++) good = isfinite((float)CLIME_MAX_POSITIONS * inv_freq(c, i));
+    if (good) return CLIME_OK;
+    return clime_fail(e, CLIME_ERR_INPUT, "rope_theta %g and rope_scaling give a rotation that is no finite number",
+                      c->rope_theta);
+}
+
 void clime_rope_table(const struct clime_config *c, int first, int n, float *cos_out, float *sin_out) {
     int half = c->rope_rot / 2;
     float scale = table_scale(c);

@@ -4,6 +4,9 @@
 
 #include "model/config/config.h"
 
+/* CLIME_ERR_INPUT: at some position an angle, or what it or the scores are multiplied by, is no finite number. */
+enum clime_err clime_rope_check(const struct clime_config *c, struct clime_error *e);
+
 /* Fills cos_out, sin_out [n, rope_rot / 2] for positions first .. first + n - 1. */
 void clime_rope_table(const struct clime_config *c, int first, int n, float *cos_out, float *sin_out);
 

@@ -237,7 +237,8 @@ enum clime_err clime_config_parse(const struct cJSON *root, struct clime_config 
     if (c->D > MAX_D / 2 && c->D % 8)
         return clime_fail(e, CLIME_ERR_INPUT, "hidden_size %d is above %d and no multiple of 8", c->D, MAX_D / 2);
     if ((rc = f->latent ? clime_config_latent(root, c, e) : read_heads(root, f, c, e))) return rc;
-    if ((rc = clime_key_int(root, "max_position_embeddings", 1, 1 << 22, f->max_pos, &c->max_pos, e))) return rc;
+    if ((rc = clime_key_int(root, "max_position_embeddings", 1, CLIME_MAX_POSITIONS, f->max_pos, &c->max_pos, e)))
+        return rc;
     double eps;
     if ((rc = clime_key_positive(root, "rms_norm_eps", f->eps, &eps, e))) return rc;
     c->eps = (float)eps;

@@ -51,6 +51,7 @@ const struct clime_family_facts *clime_family_facts(enum clime_family f);
 
 #define CLIME_MAX_EOS 8
 #define CLIME_MAX_LAYERS 1024
+#define CLIME_MAX_POSITIONS (1 << 22) /* of a sequence */
 
 struct clime_config {
     enum clime_family family;

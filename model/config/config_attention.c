@@ -91,7 +91,7 @@ static enum clime_err read_original(const struct cJSON *root, const struct cJSON
     const struct cJSON *in = clime_key_absent(clime_tree_get(root, key)) ? scaling : root;
     if (c->rope_scaling.yarn && clime_key_absent(clime_tree_get(in, key)))
         return clime_fail(e, CLIME_ERR_INPUT, "rope_scaling: %s is missing", key);
-    return clime_key_int(in, key, 1, 1 << 22, c->max_pos, &c->rope_scaling.original_max_pos, e);
+    return clime_key_int(in, key, 1, CLIME_MAX_POSITIONS, c->max_pos, &c->rope_scaling.original_max_pos, e);
 }
 
 static enum clime_err read_scaling(const struct cJSON *root, const struct cJSON *scaling, struct clime_config *c,

@@ -34,7 +34,8 @@ enum clime_err clime_key_positive(const struct cJSON *o, const char *key, double
         return CLIME_OK;
     }
     double v = clime_tree_kind(n) == CLIME_JSON_NUMBER ? clime_tree_num(n, -1) : -1;
-    if (!(v > 0) || !isfinite(v)) return clime_fail(e, CLIME_ERR_INPUT, "%s must be a positive number", key);
+    if (!((float)v > 0) || !isfinite((float)v))
+        return clime_fail(e, CLIME_ERR_INPUT, "%s must be a positive number within fp32's range", key);
     *out = v;
     return CLIME_OK;
 }

@@ -126,11 +126,15 @@ enum clime_err clime_weights_place(struct clime_weights_seen *s, const struct cl
         return clime_fail(e, CLIME_ERR_INPUT, "tensor '%s' has shape %s, the model needs %s", t->name, theirs, ours);
     }
     bool fp8 = t->type == CLIME_ST_FP8 && s->scales && !fused && !at->exact;
-    if (fp8 && !s->scales->of[at - s->l->slices])
+    bool scaled = s->scales && !fused && s->scales->of[at - s->l->slices];
+    if (fp8 && !scaled)
         return clime_fail(e, CLIME_ERR_INPUT, "tensor '%s' is FP8 and %s_scale_inv is missing", t->name, t->name);
     if (!fp8 && t->type >= CLIME_ST_FP8)
         return clime_fail(e, CLIME_ERR_INPUT, "tensor '%s' has type %s; BF16, F16 and F32 are supported", t->name,
                           t->dtype);
+    if (!fp8 && scaled)
+        return clime_fail(e, CLIME_ERR_INPUT, "tensor '%s' is %s and %s_scale_inv is there: only FP8 has a scale",
+                          t->name, t->dtype, t->name);
     enum clime_err rc = take(s, at, fused != NULL, e);
     if (rc) return rc;
     s->n_half += t->type == CLIME_ST_F16;

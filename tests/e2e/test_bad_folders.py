@@ -121,6 +121,7 @@ FOLDERS = [
     ("dtype unknown", change_config(torch_dtype="int4"), ["dtype", "int4"]),
     ("rope scaling unknown", change_config(rope_scaling={"rope_type": "dynamic", "factor": 4}), ["rope_scaling", "dynamic"]),
     ("rope scaling a string", change_config(rope_scaling="llama3"), ["rope_scaling"]),
+    ("angles without end", change_config(rope_theta=1e-37), ["rope_theta 1e-37", "no finite number"]),
     ("quantized", change_config(quantization_config={"bits": 4}), ["quantization_config"]),
     ("eos a string", change_config(eos_token_id=["a"]), ["eos_token_id"]),
     ("larger than the file", change_config(intermediate_size=384), ["mlp", "shape"]),

@@ -86,6 +86,8 @@ static const struct {
     {"q_proj.weight_scale_inv", "q_prox.weight_scale_inv", "scales nothing of this model"},
     {"q_proj.weight_scale_inv", "q_proj.weight_scale_inw", "is not part of this model"},
     {"up_proj.weight_scale_inv", "_____rotary_emb.inv_freq", "up_proj.weight_scale_inv is missing"},
+    {"\"model.layers.0.self_attn.q_proj.weight_scale_inv\"", "\"model.embed_tokens.weight_scale_inv\"             ",
+     "'model.embed_tokens.weight' is BF16 and model.embed_tokens.weight_scale_inv is there"},
     {"\"F8_E4M3\"", "\"F8_E5M2\"", "has type F8_E5M2; BF16, F16 and F32"},
     {"[2,1]", "[1,2]", "must be F32 of shape [2, 1]"},
     {"\"fp8\"", "\"awq\"", "only FP8 in blocks is read"},
