@@ -1,5 +1,5 @@
-/* Private to engine.c (thread and steps), results.c (what steps give), counts.c (what it counts) and control.c (what
- * others ask of it). */
+/* Private to engine.c (thread and steps), results.c (what steps give), counts.c (what it counts), control.c (what
+ * others ask of it) and weights.c (what it computes with). */
 #ifndef CLIME_SERVER_ENGINE_ENGINE_INT_H
 #define CLIME_SERVER_ENGINE_ENGINE_INT_H
 
@@ -83,6 +83,12 @@ struct clime_engine {
     _Atomic(const struct clime_weight_label *) version;
     atomic_llong last_step_us;
 };
+
+/* Any thread. */
+/* Posts it and waits. */
+void clime_engine_run(struct clime_engine *g, struct clime_command *c);
+/* CLIME_ERR_UNAVAILABLE, saying why, while generation lacks something: a full set of weights, or KV memory. */
+enum clime_err clime_engine_complete(struct clime_engine *g, struct clime_error *e);
 
 /* Why a sequence ends that nobody wants any more. */
 extern const struct clime_finish clime_aborted_running, clime_aborted_waiting;
