@@ -9,6 +9,8 @@
 #define RANDOM_STREAM 0x52575244 /* "RWRD": apart from the streams that sampling draws from with the same seed */
 
 enum clime_err clime_grade_exact(const struct clime_grader_input *in, struct clime_reward *out) {
+    if (in->label_kind == CLIME_JSON_NULL)
+        return clime_fail(&out->error, CLIME_ERR_INPUT, "exact needs a label: there is none, or it is null");
     out->value = clime_str_eq(clime_rtext_strip(in->response), clime_rtext_strip(in->label)) ? 1 : 0;
     return CLIME_OK;
 }

@@ -209,6 +209,11 @@ static bool text_matches(const struct cJSON *meta, const struct clime_grader_inp
     return found;
 }
 
+/* Whether anything says what is right. */
+static bool has_target(const struct cJSON *meta, const struct question *q, bool has_text) {
+    return q->right || has_text || clime_tree_get(meta, "correct_answer") || clime_tree_get(meta, "answer_text");
+}
+
 enum clime_err clime_grade_gpqa(const struct clime_grader_input *in, struct clime_reward *out) {
     struct cJSON *meta = NULL;
     struct question q = {.right = 0};
@@ -221,6 +226,11 @@ enum clime_err clime_grade_gpqa(const struct clime_grader_input *in, struct clim
     bool has_text = in->label_kind == CLIME_JSON_STRING && clime_rtext_strip(in->label).len > 0;
     for (int i = 0; i < q.n_choices && has_text && !q.right && i < (int)strlen(q.valid); i++)
         if (clime_str_eq(clime_buf_str(&q.choices[i]), clime_buf_str(&label))) q.right = q.valid[i];
+    if (!has_target(meta, &q, has_text)) {
+        rc = clime_fail(&out->error, CLIME_ERR_INPUT,
+                        "gpqa needs a label, or correct_letter, correct_answer or answer_text in the metadata");
+        goto done;
+    }
     char chosen = clime_answer_choice(in->response, q.valid);
     if (chosen && q.right)
         out->value = chosen == q.right;

@@ -12,7 +12,8 @@ static bool equal(struct clime_str given, struct clime_str truth) {
 }
 
 static enum clime_err check_label(const struct clime_grader_input *in, const char *type, struct clime_error *e) {
-    if (in->label_kind != CLIME_JSON_ARRAY && in->label_kind != CLIME_JSON_OBJECT) return CLIME_OK;
+    if (in->label_kind != CLIME_JSON_ARRAY && in->label_kind != CLIME_JSON_OBJECT && in->label_kind != CLIME_JSON_NULL)
+        return CLIME_OK;
     return clime_fail(e, CLIME_ERR_INPUT, "%s needs a label that is a string or a number", type);
 }
 

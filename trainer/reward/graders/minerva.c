@@ -251,6 +251,8 @@ enum clime_err clime_grade_dapo(const struct clime_grader_input *in, struct clim
 
 enum clime_err clime_grade_dapo_strict(const struct clime_grader_input *in, struct clime_reward *out) {
     struct clime_str box, pred;
+    if (in->label_kind == CLIME_JSON_NULL)
+        return clime_fail(&out->error, CLIME_ERR_INPUT, "dapo_strict needs a label: there is none, or it is null");
     if (!clime_answer_last_command(clime_rtext_tail(in->response, 100), "\\boxed{", &box))
         return answer_object(out, false, NULL);
     pred = clime_rtext_slice(box, strlen("\\boxed{"), box.len - 1);
