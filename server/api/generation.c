@@ -170,6 +170,9 @@ static enum clime_err check_prompt(const struct clime_server *s, const struct cl
         if (p->ids.data[i] < 0 || p->ids.data[i] >= n_vocab)
             return clime_fail(e, CLIME_ERR_INPUT, "input id %d at place %zu is outside the vocabulary of %d",
                               (int)p->ids.data[i], i, n_vocab);
+    if (p->logp->wanted && p->logp->start > (int64_t)p->ids.len)
+        return clime_fail(e, CLIME_ERR_INPUT, "logprob_start_len %lld is behind the prompt, which has %zu tokens",
+                          (long long)p->logp->start, p->ids.len);
     for (int i = 0; i < p->logp->n_ids; i++)
         if (p->logp->ids[i] >= n_vocab)
             return clime_fail(e, CLIME_ERR_INPUT,

@@ -72,6 +72,14 @@ def test_vllms_names_of_limits(s):
     refused(s, "/generate", {"text": "a", "sampling_params": {"max_tokens": 3, "min_tokens": 4}}, "min_new_tokens 4", "max_new_tokens 3")
 
 
+def test_numbers_from_behind_the_prompt_on(s):
+    """There are none: SGLang's 400. From its end on there are none either, and that is what some clients ask for."""
+    score = {"input_ids": [1, 2, 3], "return_logprob": True, "sampling_params": {"max_new_tokens": 1}}
+    refused(s, "/generate", score | {"logprob_start_len": 4}, "logprob_start_len 4", "3 tokens")
+    assert s.json("/generate", score | {"logprob_start_len": 3})["meta_info"]["input_token_logprobs"] == []
+    s.json("/generate", score | {"logprob_start_len": 4, "return_logprob": False})
+
+
 def test_a_number_that_is_far_off(s):
     """Its message had all of its 309 digits."""
     message = s.json("/generate", {"text": "a", "sampling_params": {"n": 1e308}}, 400)["message"]

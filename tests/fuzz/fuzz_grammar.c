@@ -2,7 +2,8 @@
  *
  * The first byte of a case chooses the kind, the second what is drawn.
  * Invariants: a source is refused with a message, or gives a grammar in which no walk ends in a dead end but by a limit
- * that it names; what a mask allows leads on; the text of a finished walk under a schema is JSON.
+ * that it names; what a mask allows leads on; the text of a finished walk under a schema is JSON. What a regex finds in
+ * a text does not depend on how the text comes in pieces.
  */
 #include "fuzz.h"
 
@@ -13,6 +14,7 @@
 #include "common/json/scan.h"
 #include "common/rng.h"
 #include "text/grammar/grammar.h"
+#include "text/grammar/search.h"
 
 static struct clime_tokenizer *tokenizer;
 static struct clime_vocab_trie *trie;
@@ -47,6 +49,30 @@ static void walk(struct clime_grammar *g, enum clime_grammar_kind kind, uint64_t
     clime_grammar_state_free(s);
 }
 
+/* Looks for the pattern in the pattern itself, which has its letters, and what is drawn. */
+static void hunt(struct clime_str pattern, uint64_t seed) {
+    struct clime_search *s = NULL;
+    struct clime_error e = {0};
+    struct clime_rng rng;
+    if (clime_search_new(pattern, &s, &e)) {
+        CHECK(e.code == CLIME_ERR_INPUT && e.msg[0]);
+        return;
+    }
+    clime_rng_init(&rng, seed);
+    struct clime_hunt *whole = clime_hunt_new(s), *pieces = clime_hunt_new(s);
+    for (int i = 0; i < STEPS; i++) {
+        size_t from = clime_rng_below(&rng, pattern.len + 1), n = clime_rng_below(&rng, pattern.len - from + 1);
+        struct clime_str more = {pattern.ptr + from, n};
+        enum clime_found found = clime_hunt_feed(whole, more),
+                         piece = clime_hunt_feed(pieces, (struct clime_str){"", 0});
+        for (size_t k = 0; k < n; k++) piece = clime_hunt_feed(pieces, (struct clime_str){more.ptr + k, 1});
+        CHECK(found == piece);
+    }
+    clime_hunt_free(whole);
+    clime_hunt_free(pieces);
+    clime_search_free(s);
+}
+
 static void target(const char *data, size_t len) {
     static const enum clime_grammar_kind kinds[] = {CLIME_GRAMMAR_REGEX,  CLIME_GRAMMAR_EBNF, CLIME_GRAMMAR_SCHEMA,
                                                     CLIME_GRAMMAR_SCHEMA, CLIME_GRAMMAR_TAGS, CLIME_GRAMMAR_CHOICE};
@@ -55,6 +81,7 @@ static void target(const char *data, size_t len) {
     if (len < 2) return;
     const struct clime_grammar_source s = {.kind = kinds[(unsigned char)data[0] % CLIME_COUNT(kinds)],
                                            .text = {data + 2, len - 2}};
+    if (s.kind == CLIME_GRAMMAR_REGEX) hunt(s.text, (unsigned char)data[1]);
     enum clime_err err = clime_grammar_compile(trie, &s, &g, &e);
     if (err) {
         if (err != CLIME_ERR_INPUT || e.code != err || !e.msg[0])

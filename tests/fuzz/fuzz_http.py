@@ -31,6 +31,7 @@ SEEDS = [
                    "token_ids_logprob": [[1], [2, 3]]}),
     ("/generate", {"text": "h\u00e9llo \ud83d\ude00", "stream": True, "return_logprob": True, "sampling_params": LIMIT |
                    {"temperature": 0.7, "top_p": 0.9, "top_k": 5, "min_p": 0.1, "stop": ["a", "\n"], "sampling_seed": 7,
+                    "stop_regex": ["a+b", "[^x]{2,5}$"], "bad_words": ["a", "bc"], "max_tokens": 3,
                     "stop_token_ids": [5], "logit_bias": {"7": -1.5}, "frequency_penalty": 0.5}}),
     ("/v1/completions", {"prompt": ["a", "b"], "max_tokens": 3, "logprobs": 2, "echo": True, "n": 2, "seed": 1}),
     ("/v1/chat/completions", {"messages": MESSAGES, "max_tokens": 3, "logprobs": True, "top_logprobs": 2, "stream": True,

@@ -86,7 +86,8 @@ static void target(const char *data, size_t len) {
 int main(int argc, char **argv) {
     static const struct clime_str seeds[] = {
         SEED("{\"rid\":\"r\",\"input_ids\":[1,2,3],\"sampling_params\":{\"temperature\":0.7,\"top_p\":0.9,\"top_k\":5,"
-             "\"max_new_tokens\":4,\"stop\":[\"a\",\"b\"],\"stop_token_ids\":[2],\"logit_bias\":{\"5\":1,\"4\":2},"
+             "\"max_new_tokens\":4,\"stop\":[\"a\",\"b\"],\"stop_regex\":\"a+\",\"bad_words\":[\"a\"],\"stop_token_"
+             "ids\":[2],\"logit_bias\":{\"5\":1,\"4\":2},"
              "\"sampling_seed\":18446744073709551615,\"n\":2},\"return_logprob\":true,\"top_logprobs_num\":2}"),
         SEED("{\"input_ids\":[[1],[2,3]],\"sampling_params\":[{\"n\":1},{}],\"rid\":[\"a\",\"b\"],"
              "\"logprob_start_len\":[0,-1],\"token_ids_logprob\":[[1],[2,3]],\"return_logprob\":[true,false]}"),
