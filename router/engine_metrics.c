@@ -1,14 +1,17 @@
 /* GET /engine_metrics: the /metrics of all workers as one text, each sample with its worker's label. Runs on HTTP
- * threads; owns nothing. Prometheus wants the samples of a metric together, below one HELP and TYPE; so lines are
- * sorted by the first place of their metric in any worker's text, and keep their order otherwise. */
+ * threads; owns nothing. What is no line of such a text is left out, or one worker's would cost those of all.
+ * Prometheus wants the samples of a metric together, below one HELP and TYPE; so lines are sorted by the first place of
+ * their metric in any worker's text, and keep their order otherwise. */
 #include <stdlib.h>
 
 #include "router/fanout.h"
+#include "router/sample.h"
 
 #define TEXT_CAP ((size_t)256 << 20)
+#define MOST_METRICS 4096 /* each line's is looked for among them; a server has some hundred */
 
 struct line {
-    struct clime_str text;
+    struct clime_str text, name;
     int metric, order; /* order: among all */
     int worker;
     bool comment;
@@ -21,15 +24,7 @@ struct lines {
     int n_metrics, metrics_size;
 };
 
-/* The name that a sample or a comment (# HELP name ..., # TYPE name ...) is about. A histogram's samples have longer
- * names than its comments. */
-static struct clime_str name_in(struct clime_str line, bool comment) {
-    size_t from = comment ? 7 : 0, n = 0;
-    if (from >= line.len) return (struct clime_str){line.ptr, 0};
-    while (from + n < line.len && !strchr(" {\t", line.ptr[from + n])) n++;
-    return (struct clime_str){line.ptr + from, n};
-}
-
+/* A histogram's samples have longer names than its comments. */
 static bool is_of(struct clime_str sample, struct clime_str metric) {
     static const char *const ends[] = {"", "_bucket", "_sum", "_count"};
     if (sample.len < metric.len || memcmp(sample.ptr, metric.ptr, metric.len) != 0) return false;
@@ -39,10 +34,12 @@ static bool is_of(struct clime_str sample, struct clime_str metric) {
     return false;
 }
 
+/* -1: it would be one too many. */
 static int metric_of(struct lines *l, struct clime_str name, int before, bool comment) {
     if (before >= 0 && !comment && is_of(name, l->metrics[before])) return before; /* mostly that of the line before */
     for (int i = 0; i < l->n_metrics; i++)
         if (clime_str_eq(name, l->metrics[i])) return i;
+    if (l->n_metrics == MOST_METRICS) return -1;
     if (l->n_metrics == l->metrics_size) {
         l->metrics_size = l->metrics_size ? 2 * l->metrics_size : 64;
         l->metrics = xrealloc(l->metrics, (size_t)l->metrics_size * sizeof *l->metrics);
@@ -56,17 +53,17 @@ static void add_text(struct lines *l, struct clime_str text, int worker) {
     for (size_t at = 0, end; at < text.len; at = end + 1) {
         const char *nl = memchr(text.ptr + at, '\n', text.len - at);
         end = nl ? (size_t)(nl - text.ptr) : text.len;
-        struct clime_str line = {text.ptr + at, end - at};
-        bool comment = clime_str_starts(line, "# HELP ") || clime_str_starts(line, "# TYPE ");
-        struct clime_str name = name_in(line, comment);
-        if (!name.len || (!comment && line.ptr[0] == '#')) continue;
-        before = metric_of(l, name, before, comment);
+        struct clime_str line = {text.ptr + at, end - at}, name;
+        if (line.len && line.ptr[line.len - 1] == '\r') line.len--;
+        bool comment = clime_sample_is_comment(line, &name);
+        if (!comment && !clime_sample_is_sound(line, &name)) continue;
+        if ((before = metric_of(l, name, before, comment)) < 0) continue;
         if (l->n == l->size) {
             l->size = l->size ? 2 * l->size : 1024;
             l->at = xrealloc(l->at, (size_t)l->size * sizeof *l->at);
         }
-        l->at[l->n] =
-            (struct line){.text = line, .metric = before, .order = l->n, .worker = worker, .comment = comment};
+        l->at[l->n] = (struct line){
+            .text = line, .name = name, .metric = before, .order = l->n, .worker = worker, .comment = comment};
         l->n++;
     }
 }
@@ -78,7 +75,7 @@ static int by_metric(const void *a, const void *b) {
 }
 
 static void write_sample(struct clime_buf *out, const struct line *line, const char *url) {
-    size_t name = name_in(line->text, false).len;
+    size_t name = line->name.len;
     const char *rest = line->text.ptr + name;
     size_t n = line->text.len - name;
     bool labels = n > 1 && rest[0] == '{' && rest[1] != '}';

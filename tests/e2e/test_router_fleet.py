@@ -10,7 +10,7 @@ import urllib.parse
 
 import pytest
 from mocks import Worker, workers
-from programs import BUILD, LIMIT, need_stories, program, server
+from programs import BUILD, LIMIT, need_stories, program, router_to, server
 from test_router_faults import ask, fleet, states, urls, wait_for
 
 QUICK = ("--health-check-interval", "0.1", "--discovery-interval", "0.05")
@@ -104,6 +104,26 @@ def test_half_a_worker_is_none():
         assert fleet(router) == {}
         assert router.post("/workers", {"url": w.url, "worker_type": "regular", "bootstrap_port": None}).status_code == 202
         assert fleet(router)[w.url]["worker_type"] == "regular"
+
+
+def test_one_workers_metrics_spoil_no_others():
+    good = b"# HELP a what \xc3\xa9\n# TYPE a counter\na 1\na{x=\"}\\\"\\n\\\\\",y=\"\",} 2.5e3 17\r\nb{ } +Inf\nc NaN"
+    bad = [b"<html>", b"a", b"a{x=\"1 1", b"a{x=\"1\"", b"a{x=1} 1", b"a{1=\"\"} 1", b"a{x=\"\\q\"} 1", b"a{,} 1", b"a 1x", b"a 1 2 3", b"\xff 1",
+           b"a{x=\"\xff\"} 1", b"# TYPE a thing", b"# HELP", b"# HELP \xff x", b"1a 1", b"a" * 100_000, b"a " + b"1" * 100]  # fmt: skip
+    many = b"".join(b"m%d 1\n" % i for i in range(20_000))
+
+    def answer(handler, body):
+        if handler.path == "/metrics":
+            lies = handler.server.worker is made[1]
+            handler.reply(200, b"\n".join(bad) + b"\n" + many if lies else good, "text/plain")
+        return handler.path == "/metrics"
+
+    with workers(2, answer) as made, router_to([w.url for w in made]) as router:
+        lines = router.get("/engine_metrics").content.split(b"\n")
+        worker = b'worker="%s"' % made[0].url.encode()
+        assert lines[:6] == [b"# HELP a what \xc3\xa9", b"# TYPE a counter", b"a{%s} 1" % worker,
+                             b"a{%s,x=\"}\\\"\\n\\\\\",y=\"\",} 2.5e3 17" % worker, b"b{%s, } +Inf" % worker, b"c{%s} NaN" % worker]  # fmt: skip
+        assert all(line.startswith(b"m") and made[1].url.encode() in line for line in lines[6:-1]) and len(lines) == 4096 + 4
 
 
 def test_the_list_of_a_full_fleet_is_whole(tmp_path):
