@@ -1,4 +1,4 @@
-/* The tables of rates.h, from docs/performance.md (entries of 2026-11-22 and 23, one H200 and two). */
+/* The tables of rates.h, from docs/performance.md (entries of 2026-11-22 to 24, one H200 and two). */
 #include "trainer/plan/rates.h"
 
 const struct clime_device_rates clime_device_rates[] = {
@@ -16,6 +16,6 @@ const struct clime_device_rates clime_device_rates[] = {
 
 const struct clime_work_shares clime_work_shares[CLIME_WORK_KINDS] = {
     [CLIME_WORK_DENSE] = {.decode_bytes = 0.75, .decode_gemm = 0.62, .layer_us = 0, .prefill = 0.78, .train = 0.70},
-    [CLIME_WORK_EXPERTS] = {.decode_bytes = 0.75, .decode_gemm = 0.62, .layer_us = 22, .prefill = 0.63, .train = 0.545},
-    [CLIME_WORK_LATENT] = {.decode_bytes = 0.75, .decode_gemm = 0.62, .layer_us = 65, .prefill = 0.54, .train = 0.49},
+    [CLIME_WORK_EXPERTS] = {.decode_bytes = 0.75, .decode_gemm = 0.62, .layer_us = 13, .prefill = 0.64, .train = 0.545},
+    [CLIME_WORK_LATENT] = {.decode_bytes = 0.75, .decode_gemm = 0.62, .layer_us = 15, .prefill = 0.64, .train = 0.49},
 };
