@@ -21,6 +21,7 @@
 enum { MAX_HEAD_DIM = 256, MAX_D = 1 << 15, MAX_V = 1 << 20 };
 
 #define MAX_CONFIG_BYTES (4 << 20)
+#define MAX_FIELDS 4096 /* of an object; labels of a classifier are the most that are seen */
 
 #define NAMES(id, model_type, architecture) {model_type, architecture},
 const struct clime_family_names clime_families[] = {CLIME_FAMILIES(NAMES)};
@@ -107,6 +108,19 @@ static enum clime_err find_family(const struct cJSON *root, enum clime_family *o
                       : type ? type
                              : "(none given)",
                       CLIME_FAMILIES(ARCHITECTURE) + 2);
+}
+
+/* Readers differ in which of two values they take. */
+static enum clime_err refuse_twice(const struct cJSON *object, struct clime_error *e) {
+    if (clime_tree_size(object) > MAX_FIELDS)
+        return clime_fail(e, CLIME_ERR_LIMIT, "an object of more than %d fields", MAX_FIELDS);
+    for (const struct cJSON *n = clime_tree_first(object); n; n = clime_tree_next(n)) {
+        const char *key = clime_tree_key(n);
+        if (clime_tree_get(object, key) != n) return clime_fail(e, CLIME_ERR_INPUT, "%.80s is given twice", key);
+        enum clime_err rc = clime_tree_kind(n) == CLIME_JSON_OBJECT ? refuse_twice(n, e) : CLIME_OK;
+        if (rc) return rc;
+    }
+    return CLIME_OK;
 }
 
 /* Refuses what would change the mathematics. */
@@ -213,7 +227,8 @@ static enum clime_err read_experts(const struct cJSON *root, const struct clime_
 
 enum clime_err clime_config_parse(const struct cJSON *root, struct clime_config *c, struct clime_error *e) {
     enum clime_family id;
-    enum clime_err rc = find_family(root, &id, e);
+    enum clime_err rc = refuse_twice(root, e);
+    if (!rc) rc = find_family(root, &id, e);
     if (rc) return rc;
     const struct clime_family_facts *f = &facts[id];
     *c = (struct clime_config){.family = id, .qk_norm = f->qk_norm, .post_norms = f->post_norms};
