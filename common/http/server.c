@@ -15,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <strings.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -36,7 +35,6 @@
 #define SEND_PIECE ((size_t)65536)
 #define STOP_GRACE_US 5000000 /* for handlers that are about to finish */
 #define KNOCK_LOOKUP_US 2000000
-#define MOST_KEPT 64 /* threads that requests with slots never get */
 #define NO_THREAD "Cannot start worker thread "
 #define HEALTH_THREADS 4
 #define MALLOC_HEAPS 4   /* glibc makes 8 a core, and what one had to hold once it keeps; most threads here wait */
@@ -293,17 +291,6 @@ static int log_message(const struct mg_connection *conn, const char *message) {
 
 /* Start and stop */
 
-/* Each connection takes a descriptor, and often one more behind it; Debian's soft limit is 1,024. */
-static void raise_file_limit(int n_threads) {
-    struct rlimit l;
-    rlim_t want = (rlim_t)n_threads * 4 + 256;
-    if (getrlimit(RLIMIT_NOFILE, &l) || l.rlim_cur >= want) return;
-    l.rlim_cur = want < l.rlim_max ? want : l.rlim_max;
-    if (setrlimit(RLIMIT_NOFILE, &l) || l.rlim_cur < want)
-        LOG_WARN("http: %d threads may need %llu open files; the limit is %llu", n_threads, (unsigned long long)want,
-                 (unsigned long long)l.rlim_cur);
-}
-
 static void server_free(struct clime_http_server *s) {
     free(s->api_key);
     free(s->admin_key);
@@ -321,23 +308,6 @@ static enum clime_err check_host(const char *host, struct clime_error *e) {
     if (strchr(host, ':') ? inet_pton(AF_INET6, host, &v6) == 1 : !numeric || inet_pton(AF_INET, host, &v4) == 1)
         return CLIME_OK;
     return clime_fail(e, CLIME_ERR_INPUT, "%s is no address to listen on", host);
-}
-
-int clime_http_slots(int n_threads) {
-    int kept = n_threads / 4 > MOST_KEPT ? MOST_KEPT : n_threads / 4;
-    return n_threads - (kept > 2 ? kept : n_threads > 3 ? 2 : 1);
-}
-
-int clime_http_threads(int n_slots) {
-    return n_slots + MOST_KEPT;
-}
-
-static int choose_slots(const struct clime_http_options *o) {
-    int most = clime_http_slots(o->n_threads);
-    if (o->n_slots > most)
-        LOG_WARN("http: %d threads leave %d for requests that wait, not %d: more get 429", o->n_threads, most,
-                 o->n_slots);
-    return o->n_slots > 0 && o->n_slots < most ? o->n_slots : most;
 }
 
 static enum clime_err start(const struct clime_http_options *o, struct clime_http_server *main_server,
@@ -383,7 +353,7 @@ static enum clime_err start(const struct clime_http_options *o, struct clime_htt
     enum clime_err rc = check_host(o->host, e);
     if (rc == CLIME_OK && o->tls_certificate) rc = clime_tls_prepare(o->tls_certificate, e);
     if (rc != CLIME_OK) return rc;
-    raise_file_limit(o->n_threads * (1 + o->has_admin_port));
+    clime_http_raise_file_limit(o->n_threads * (1 + o->has_admin_port));
     mallopt(M_ARENA_MAX, MALLOC_HEAPS);
     struct clime_http_server *s = xcalloc(1, sizeof *s);
     s->o = *o;
@@ -395,7 +365,7 @@ static enum clime_err start(const struct clime_http_options *o, struct clime_htt
     s->connections = clime_http_connections_new(o->n_threads, o->n_threads - (kept + 1) / 2, o->n_threads / 2,
                                                 s->o.body_grace_us / 4);
     if (s->main == s) {
-        s->n_slots = choose_slots(o);
+        s->n_slots = clime_http_choose_slots(o);
         s->permits = clime_permits_new(o->n_permits > 0 ? o->n_permits : PERMITS_A_CORE * clime_allowed_cores());
     }
     s->api_key = o->api_key && o->api_key[0] ? xstrdup(o->api_key) : NULL;
@@ -478,27 +448,6 @@ int clime_http_server_health_port(const struct clime_http_server *s) {
 
 int clime_http_server_admin_port(const struct clime_http_server *s) {
     return s->admin ? s->admin->port : -1;
-}
-
-void clime_http_metrics(const struct clime_http_request *rq, struct clime_buf *out) {
-    const struct clime_http_server *s = rq->server->main;
-    const struct {
-        const char *name, *kind, *help;
-        long long value;
-    } all[] = {
-        {"clime_http_threads", "gauge", "connections served at a time", s->o.n_threads},
-        {"clime_http_connections", "gauge", "open connections, idle ones too",
-         clime_http_connections_count(s->connections)},
-        {"clime_http_slots", "gauge", "requests that may wait at a time", s->n_slots},
-        {"clime_http_slots_held", "gauge", "requests that hold a slot", atomic_load(&s->n_held)},
-        {"clime_http_permits_waiting", "gauge", "requests with a slot that wait for few others to have begun",
-         clime_permits_waiting(s->permits)},
-        {"clime_http_refused_total", "counter", "requests that found no slot", atomic_load(&s->n_refused)},
-    };
-    for (size_t i = 0; i < CLIME_COUNT(all); i++)
-        clime_buf_printf(out, "# HELP %s %s\n# TYPE %s %s\n%s %lld\n", all[i].name, all[i].help, all[i].name,
-                         all[i].kind, all[i].name, all[i].value);
-    if (s->keys) clime_http_keys_metrics(s->keys, out);
 }
 
 static bool is_stopped(void *server) {

@@ -1,5 +1,5 @@
 /* What the files of the HTTP server share: server.c (the only one that knows CivetWeb), admit.c, routes.c, body.c,
- * reply.c, stream.c.
+ * reply.c, stream.c, capacity.c.
  *
  * A request lives on the stack of CivetWeb's worker thread while its handler runs, and belongs to that thread; of its
  * stream, the fields below the lock may be used by one other thread.
@@ -96,6 +96,11 @@ bool clime_http_send(struct clime_http_request *rq, const void *data, size_t len
 
 /* CivetWeb's mg_read: waits for all of size, or the end of the body (less), or an error (-1). */
 int clime_http_receive(struct clime_http_request *rq, void *out, size_t size);
+
+/* capacity.c: the slots of a main port; and the limit of open files, raised as far as the system allows. Each
+ * connection takes a descriptor, and often one more behind it; Debian's soft limit is 1,024. */
+int clime_http_choose_slots(const struct clime_http_options *o);
+void clime_http_raise_file_limit(int n_threads);
 
 /* Gives the request its id. */
 void clime_http_identify(struct clime_http_request *rq);
