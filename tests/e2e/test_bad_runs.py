@@ -183,6 +183,7 @@ LINES = [
     ("not UTF-8", b'{"prompt": "\xff", "label": "2"}', ["x.jsonl:2"]),
     ("metadata a list", b'{"prompt": "a", "label": "2", "metadata": [1]}', ["x.jsonl:2", "metadata"]),
     ("deep", b'{"prompt": ' + b"[" * 5000, ["x.jsonl:2"]),
+    ("zeros that a crash left", b"\0" * 100, ["x.jsonl:2"]),
 ]
 
 
@@ -213,6 +214,18 @@ def test_files_of_other_forms(d, tmp_path, head, form):
     path = tmp_path / "x.jsonl"
     path.write_bytes(head + bytes(64))
     fails(rl(d, "forms", prompt_data=path), "x.jsonl", form, "not read")
+
+
+def test_sources_that_are_no_files(d, tmp_path):
+    """A pipe that nobody writes to is not waited for, and a line that never ends is not read to the end of memory."""
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    fails(rl(d, "sources", prompt_data=tmp_path / "pipe.jsonl"), "pipe.jsonl: it is no plain file")
+    fails(rl(d, "sources", prompt_data="/dev/zero"), "/dev/zero: it is no plain file")
+    fails(rl(d, "sources", prompt_data=tmp_path), f"{tmp_path}: it is a folder")
+    with open(tmp_path / "long.jsonl", "wb") as f:
+        f.write(b'{"prompt": "1", "label": "1"}\n')
+        f.truncate(1 << 30)  # sparse
+    fails(rl(d, "sources", prompt_data=tmp_path / "long.jsonl"), "long.jsonl:2: the line is over 64 MiB")
 
 
 def test_a_source_that_gives_nothing(d, tmp_path):

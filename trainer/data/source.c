@@ -5,10 +5,12 @@
 #include "trainer/data/source.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/stat.h>
 
 #include "common/buf.h"
 #include "common/json/scan.h"
@@ -95,23 +97,45 @@ enum clime_err clime_source_slice(const char *slice, int64_t n, int64_t *first, 
 
 /* ---- rows ---- */
 
+/* The next line without its end, which may hold any bytes; false: there is none. full: it is over the limit, and was
+ * read no further, however long a file without line ends is. */
+static bool read_line(FILE *f, struct clime_buf *line) {
+    char piece[4096];
+    size_t n = 0;
+    int c;
+    clime_buf_clear(line);
+    while ((c = getc_unlocked(f)) != EOF && c != '\n' && !line->full) {
+        piece[n++] = (char)c;
+        if (n < sizeof piece) continue;
+        clime_buf_add(line, piece, n);
+        n = 0;
+    }
+    clime_buf_add(line, piece, n);
+    return c != EOF || line->len > 0;
+}
+
+static bool is_blank(const struct clime_buf *line) {
+    size_t i = 0;
+    while (i < line->len && strchr(" \t\r", line->data[i]) && line->data[i]) i++;
+    return i == line->len && !line->full;
+}
+
 static enum clime_err line_rows(FILE *f, const char *path, int64_t first, int64_t last, clime_row_fn *fn, void *arg,
                                 struct clime_error *e) {
     enum clime_err rc = CLIME_OK;
     int64_t row = 0, number = 0;
-    char *line = NULL;
-    size_t size = 0;
-    ssize_t len;
-    while (!rc && row < last && (len = getline(&line, &size, f)) >= 0) {
+    struct clime_buf line;
+    clime_buf_init(&line, CLIME_ROW_MAX);
+    while (!rc && row < last && read_line(f, &line)) {
         number++;
-        if (!line[strspn(line, " \t\r\n")] || row++ < first) continue;
-        if ((size_t)len > CLIME_ROW_MAX)
+        if (is_blank(&line)) continue;
+        if (line.full)
             rc = clime_fail(e, CLIME_ERR_LIMIT, "%s:%lld: the line is over %zu MiB", path, (long long)number,
                             CLIME_ROW_MAX >> 20);
-        else
-            rc = fn(arg, number, (struct clime_str){line, (size_t)len}, e);
+        else if (row++ >= first)
+            rc = fn(arg, number, clime_buf_str(&line), e);
     }
-    free(line);
+    clime_buf_free(&line);
     if (!rc && ferror(f)) rc = clime_fail(e, CLIME_ERR_IO, "cannot read %s", path);
     return rc;
 }
@@ -172,8 +196,18 @@ static enum clime_err find_begin(FILE *f, const char *path, long *begin, struct 
         return clime_fail(e, CLIME_ERR_INPUT, "%s is %s, which is not read: JSON lines, a JSON array, CSV and TSV are",
                           path, what);
     *begin = n >= 3 && !memcmp(head, "\xef\xbb\xbf", 3) ? 3 : 0;
-    if (fseek(f, *begin, SEEK_SET)) return clime_fail(e, CLIME_ERR_IO, "cannot read %s: it is no plain file", path);
+    if (ferror(f) || fseek(f, *begin, SEEK_SET)) return clime_fail(e, CLIME_ERR_IO, "cannot read %s", path);
     return CLIME_OK;
+}
+
+/* A pipe is waited for without end, and is read but once. */
+static enum clime_err check_file(const char *path, struct clime_error *e) {
+    struct stat st;
+    if (stat(path, &st))
+        return clime_fail(e, CLIME_ERR_NOT_FOUND, "cannot open the prompt data %s: %s", path, strerror(errno));
+    if (S_ISREG(st.st_mode)) return CLIME_OK;
+    return clime_fail(e, CLIME_ERR_INPUT, "cannot read %s: it is %s", path,
+                      S_ISDIR(st.st_mode) ? "a folder" : "no plain file");
 }
 
 /* Whether the first character that is no white space begins an array. */
@@ -187,9 +221,10 @@ static bool begins_array(FILE *f, long begin) {
 
 static enum clime_err read_rows(const char *path, int64_t first, int64_t last, clime_row_fn *fn, void *arg,
                                 struct clime_error *e) {
+    if (check_file(path, e)) return e->code;
     FILE *f = fopen(path, "r");
     long begin = 0;
-    if (!f) return clime_fail(e, CLIME_ERR_NOT_FOUND, "cannot open the prompt data %s", path);
+    if (!f) return clime_fail(e, CLIME_ERR_NOT_FOUND, "cannot open the prompt data %s: %s", path, strerror(errno));
     enum clime_err rc = find_begin(f, path, &begin, e);
     if (rc) {
         fclose(f);
