@@ -49,6 +49,8 @@ def without_seed(body):
     {},
     {"stop": ["boy named Timmy", "Timmy lo"]},
     {"stop": ["Timmy loved"], "no_stop_trim": True},
+    {"stop_regex": ["zz+", "T[a-z]+\\W+T[a-z]+ l"]},
+    {"bad_words": ["boy named", "his mommy"]},
     {"temperature": 0, "stop_token_ids": [411], "min_new_tokens": 0},
 ], ids=str)  # fmt: skip
 def test_a_cut_reply_ends_as_the_whole_one(s, change):
