@@ -34,7 +34,6 @@
 
 struct clime_http_client {
     CURLM *multi;
-    CURL *easy;
     char *bearer; /* of calls without one; NULL = none */
 };
 
@@ -67,8 +66,6 @@ struct clime_http_loop {
     int64_t next_ask_us;  /* when calls are asked whether they are cancelled */
     struct transfer *all; /* under way */
     int n_all;
-    CURL **spare; /* [n_spare] handles for calls to come */
-    int n_spare;
 };
 
 static const char *trusted; /* PEM; NULL = the system's */
@@ -96,15 +93,13 @@ bool clime_http_url_is_base(const char *url) {
 struct clime_http_client *clime_http_client_new(void) {
     struct clime_http_client *c = xcalloc(1, sizeof *c);
     c->multi = curl_multi_init();
-    c->easy = curl_easy_init();
-    CHECK(c->multi && c->easy);
+    CHECK(c->multi);
     curl_multi_setopt(c->multi, CURLMOPT_MAXCONNECTS, MAX_CONNECTIONS);
     return c;
 }
 
 void clime_http_client_free(struct clime_http_client *c) {
     if (!c) return;
-    curl_easy_cleanup(c->easy);
     curl_multi_cleanup(c->multi);
     free(c->bearer);
     free(c);
@@ -239,14 +234,14 @@ static int64_t connect_limit(const struct clime_http_call *call) {
 
 static void set_call(struct transfer *t, const char *bearer) {
     const struct clime_http_call *call = t->call;
-    CURL *h = t->easy;
+    CURL *h = t->easy = curl_easy_init();
+    CHECK(h);
     CHECK(call->timeout_us > 0 || call->cancel);
     CHECK(call->on_data || call->max_reply > 0);
     *t->out = (struct clime_http_result){0};
     t->length = -1;
     clime_buf_init(&t->out->reply, call->max_reply);
     t->headers = header_list(bearer, call);
-    curl_easy_reset(h);
     curl_easy_setopt(h, CURLOPT_URL, call->url);
     curl_easy_setopt(h, CURLOPT_PROTOCOLS_STR, "http,https");
     if (trusted) {
@@ -347,23 +342,26 @@ static enum clime_err report(const struct transfer *t, CURLcode rc, struct clime
                       t->why[0] ? t->why : curl_easy_strerror(rc));
 }
 
-/* After the transfer: what became of it. Its handle is free for another. */
+/* After the transfer: what became of it. Its handle ends with it: in one that is used again libcurl 7.88 takes a first
+ * line of a head that begins with a blank to go on with the last of the head before, whose memory is free by then. A
+ * new one costs 2 us; connections and addresses are the multi handle's, and stay. */
 static enum clime_err finish(CURLM *multi, struct transfer *t, CURLcode rc, struct clime_error *e) {
     enum clime_err code = report(t, rc, e);
     curl_off_t connected = 0;
     curl_easy_getinfo(t->easy, CURLINFO_PRETRANSFER_TIME_T, &connected);
     t->out->connected = connected > 0;
     curl_multi_remove_handle(multi, t->easy); /* closes the connection unless the transfer ended cleanly */
+    curl_easy_cleanup(t->easy);
     curl_slist_free_all(t->headers);
     return code;
 }
 
 enum clime_err clime_http_client_call(struct clime_http_client *c, const struct clime_http_call *call,
                                       struct clime_http_result *out, struct clime_error *e) {
-    struct transfer t = {.call = call, .out = out, .easy = c->easy};
+    struct transfer t = {.call = call, .out = out};
     set_call(&t, c->bearer);
     CURLcode rc = CURLE_FAILED_INIT;
-    if (curl_multi_add_handle(c->multi, c->easy) == CURLM_OK) rc = drive(c, &t);
+    if (curl_multi_add_handle(c->multi, t.easy) == CURLM_OK) rc = drive(c, &t);
     return finish(c->multi, &t, rc, e);
 }
 
@@ -423,8 +421,6 @@ static void end_transfer(struct clime_http_loop *l, struct transfer *t, CURLcode
     if (l->all == t) l->all = t->after;
     l->n_all--;
     enum clime_err code = finish(l->multi, t, rc, t->e);
-    l->spare = xrealloc(l->spare, (size_t)(l->n_spare + 1) * sizeof *l->spare);
-    l->spare[l->n_spare++] = t->easy;
     clime_http_done_fn *done = t->done;
     void *arg = t->arg;
     free(t);
@@ -436,8 +432,6 @@ void clime_http_loop_start(struct clime_http_loop *l, const struct clime_http_ca
     struct transfer *t = xcalloc(1, sizeof *t);
     *t = (struct transfer){.own = *call, .out = out, .e = e, .done = done, .arg = arg};
     t->call = &t->own;
-    t->easy = l->n_spare ? l->spare[--l->n_spare] : curl_easy_init();
-    CHECK(t->easy);
     set_call(t, l->bearer);
     curl_easy_setopt(t->easy, CURLOPT_PRIVATE, t);
     if ((t->after = l->all)) l->all->before = t;
@@ -507,11 +501,9 @@ void clime_http_loop_free(struct clime_http_loop *l) {
         l->all->stopped = CLIME_ERR_ABORTED;
         end_transfer(l, l->all, CURLE_ABORTED_BY_CALLBACK);
     }
-    for (int i = 0; i < l->n_spare; i++) curl_easy_cleanup(l->spare[i]);
     curl_multi_cleanup(l->multi);
     close(l->epoll);
     close(l->wake);
-    free(l->spare);
     free(l->bearer);
     free(l);
 }

@@ -99,3 +99,20 @@ def test_an_answer_with_two_lengths_is_none():
         assert ask(router)[0] == 200  # twice the same
     with workers(1, says(b"Content-Length: 3\r\n")) as made, router_to([w.url for w in made]) as router:
         assert ask(router)[0] == 502
+
+
+def test_a_head_that_begins_by_going_on_with_the_one_before():
+    """Its first line begins with a blank. libcurl took it for more of the last head's last line, which was free by then."""
+    turn = []
+
+    def answer(handler, asked):
+        if handler.path != "/generate":
+            return False
+        turn.append(1)
+        odd = len(turn) % 2
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\n" + (b"X-A: " if odd else b" goes: ") + b"a" * 3000 + b"\r\nContent-Length: 2\r\n\r\n{}")
+        return True
+
+    with workers(1, answer) as made, router_to([w.url for w in made]) as router:
+        assert [ask(router)[0] for _ in range(20)] == [200, 502] * 10
+        assert router.process.poll() is None
