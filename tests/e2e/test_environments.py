@@ -333,7 +333,7 @@ def test_a_task_that_nobody_ends_fails_by_name(d, what):
             break
     assert run.process.wait(LIMIT) == 1
     log = run.log.read_text()
-    assert ("no environment took the task" if what == "never taken" else "every lease expired") in log
+    assert ("no environment took the task before its deadline (--rollout-request-timeout)" if what == "never taken" else "every lease expired") in log
     if what == "ended wrongly":
         assert log.count("is refused, and others may be: JSON at byte") == 1
         assert "without a result; a result that was posted is refused: JSON at byte 10: reward: must be a number" in log

@@ -157,7 +157,8 @@ static bool given_up(struct clime_environments *v, struct clime_task *t, bool st
                                       : "too many calls of it never returned: there is no thread for the task");
         else
             timed_out(t, "no environment ",
-                      t->attempts ? "ended the task before its deadline" : "took the task before its deadline");
+                      t->attempts ? "ended the task before its deadline (--rollout-request-timeout)"
+                                  : "took the task before its deadline (--rollout-request-timeout)");
         return true;
     }
     if (t->state == CLIME_TASK_LEASED && !t->call && now >= t->lease_until_us) {
