@@ -28,6 +28,8 @@ enum clime_err clime_config_latent(const struct cJSON *root, struct clime_config
     if (!rc && clime_tree_kind(clime_tree_get(root, "q_lora_rank")) != CLIME_JSON_NULL)
         rc = clime_key_int(root, "q_lora_rank", 1, 1 << 14, 0, &c->q_rank, e);
     if (rc) return rc;
+    if (clime_tree_kind(clime_tree_get(root, "rope_interleave")) == CLIME_JSON_NULL) /* programs differ */
+        return clime_fail(e, CLIME_ERR_INPUT, "rope_interleave is null: say true or false");
     if (l->R % 2 || l->Dr % 2)
         return clime_fail(e, CLIME_ERR_INPUT, "%s is odd", l->R % 2 ? "kv_lora_rank" : "qk_rope_head_dim");
     if (c->HK != c->H)

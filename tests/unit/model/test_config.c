@@ -136,6 +136,7 @@ static const struct {
     {DEEPSEEK("deepseek_v3") ",\"q_lora_rank\":8,\"topk_method\":\"greedy\"}", "topk_method 'greedy' is not supported"},
     {DEEPSEEK("deepseek_v3") ",\"q_lora_rank\":8,\"moe_layer_freq\":2}", "moe_layer_freq must be"},
     {DEEPSEEK("deepseek_v3") ",\"q_lora_rank\":8,\"attention_bias\":true}", "attention_bias = true is not supported"},
+    {DEEPSEEK("deepseek_v3") ",\"q_lora_rank\":8,\"rope_interleave\":null}", "rope_interleave is null"},
     {DEEPSEEK("deepseek_v3") ",\"q_lora_rank\":8,\"index_topk\":2048}", "index_topk is not known"},
     {DEEPSEEK("deepseek_v3") ",\"q_lora_rank\":8,\"mlp_layer_types\":[\"dense\",\"sparse\"]}",
      "mlp_layer_types is not known"},
