@@ -62,8 +62,7 @@ enum clime_err clime_generation_prompts(struct clime_generation *gen, int n, str
     return CLIME_OK;
 }
 
-/* ---- text to ids, and what else wants a text thread
- * ------------------------------------------------------------------------- */
+/* ---- text to ids, and what else wants a text thread --------------------------------------------------------- */
 
 struct encode_task {
     struct clime_generation *gen;

@@ -21,12 +21,26 @@ void clime_stop_text_init(struct clime_stop_text *s, const struct clime_tokenize
     for (int i = 0; i < p->n_stop_regex; i++) s->hunts[i] = clime_hunt_new(p->compiled[i]);
 }
 
+/* Nothing more is searched; the job may last, with other outputs. */
+static void end_hunts(struct clime_stop_text *s) {
+    for (int i = 0; i < CLIME_MAX_STOP_REGEX; i++) {
+        clime_hunt_free(s->hunts[i]);
+        s->hunts[i] = NULL;
+    }
+}
+
 void clime_stop_text_free(struct clime_stop_text *s) {
     if (!s->params) return;
     clime_detok_free(&s->detok);
     clime_buf_free(&s->text);
-    for (int i = 0; i < CLIME_MAX_STOP_REGEX; i++) clime_hunt_free(s->hunts[i]);
+    end_hunts(s);
     s->params = NULL;
+}
+
+static void end(struct clime_stop_text *s) {
+    s->n_safe = s->text.len;
+    s->done = true;
+    end_hunts(s);
 }
 
 /* Looks for the earliest stop string that ends after `from`; the first listed among equals. */
@@ -43,8 +57,7 @@ static bool search(struct clime_stop_text *s, size_t from, struct clime_str *mat
     }
     if (best == SIZE_MAX) return false;
     s->text.len = p->no_stop_trim ? best + matched->len : best;
-    s->n_safe = s->text.len;
-    s->done = true;
+    end(s);
     return true;
 }
 
@@ -104,8 +117,7 @@ bool clime_stop_text_feed(struct clime_stop_text *s, int32_t id, struct clime_st
     }
     if (!search_regex(s, text_from(s, from), s->hunts, matched) && !search_regex(s, token, NULL, matched)) return false;
     clime_detok_finish(&s->detok, &s->text);
-    s->n_safe = s->text.len;
-    s->done = true;
+    end(s);
     return !s->stuck;
 }
 
@@ -115,7 +127,6 @@ bool clime_stop_text_finish(struct clime_stop_text *s, struct clime_str *matched
     clime_detok_finish(&s->detok, &s->text);
     if (s->text.len > from && search(s, from, matched)) return true;
     bool found = search_regex(s, text_from(s, from), s->hunts, matched);
-    s->n_safe = s->text.len;
-    s->done = true;
+    end(s);
     return found && !s->stuck;
 }

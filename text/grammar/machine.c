@@ -319,3 +319,34 @@ void clime_machine_forget(struct clime_machine *m) {
     m->effort = effort;
     begin_empty(m);
 }
+
+/* A stack of `was`, pushed here. moved[]: where those are that were pushed before; 0 = not yet. */
+static int32_t move_stack(struct clime_machine *m, const struct clime_frame *was, int32_t *moved, int32_t stack) {
+    const struct clime_frame *f = &was[stack];
+    if (stack <= CLIME_STACK_UNKNOWN) return stack;
+    if (!moved[stack]) {
+        m->effort += VISIT;
+        moved[stack] = push(m, f->op, f->count, move_stack(m, was, moved, f->below));
+    }
+    return moved[stack];
+}
+
+int32_t clime_machine_forget_others(struct clime_machine *m, int32_t set) {
+    struct clime_machine was = *m;
+    const struct clime_set s = was.sets[set];
+    int32_t *moved = xcalloc((size_t)was.n_frames, sizeof *moved);
+    *m = (struct clime_machine){.p = was.p, .overran = was.overran, .effort = was.effort};
+    begin_empty(m);
+    begin(m);
+    m->found = grown(m->found, &m->found_size, s.n, sizeof *m->found);
+    for (; m->n_found < s.n; m->n_found++) {
+        struct clime_place at = was.places[s.at + m->n_found];
+        m->found[m->n_found] = (struct clime_place){at.pc, move_stack(m, was.frames, moved, at.stack)};
+    }
+    m->ends = s.ends;
+    m->leaves = s.leaves;
+    m->reach = s.reach;
+    free(moved);
+    clime_machine_free(&was);
+    return settle(m);
+}

@@ -73,6 +73,8 @@ struct clime_machine {
 void clime_machine_init(struct clime_machine *m, const struct clime_program *p);
 void clime_machine_free(struct clime_machine *m);
 void clime_machine_forget(struct clime_machine *m); /* empties it; all numbers are void */
+int32_t clime_machine_forget_others(struct clime_machine *m,
+                                    int32_t set); /* of all sets but one, which gets a new number */
 
 int32_t clime_machine_start(struct clime_machine *m);
 int32_t clime_machine_step(struct clime_machine *m, int32_t set, uint8_t byte);

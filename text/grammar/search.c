@@ -14,8 +14,10 @@
 #include "text/grammar/readers.h"
 
 #define MAX_DEPTH 256
-#define MAX_BYTES ((size_t)1 << 20)   /* of a hunt's states; ordinary expressions have some tens */
-#define MAX_EFFORT ((int64_t)1 << 26) /* of finding them: half a second */
+#define MAX_BYTES ((size_t)1 << 18) /* of a hunt's states; with more it goes on from the present one alone */
+/* Of finding states, where 2^20 is some 8 ms: at the beginning, and for each byte of the text. */
+#define FIRST_EFFORT ((int64_t)1 << 23)
+#define BYTE_EFFORT ((int64_t)1 << 11)
 
 struct clime_search {
     struct clime_program program;
@@ -24,6 +26,7 @@ struct clime_search {
 struct clime_hunt {
     struct clime_machine machine;
     int32_t at;
+    int64_t n_bytes; /* of the text so far */
 };
 
 enum clime_err clime_search_new(struct clime_str pattern, struct clime_search **out, struct clime_error *e) {
@@ -61,13 +64,16 @@ void clime_hunt_free(struct clime_hunt *h) {
     free(h);
 }
 
-static bool too_much(const struct clime_machine *m) {
-    return m->overran || m->bytes > MAX_BYTES || m->effort > MAX_EFFORT;
+static bool too_much(const struct clime_hunt *h) {
+    return h->machine.overran || h->machine.effort > FIRST_EFFORT + BYTE_EFFORT * h->n_bytes;
 }
 
 enum clime_found clime_hunt_feed(struct clime_hunt *h, struct clime_str more) {
     struct clime_machine *m = &h->machine;
-    for (size_t i = 0; i < more.len && !too_much(m); i++) h->at = clime_machine_step(m, h->at, (uint8_t)more.ptr[i]);
-    if (too_much(m)) return CLIME_FOUND_TOO_MUCH;
+    for (size_t i = 0; i < more.len && !too_much(h); i++, h->n_bytes++) {
+        if (m->bytes > MAX_BYTES) h->at = clime_machine_forget_others(m, h->at);
+        h->at = clime_machine_step(m, h->at, (uint8_t)more.ptr[i]);
+    }
+    if (too_much(h)) return CLIME_FOUND_TOO_MUCH;
     return m->sets[h->at].ends ? CLIME_FOUND_ONE : CLIME_FOUND_NONE;
 }

@@ -1,4 +1,4 @@
-/* A regular expression that is looked for in a text while it grows: each byte costs the same, whatever the expression
+/* A regular expression that is looked for in a text while it grows: a byte's cost has a limit, whatever the expression
  * and however long the text.
  *
  *   search   the expression, compiled. Immutable; threads share it.
@@ -17,7 +17,7 @@ struct clime_hunt;
 
 /* CLIME_ERR_INPUT with the reason. */
 enum clime_err clime_search_new(struct clime_str pattern, struct clime_search **out, struct clime_error *e);
-void clime_search_free(struct clime_search *s); /* NULL is fine; after its hunts */
+void clime_search_free(struct clime_search *s); /* NULL is fine; its hunts can only be freed then */
 
 struct clime_hunt *clime_hunt_new(const struct clime_search *s); /* of an empty text */
 void clime_hunt_free(struct clime_hunt *h);                      /* NULL is fine */

@@ -145,6 +145,32 @@ static void test_prompt_is_context(void **state) {
     clime_stop_text_free(&s);
 }
 
+/* Texts that an expression reads in ever new ways: what is known of them is forgotten, and the search goes on. */
+static void test_many_states(void **state) {
+    (void)state;
+    struct clime_sampling_params p;
+    struct clime_stop_text s;
+    struct clime_str matched;
+    struct clime_error e;
+    uint64_t random = 1;
+    clime_sampling_defaults(&p);
+    p.stop_regex[p.n_stop_regex++] = clime_str_of("a.{0,100}!");
+    assert_int_equal(clime_sampling_prepare(&p, tokenizer, NULL, &e), CLIME_OK);
+    clime_stop_text_init(&s, tokenizer, &p, NULL, 0);
+    for (int n = 0; n < 50000; n++) {
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        assert_false(clime_stop_text_feed(&s, random >> 59 ? 'b' : 'a', &matched));
+        assert_false(s.stuck);
+    }
+    for (int n = 0; n < 101; n++) assert_false(clime_stop_text_feed(&s, 'b', &matched)); /* no a is near enough */
+    assert_false(clime_stop_text_feed(&s, '!', &matched));
+    assert_false(clime_stop_text_feed(&s, 'a', &matched));
+    for (int n = 0; n < 100; n++) assert_false(clime_stop_text_feed(&s, 'b', &matched));
+    assert_true(clime_stop_text_feed(&s, '!', &matched));
+    clime_stop_text_free(&s);
+    clime_sampling_release(&p);
+}
+
 /* An expression with too many ways to read the text ends the output, and says so; it does not hold anybody up. */
 static void test_stuck(void **state) {
     (void)state;
@@ -168,6 +194,7 @@ int main(void) {
         cmocka_unit_test(test_rows),
         cmocka_unit_test(test_no_search_after_the_limit),
         cmocka_unit_test(test_prompt_is_context),
+        cmocka_unit_test(test_many_states),
         cmocka_unit_test(test_stuck),
     };
     return cmocka_run_group_tests(tests, load, unload);
