@@ -15,9 +15,10 @@
 
 #define MAX_DEPTH 256
 #define MAX_BYTES ((size_t)1 << 18) /* of a hunt's states; with more it goes on from the present one alone */
-/* Of finding states, where 2^20 is some 8 ms: at the beginning, and for each byte of the text. */
-#define FIRST_EFFORT ((int64_t)1 << 23)
-#define BYTE_EFFORT ((int64_t)1 << 11)
+/* Of finding states, where 2^20 is some 8 ms: at the beginning, and for each byte of the text. A request may have
+ * thousands of hunts, and all replies wait for them. */
+#define FIRST_EFFORT ((int64_t)1 << 19)
+#define BYTE_EFFORT ((int64_t)1 << 10)
 
 struct clime_search {
     struct clime_program program;
