@@ -228,6 +228,20 @@ def test_a_fleets_own_key(d, tmp_path):
         run.stop()
 
 
+@pytest.mark.parametrize("words, room", [(["--server-max-running-requests", "700"], 1400), (["--vllm-max-num-seqs=600"], 1200),
+                                         (["--server-concurrency", "4096"], 4096)])  # fmt: skip
+def test_router_has_room(d, tmp_path, words, room):
+    """For as many requests as the servers run together, or as the option says; no more than are ever in flight."""
+    run = Run(rl(d, tmp_path / "run", *words, num_servers=2))
+    try:
+        run.wait_for("router is up")
+        router = next(pid for pid, name in children(run.process.pid).items() if name == "clime-router")
+        line = pathlib.Path(f"/proc/{router}/cmdline").read_text().split("\0")
+        assert line[line.index("--max-concurrent-requests") + 1] == str(room)
+    finally:
+        run.stop()
+
+
 def test_few_descriptors(d, tmp_path):
     """A low soft limit is raised; where the hard one is low too there are fewer requests at a time, and a line says so."""
     limit = lambda n: ["prlimit", f"--nofile={n}", "--"]

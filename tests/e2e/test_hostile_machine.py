@@ -69,6 +69,13 @@ def test_threads_that_are_not_to_be_had(model, hostile, calm):  # noqa: F811
             assert program != "clime-train" or "--" not in last, last  # it has no option that makes them fewer
 
 
+def test_threads_for_environments_that_are_not_to_be_had(model, hostile):  # noqa: F811
+    """As many as requests in flight need, which the option for these makes fewer; router and server have enough."""
+    words = command(model, model / "many", "--environment", **SHORT, rollout_max_context_len=128, server_concurrency=1024)
+    last = fails(hostile(words, THREADS=1500), model / "many.log").splitlines()[-1]
+    assert "threads that answer requests" in last and last.endswith("or lower --server-concurrency"), last
+
+
 def test_a_ledger_that_cannot_be_written(model, hostile, calm):  # noqa: F811
     run, log = model / "calm", model / "readonly.log"
     before = hashlib.sha256((run / "ledger.db").read_bytes()).hexdigest()

@@ -418,6 +418,7 @@ static enum clime_err listen_at(struct clime_environments *v, struct clime_error
                                       .port = o->port,
                                       .max_body = MAX_BODY,
                                       .api_key = o->api_key,
+                                      .fewer = "server-concurrency",
                                       .routes = clime_environment_routes,
                                       .context = v};
     char url[64];

@@ -107,12 +107,29 @@ static enum clime_err make_key(struct clime_fleet *f, struct clime_error *e) {
     return rc;
 }
 
+/* Requests that a server of ours will say that it runs together, at most. */
+static int most_together(const struct clime_opt_list *args) {
+    static const char *const names[] = {"--max-running-requests", "--max-num-seqs"};
+    int64_t n = 0;
+    for (int i = 0; i < args->n; i++) {
+        const char *word = args->items[i], *next = i + 1 < args->n ? args->items[i + 1] : "";
+        for (size_t k = 0; k < CLIME_COUNT(names); k++) {
+            const size_t len = strlen(names[k]);
+            if (strncmp(word, names[k], len) == 0 && (!word[len] || word[len] == '='))
+                n = strtoll(word[len] ? word + len + 1 : next, NULL, 10);
+        }
+    }
+    return n <= 0 ? CLIME_FLEET_TOGETHER : n < CLIME_FLEET_ROOM ? (int)n : CLIME_FLEET_ROOM;
+}
+
 static enum clime_err make_router(struct clime_fleet *f, const char *program, struct clime_error *e) {
     const struct clime_opt_list *more = f->o.router_args;
     const char **args = xcalloc((size_t)more->n + 2, sizeof *args);
     char room[24];
     int n = 0;
-    int64_t in_flight = (int64_t)f->o.num_servers * (f->o.concurrency ? f->o.concurrency : CLIME_FLEET_TOGETHER);
+    int64_t in_flight = f->o.concurrency ? f->o.concurrency : most_together(f->o.server_args);
+    in_flight *= f->o.num_servers;
+    if (in_flight > CLIME_FLEET_MOST) in_flight = CLIME_FLEET_MOST;
     snprintf(room, sizeof room, "%lld", (long long)in_flight);
     if (in_flight > CLIME_FLEET_ROOM) {
         args[n++] = "--max-concurrent-requests";

@@ -19,7 +19,6 @@
 #include "common/os/files.h"
 #include "trainer/fleet/fleet_int.h"
 
-#define MOST_IN_FLIGHT 4096
 #define UNKNOWN_TOGETHER 64 /* in flight for a server that has not said how many it runs together */
 #define MEET_US 2000000     /* for an external router that does not answer at the start */
 #define KEPT_CONNECTIONS 1024
@@ -69,7 +68,7 @@ int clime_fleet_room(const struct clime_fleet *f) {
         n += f->servers[i]->out || f->servers[i]->unlisted ? 0 : room_of(f, f->servers[i]->together);
     pthread_mutex_unlock(f->lock);
     if (n == 0) n = room_of(f, 0);
-    if (n > MOST_IN_FLIGHT) n = MOST_IN_FLIGHT;
+    if (n > CLIME_FLEET_MOST) n = CLIME_FLEET_MOST;
     if (n <= files) return (int)n;
     if (!said)
         LOG_WARN("%lld requests in flight need more open files than the limit of %lld allows: %lld at a time",

@@ -31,6 +31,7 @@
 struct clime_json;
 
 #define CLIME_FLEET_SERVERS 1024 /* as many as a router has workers */
+#define CLIME_FLEET_MOST 4096    /* requests in flight, however many servers there are */
 #define CLIME_FLEET_ROOM 1024    /* requests in flight that a router and a server have room for by default */
 #define CLIME_FLEET_TOGETHER 256 /* that a server of ours runs together by default, at most */
 #define CLIME_FLEET_CONTROL_US 10000000

@@ -195,9 +195,8 @@ int clime_rl_learning_rows(struct clime_rl_options *o, struct clime_opt *t, stru
         {"rollout-health-check-timeout", D, &o->health_timeout, "30", "SECONDS",
          "one that has answered nothing for so long is replaced", 0.1, 1e6},
         {"server-concurrency", I, &o->server_concurrency, "0", "N",
-         "requests in flight for each server (0: as many as it runs together, its --max-running-requests: 256 on a "
-         "GPU, 64 "
-         "on the CPU)",
+         "requests in flight for each server (0: as many as it runs together, its --max-running-requests, 1024 at "
+         "most: 256 on a GPU, 64 on the CPU)",
          0, 4096, "sglang-server-concurrency"},
     };
     memcpy(t, rows, sizeof rows);
