@@ -86,6 +86,8 @@ static void test_errors(void **state) {
         {"exact", "null", "", NULL, "exact needs a label"},
         {"dapo_strict", "null", "", NULL, "dapo_strict needs a label"},
         {"gpqa", "null", "{\"choices\":[\"a\"]}", NULL, "gpqa needs a label"},
+        {"gpqa", "null", "{\"correct_answer\":null,\"answer_text\":[\"a\"]}", NULL, "gpqa needs a label"},
+        {"gpqa", "7", "{\"choices\":[\"a\"]}", NULL, "one of the choices"},
         {"deepscaler", "null", "", NULL, "deepscaler needs a label"},
         {"dapo", "\"x\"", "", NULL, "dapo needs a label that is a number"},
         {"dapo", "\"inf\"", "", NULL, "dapo needs a label that is a number"},

@@ -183,6 +183,12 @@ static bool holds(const struct clime_buf *words, const struct clime_buf *target)
     return found;
 }
 
+static const char *const text_keys[] = {"correct_answer", "answer_text"};
+
+static bool is_text(const struct cJSON *value) {
+    return clime_tree_kind(value) == CLIME_JSON_STRING || clime_tree_kind(value) == CLIME_JSON_NUMBER;
+}
+
 /* The texts that count as the right answer, against the response. */
 static bool text_matches(const struct cJSON *meta, const struct clime_grader_input *in, const struct question *q,
                          const struct clime_buf *label) {
@@ -194,10 +200,9 @@ static bool text_matches(const struct cJSON *meta, const struct clime_grader_inp
     free(body);
     const char *place = q->right ? strchr(q->valid, q->right) : NULL;
     bool found = place && place - q->valid < q->n_choices && holds(&words, &q->choices[place - q->valid]);
-    static const char *const keys[] = {"correct_answer", "answer_text"};
-    for (size_t i = 0; i < CLIME_COUNT(keys) && !found; i++) {
-        const struct cJSON *value = clime_tree_get(meta, keys[i]);
-        if (clime_tree_kind(value) != CLIME_JSON_STRING && clime_tree_kind(value) != CLIME_JSON_NUMBER) continue;
+    for (size_t i = 0; i < CLIME_COUNT(text_keys) && !found; i++) {
+        const struct cJSON *value = clime_tree_get(meta, text_keys[i]);
+        if (!is_text(value)) continue;
         add_target(&target, value);
         found = holds(&words, &target);
         clime_buf_free(&target);
@@ -211,7 +216,9 @@ static bool text_matches(const struct cJSON *meta, const struct clime_grader_inp
 
 /* Whether anything says what is right. */
 static bool has_target(const struct cJSON *meta, const struct question *q, bool has_text) {
-    return q->right || has_text || clime_tree_get(meta, "correct_answer") || clime_tree_get(meta, "answer_text");
+    bool has = q->right || has_text;
+    for (size_t i = 0; i < CLIME_COUNT(text_keys) && !has; i++) has = is_text(clime_tree_get(meta, text_keys[i]));
+    return has;
 }
 
 enum clime_err clime_grade_gpqa(const struct clime_grader_input *in, struct clime_reward *out) {
@@ -227,8 +234,10 @@ enum clime_err clime_grade_gpqa(const struct clime_grader_input *in, struct clim
     for (int i = 0; i < q.n_choices && has_text && !q.right && i < (int)strlen(q.valid); i++)
         if (clime_str_eq(clime_buf_str(&q.choices[i]), clime_buf_str(&label))) q.right = q.valid[i];
     if (!has_target(meta, &q, has_text)) {
-        rc = clime_fail(&out->error, CLIME_ERR_INPUT,
-                        "gpqa needs a label, or correct_letter, correct_answer or answer_text in the metadata");
+        rc = clime_fail(
+            &out->error, CLIME_ERR_INPUT,
+            "gpqa needs a label that is one of the choices, or correct_letter, correct_answer or answer_text "
+            "in the metadata");
         goto done;
     }
     char chosen = clime_answer_choice(in->response, q.valid);
