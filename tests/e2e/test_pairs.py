@@ -111,14 +111,18 @@ def test_pair(d, tmp_path, a, b):  # noqa: F811
         go(words)
 
 
-@pytest.mark.parametrize("mode", ["--async", "--fully-async"])
-def test_weights_by_broadcast_beside_a_running_step(d, tmp_path, mode):  # noqa: F811
+BY = {"nccl": "weights of version .* broadcast to", "ipc": "weights go to .* by a copy"}
+
+
+@pytest.mark.parametrize("way", BY)
+@pytest.mark.parametrize("mode", ["--async", "--fully-async", "--fully-async --pause-generation-mode in_place"])
+def test_weights_of_the_device_beside_a_running_step(d, tmp_path, mode, way):  # noqa: F811
     """The same weights as over HTTP; a server that is killed meanwhile gets what is served, not what is being made."""
     gate = tmp_path / "gate"
     held = held_until(gate, 5 * 16)  # of eight rollouts five get their rewards before that
 
     def go(name, transport, kill=False):
-        run = Run(rl(d, tmp_path / name, mode, "--update-weight-transport", transport, num_rollout=8, num_servers=2,
+        run = Run(rl(d, tmp_path / name, *mode.split(), "--update-weight-transport", transport, num_rollout=8, num_servers=2,
                      rollout_batch_size=8, rollout_max_response_len=48, **held))  # fmt: skip
         try:
             if kill:
@@ -131,8 +135,8 @@ def test_weights_by_broadcast_beside_a_running_step(d, tmp_path, mode):  # noqa:
             gate.unlink(missing_ok=True)
         gaps = [json.loads(line) for line in open(run.dir / "metrics.jsonl")]
         assert all(m.get("train/train_rollout_logprob_abs_diff", 0) == 0 for m in gaps if m["kind"] == "train")
-        assert log_has("weights of version .* broadcast to")(run) == (transport == "nccl")
+        assert log_has(BY[way])(run) == (transport == way)
         return final_sha(run.log_path)
 
-    shas = {go("http", "http"), go("nccl", "nccl"), go("killed", "nccl", kill=True)}
-    assert mode == "--fully-async" or len(shas) == 1  # there timing decides which token is of which version
+    shas = {go("http", "http"), go(way, way), go("killed", way, kill=True)}
+    assert mode != "--async" or len(shas) == 1  # there timing decides which token is of which version

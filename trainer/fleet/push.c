@@ -147,6 +147,7 @@ static void make_handle(const struct clime_push *p, enum clime_way way, const ch
     clime_buf_printf(b, "{\"mode\":\"%s\",\"weight_version\":\"%s\",\"dtype\":\"%s\",",
                      way == CLIME_BY_SHARE ? "share" : "copy", p->label, dtype_of(p) == CLIME_BF16 ? "bf16" : "f32");
     clime_buf_printf(b, "\"layout\":\"%016" PRIx64 "\",", p->model->handover);
+    if (p->keep_kv) clime_buf_adds(b, "\"flush_cache\":false,");
     if (way == CLIME_BY_IPC && p->model->ring) {
         put_parts(b, &p->parts);
     } else {
@@ -185,7 +186,7 @@ void clime_push_call_make(const struct clime_push *p, enum clime_way way, const 
         make_body(p, url, out);
     } else {
         const bool share = way == CLIME_BY_SHARE;
-        CHECK((share ? owners != NULL : p->exported) && !p->keep_kv);
+        CHECK(share ? owners != NULL : p->exported);
         make_handle(p, way, url, share ? owners : &p->card, share ? n_owners : 1, out);
     }
     out->call.url = out->url;

@@ -31,7 +31,7 @@ struct clime_push {
     int64_t version;
     const struct clime_model *model; /* borrowed; its weights must not change while pushes run */
     int64_t timeout_us;
-    bool keep_kv;        /* HTTP, NCCL: requests in flight go on with the KV they have; else it is computed anew */
+    bool keep_kv;        /* requests in flight go on with the KV they have; else it is computed anew */
     const char *api_key; /* filled by the fleet; NULL = none */
     char label[CLIME_VERSION_LABEL];
     const void *(*host)(void *arg); /* the weights in host memory; called once, when a body is needed */

@@ -187,7 +187,7 @@ static void choose_way(struct clime_fleet *f, struct clime_fleet_server *s, cons
     char host[64];
     if (s->way_known || f->o.serve_folder) return;
     if (!f->o.owners) s->way = asked[f->o.transport];
-    if (!f->o.owners && !f->o.moving && f->o.transport == CLIME_TRANSPORT_AUTO && m->ops->own_memory) {
+    if (!f->o.owners && f->o.transport == CLIME_TRANSPORT_AUTO && m->ops->own_memory) {
         const bool other = strcmp(info->device_unit, clime_dev_info(m->dev)->unit) != 0;
         clime_host_id(host, sizeof host);
         if (!strncmp(info->device_unit, "GPU-", 4) && host[0] && !strcmp(host, info->host_id))

@@ -49,11 +49,6 @@ static enum clime_err check_async(struct clime_rl_options *o, struct clime_error
             e, CLIME_ERR_INPUT,
             "--async cannot be honoured with --colocate: the servers compute with the weights that the steps "
             "rewrite, so they cannot generate meanwhile");
-    if (o->transport == CLIME_TRANSPORT_IPC)
-        return clime_fail(
-            e, CLIME_ERR_INPUT,
-            "--update-weight-transport ipc cannot be honoured with --async: a server that restarts during a "
-            "step gets the weights from a copy in host memory, over HTTP");
     if (o->offload_rollout)
         return clime_fail(
             e, CLIME_ERR_INPUT,

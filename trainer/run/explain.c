@@ -168,11 +168,9 @@ static void explain_run(const struct clime_rl *rl, struct clime_buf *out) {
     static const char *const transport[] = {"on the device where it can be, else over HTTP", "over HTTP",
                                             "by a copy from the trainer's memory", "by NCCL",
                                             "in packets that they pull"};
-    clime_buf_printf(
-        out, "  initial weights %s\n  weights go to the servers %s\n", rl->initial_dir,
-        o->colocate
-            ? clime_way_names[ring && !ring->who.as_shares ? CLIME_BY_IPC : CLIME_BY_SHARE]
-            : transport[o->async && o->transport != CLIME_TRANSPORT_PULL ? CLIME_TRANSPORT_HTTP : o->transport]);
+    clime_buf_printf(out, "  initial weights %s\n  weights go to the servers %s\n", rl->initial_dir,
+                     o->colocate ? clime_way_names[ring && !ring->who.as_shares ? CLIME_BY_IPC : CLIME_BY_SHARE]
+                                 : transport[o->transport]);
     clime_buf_printf(out,
                      "  AdamW lr %g (%s, warm-up %" PRId64 ", to %g after %" PRId64
                      " steps), betas %g %g, eps %g, decay %g, clip %g\n",

@@ -121,7 +121,7 @@ static void test_inert_and_refused(void **state) {
         {"--async --max-staleness 0", "--max-staleness 0 is below"},
         {"--update-weights-interval 2", "needs --async"},
         {"--async --colocate", "they cannot generate meanwhile"},
-        {"--async --update-weight-transport ipc", "over HTTP"},
+        {"--async --update-weight-transport ipc", NULL},
         {"--n-samples-per-prompt 1 --dynamic-sampling-filter-path check_reward_nonzero_std", "no deviation"},
         {"--tensor-model-parallel-size 2", "--tensor-model-parallel-size 2 cannot be honoured"},
         {"--advantage-estimator gspo --kl-coef 0.1 --eps-clip-c 3 --use-tis --tis-clip-low 0.5 --opsm-delta 1", NULL},
