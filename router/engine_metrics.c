@@ -8,6 +8,7 @@
 #include "router/sample.h"
 
 #define TEXT_CAP ((size_t)256 << 20)
+#define WORKER "worker"
 #define MOST_METRICS 4096 /* each line's is looked for among them; a server has some hundred */
 
 struct line {
@@ -57,6 +58,7 @@ static void add_text(struct lines *l, struct clime_str text, int worker) {
         if (line.len && line.ptr[line.len - 1] == '\r') line.len--;
         bool comment = clime_sample_is_comment(line, &name);
         if (!comment && !clime_sample_is_sound(line, &name)) continue;
+        if (!comment && clime_sample_label(line, WORKER) && clime_sample_label(line, "exported_" WORKER)) continue;
         if ((before = metric_of(l, name, before, comment)) < 0) continue;
         if (l->n == l->size) {
             l->size = l->size ? 2 * l->size : 1024;
@@ -74,15 +76,22 @@ static int by_metric(const void *a, const void *b) {
     return x->comment != y->comment ? y->comment - x->comment : x->order - y->order;
 }
 
+/* A label `worker` of its own, as of a router that is a worker here, becomes exported_worker: Prometheus' name for it.
+ */
 static void write_sample(struct clime_buf *out, const struct line *line, const char *url) {
-    size_t name = line->name.len;
-    const char *rest = line->text.ptr + name;
-    size_t n = line->text.len - name;
-    bool labels = n > 1 && rest[0] == '{' && rest[1] != '}';
-    bool braces = n > 0 && rest[0] == '{';
-    clime_buf_add(out, line->text.ptr, name);
-    clime_buf_printf(out, "{worker=\"%s\"%s", url, labels ? "," : braces ? "" : "}");
-    clime_buf_add(out, rest + braces, n - braces);
+    const char *rest = line->text.ptr + line->name.len, *end = line->text.ptr + line->text.len;
+    const char *own = clime_sample_label(line->text, WORKER);
+    bool labels = end - rest > 1 && rest[0] == '{' && rest[1] != '}';
+    bool braces = end > rest && rest[0] == '{';
+    clime_buf_add(out, line->text.ptr, line->name.len);
+    clime_buf_printf(out, "{" WORKER "=\"%s\"%s", url, labels ? "," : braces ? "" : "}");
+    rest += braces;
+    if (own) {
+        clime_buf_add(out, rest, (size_t)(own - rest));
+        clime_buf_adds(out, "exported_");
+        rest = own;
+    }
+    clime_buf_add(out, rest, (size_t)(end - rest));
     clime_buf_addc(out, '\n');
 }
 

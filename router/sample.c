@@ -8,6 +8,7 @@
 #include "common/utf8.h"
 
 #define LONGEST_NUMBER 64
+#define MOST_LABELS 64
 
 static bool is_name_byte(char c, bool first) {
     bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == ':';
@@ -34,23 +35,33 @@ static const char *value_end(const char *at, const char *end) {
     return NULL;
 }
 
-/* Behind the brace that ends the labels, which begin at `at`; NULL = they are none. */
-static const char *labels_end(const char *at, const char *end) {
-    for (;;) {
-        at = skip_blanks(at, end);
-        if (at < end && *at == '}') return at + 1;
-        struct clime_str name = name_at(at, end);
-        at = skip_blanks(at + name.len, end);
-        if (!name.len || end - at < 2 || at[0] != '=' || at[1] != '"') return NULL;
-        if (!(at = value_end(at + 2, end))) return NULL;
-        at = skip_blanks(at, end);
-        if (at == end || (*at != ',' && *at != '}')) return NULL;
-        at += *at == ',';
-    }
+/* The label at `at`, which moves behind it and its comma. False = there is none, or what should be one is not. */
+static bool next_label(const char **at, const char *end, struct clime_str *name) {
+    *name = name_at(*at = skip_blanks(*at, end), end);
+    const char *value = skip_blanks(*at + name->len, end);
+    if (!name->len || memchr(name->ptr, ':', name->len) || end - value < 2 || value[0] != '=' || value[1] != '"')
+        return false;
+    if (!(value = value_end(value + 2, end))) return false;
+    *at = skip_blanks(value, end);
+    if (*at == end || (**at != ',' && **at != '}')) return false;
+    *at += **at == ',';
+    return true;
 }
 
-/* The word at `at`, read as a number; false = it is none. */
-static bool read_number(const char **at, const char *end) {
+/* Behind the brace that ends the labels, which begin at `at`; NULL = they are none, or one is there twice. */
+static const char *labels_end(const char *at, const char *end) {
+    struct clime_str names[MOST_LABELS];
+    int n = 0;
+    for (; n < MOST_LABELS && next_label(&at, end, &names[n]); n++) {
+        if (clime_str_is(names[n], "__name__")) return NULL; /* the metric's own */
+        for (int i = 0; i < n; i++)
+            if (clime_str_eq(names[i], names[n])) return NULL;
+    }
+    return at < end && *at == '}' ? at + 1 : NULL;
+}
+
+/* The word at `at` is a number, of these characters alone: strtod reads more than Prometheus. */
+static bool read_number(const char **at, const char *end, const char *of) {
     char text[LONGEST_NUMBER], *stop;
     size_t n = 0;
     while (*at + n < end && (*at)[n] != ' ' && (*at)[n] != '\t') n++;
@@ -59,7 +70,7 @@ static bool read_number(const char **at, const char *end) {
     text[n] = '\0';
     strtod(text, &stop);
     *at = skip_blanks(*at + n, end);
-    return stop == text + n;
+    return stop == text + n && strspn(text, of) == n;
 }
 
 static bool is_utf8(struct clime_str s) {
@@ -79,7 +90,17 @@ bool clime_sample_is_sound(struct clime_str line, struct clime_str *name) {
     at = line.ptr + name->len;
     if (at < end && *at == '{' && !(at = labels_end(at + 1, end))) return false;
     at = skip_blanks(at, end);
-    return read_number(&at, end) && (at == end || (read_number(&at, end) && at == end));
+    if (!read_number(&at, end, "0123456789+-.eEINFTYinfaty")) return false;
+    return at == end || (read_number(&at, end, "0123456789-") && at == end);
+}
+
+const char *clime_sample_label(struct clime_str line, const char *name) {
+    const char *end = line.ptr + line.len, *at = line.ptr + name_at(line.ptr, end).len;
+    struct clime_str found;
+    if (at == end || *at++ != '{') return NULL;
+    while (next_label(&at, end, &found))
+        if (clime_str_is(found, name)) return found.ptr;
+    return NULL;
 }
 
 bool clime_sample_is_comment(struct clime_str line, struct clime_str *name) {

@@ -107,9 +107,12 @@ def test_half_a_worker_is_none():
 
 
 def test_one_workers_metrics_spoil_no_others():
-    good = b"# HELP a what \xc3\xa9\n# TYPE a counter\na 1\na{x=\"}\\\"\\n\\\\\",y=\"\",} 2.5e3 17\r\nb{ } +Inf\nc NaN"
+    good = b"# HELP a what \xc3\xa9\n# TYPE a counter\na 1\na{x=\"}\\\"\\n\\\\\",y=\"\",} 2.5e3 17\r\nb{ } +Inf\nc NaN\n"
+    good += b'd{x="",worker="its"} 1'
     bad = [b"<html>", b"a", b"a{x=\"1 1", b"a{x=\"1\"", b"a{x=1} 1", b"a{1=\"\"} 1", b"a{x=\"\\q\"} 1", b"a{,} 1", b"a 1x", b"a 1 2 3", b"\xff 1",
-           b"a{x=\"\xff\"} 1", b"# TYPE a thing", b"# HELP", b"# HELP \xff x", b"1a 1", b"a" * 100_000, b"a " + b"1" * 100]  # fmt: skip
+           b"a{x=\"\xff\"} 1", b"# TYPE a thing", b"# HELP", b"# HELP \xff x", b"1a 1", b"a" * 100_000, b"a " + b"1" * 100,
+           b'a{x="",x=""} 1', b'a{worker="",exported_worker=""} 1', b'a{x:y=""} 1', b'a{__name__="b"} 1', b"a 0x1", b"a nan(1)", b"a \v1",
+           b"a 1 2.5", b"a{%s} 1" % b",".join(b'x%d=""' % i for i in range(65))]  # fmt: skip
     many = b"".join(b"m%d 1\n" % i for i in range(20_000))
 
     def answer(handler, body):
@@ -121,9 +124,10 @@ def test_one_workers_metrics_spoil_no_others():
     with workers(2, answer) as made, router_to([w.url for w in made]) as router:
         lines = router.get("/engine_metrics").content.split(b"\n")
         worker = b'worker="%s"' % made[0].url.encode()
-        assert lines[:6] == [b"# HELP a what \xc3\xa9", b"# TYPE a counter", b"a{%s} 1" % worker,
-                             b"a{%s,x=\"}\\\"\\n\\\\\",y=\"\",} 2.5e3 17" % worker, b"b{%s, } +Inf" % worker, b"c{%s} NaN" % worker]  # fmt: skip
-        assert all(line.startswith(b"m") and made[1].url.encode() in line for line in lines[6:-1]) and len(lines) == 4096 + 4
+        assert lines[:7] == [b"# HELP a what \xc3\xa9", b"# TYPE a counter", b"a{%s} 1" % worker,
+                             b"a{%s,x=\"}\\\"\\n\\\\\",y=\"\",} 2.5e3 17" % worker, b"b{%s, } +Inf" % worker, b"c{%s} NaN" % worker,
+                             b'd{%s,x="",exported_worker="its"} 1' % worker]  # fmt: skip
+        assert all(line.startswith(b"m") and made[1].url.encode() in line for line in lines[7:-1]) and len(lines) == 4096 + 4
 
 
 def test_the_list_of_a_full_fleet_is_whole(tmp_path):
