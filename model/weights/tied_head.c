@@ -40,6 +40,7 @@ static bool same_numbers(const struct found *a, const struct found *b) {
     float x[BLOCK], y[BLOCK];
     uint64_t width_a = clime_st_width(a->t->type), width_b = clime_st_width(b->t->type);
     const uint8_t *at_a = a->file.data + a->t->begin, *at_b = b->file.data + b->t->begin;
+    if (a->t->type == b->t->type) return memcmp(at_a, at_b, a->t->end - a->t->begin) == 0;
     for (uint64_t n, left = (a->t->end - a->t->begin) / width_a; left > 0; left -= n) {
         n = left < BLOCK ? left : BLOCK;
         clime_convert(a->t->type, CLIME_F32, n, at_a, x);

@@ -81,8 +81,8 @@ def overlap(header):
 NORM = "model.norm.weight"
 
 
-def add_head(number):
-    """A head beside the embedding that it is tied to: its rows, the last number another one if it is given."""
+def add_head(number, wide=False):
+    """A head beside the embedding that it is tied to: its rows, the last number another one if it is given; as fp32."""
 
     def change(folder):
         header, data = read_tensors(folder)
@@ -90,7 +90,10 @@ def add_head(number):
         head = bytearray(data[slice(*embedding["data_offsets"])])
         if number is not None:
             head[-2:] = struct.pack("<H", number)
-        header["lm_head.weight"] = {**embedding, "data_offsets": [len(data), len(data) + len(head)]}
+        if wide:
+            head = b"".join(bytes(2) + head[i : i + 2] for i in range(0, len(head), 2))
+        dtype = "F32" if wide else embedding["dtype"]
+        header["lm_head.weight"] = {**embedding, "dtype": dtype, "data_offsets": [len(data), len(data) + len(head)]}
         (folder / "model.safetensors").write_bytes(pack(header, data + head))
 
     return change
@@ -148,6 +151,7 @@ FOLDERS = [
     ("type unknown", set_entry(NORM, dtype="Q4_0"), [NORM, "Q4_0"]),
     ("type not supported", set_entry(NORM, dtype="I16"), [NORM, "I16"]),
     ("a tied head of its own", add_head(0x3F80), ["tie_word_embeddings", "lm_head.weight"]),
+    ("the same in fp32", add_head(0x3F80, wide=True), ["tie_word_embeddings", "lm_head.weight"]),
     ("tensor missing", change_header(lambda h: h.update({"extra": h.pop(NORM)})), ["extra"]),
     ("field unknown", set_entry(NORM, color="red"), [NORM, "color"]),
     ("shard missing", lambda d: (remove("model.safetensors")(d), write(
@@ -175,9 +179,10 @@ def test_server_refuses_a_folder(model, tmp_path, change, says):
         assert word in err, err
 
 
-def test_tied_head_that_is_the_embedding(model, tmp_path):
+@pytest.mark.parametrize("wide", [False, True])
+def test_tied_head_that_is_the_embedding(model, tmp_path, wide):
     shutil.copytree(model, tmp_path / "model")
-    add_head(None)(tmp_path / "model")
+    add_head(None, wide)(tmp_path / "model")
     with server(model=tmp_path / "model") as s:
         assert s.json("/generate", {"input_ids": [5], "sampling_params": {"max_new_tokens": 1}})["output_ids"]
 
