@@ -34,6 +34,7 @@
 
 struct clime_http_client {
     CURLM *multi;
+    CURLSH *sessions;
     char *bearer; /* of calls without one; NULL = none */
 };
 
@@ -60,6 +61,7 @@ struct transfer {
 
 struct clime_http_loop {
     CURLM *multi;
+    CURLSH *sessions;
     char *bearer;
     int epoll, wake;      /* descriptors */
     int64_t timer_us;     /* when libcurl wants a word without a socket that moved; -1 = not */
@@ -90,10 +92,19 @@ bool clime_http_url_is_base(const char *url) {
     return is;
 }
 
+/* Of TLS, by which a new connection is spared most of the greeting. To libcurl they are a handle's, which serves one
+ * call here. */
+static CURLSH *sessions_new(void) {
+    CURLSH *s = curl_share_init();
+    CHECK(s && curl_share_setopt(s, CURLSHOPT_SHARE, CURL_LOCK_DATA_SSL_SESSION) == CURLSHE_OK);
+    return s;
+}
+
 struct clime_http_client *clime_http_client_new(void) {
     struct clime_http_client *c = xcalloc(1, sizeof *c);
     c->multi = curl_multi_init();
     CHECK(c->multi);
+    c->sessions = sessions_new();
     curl_multi_setopt(c->multi, CURLMOPT_MAXCONNECTS, MAX_CONNECTIONS);
     return c;
 }
@@ -101,6 +112,7 @@ struct clime_http_client *clime_http_client_new(void) {
 void clime_http_client_free(struct clime_http_client *c) {
     if (!c) return;
     curl_multi_cleanup(c->multi);
+    CHECK(curl_share_cleanup(c->sessions) == CURLSHE_OK);
     free(c->bearer);
     free(c);
 }
@@ -232,7 +244,7 @@ static int64_t connect_limit(const struct clime_http_call *call) {
     return call->connect_timeout_us ? call->connect_timeout_us : CONNECT_TIMEOUT_US;
 }
 
-static void set_call(struct transfer *t, const char *bearer) {
+static void set_call(struct transfer *t, const char *bearer, CURLSH *sessions) {
     const struct clime_http_call *call = t->call;
     CURL *h = t->easy = curl_easy_init();
     CHECK(h);
@@ -243,6 +255,7 @@ static void set_call(struct transfer *t, const char *bearer) {
     clime_buf_init(&t->out->reply, call->max_reply);
     t->headers = header_list(bearer, call);
     curl_easy_setopt(h, CURLOPT_URL, call->url);
+    curl_easy_setopt(h, CURLOPT_SHARE, sessions);
     curl_easy_setopt(h, CURLOPT_PROTOCOLS_STR, "http,https");
     if (trusted) {
         curl_easy_setopt(h, CURLOPT_CAINFO, trusted);
@@ -344,7 +357,7 @@ static enum clime_err report(const struct transfer *t, CURLcode rc, struct clime
 
 /* After the transfer: what became of it. Its handle ends with it: in one that is used again libcurl 7.88 takes a first
  * line of a head that begins with a blank to go on with the last of the head before, whose memory is free by then. A
- * new one costs 2 us; connections and addresses are the multi handle's, and stay. */
+ * new one costs 2 us; connections and addresses are the multi handle's, TLS sessions the share's, and stay. */
 static enum clime_err finish(CURLM *multi, struct transfer *t, CURLcode rc, struct clime_error *e) {
     enum clime_err code = report(t, rc, e);
     curl_off_t connected = 0;
@@ -359,7 +372,7 @@ static enum clime_err finish(CURLM *multi, struct transfer *t, CURLcode rc, stru
 enum clime_err clime_http_client_call(struct clime_http_client *c, const struct clime_http_call *call,
                                       struct clime_http_result *out, struct clime_error *e) {
     struct transfer t = {.call = call, .out = out};
-    set_call(&t, c->bearer);
+    set_call(&t, c->bearer, c->sessions);
     CURLcode rc = CURLE_FAILED_INIT;
     if (curl_multi_add_handle(c->multi, t.easy) == CURLM_OK) rc = drive(c, &t);
     return finish(c->multi, &t, rc, e);
@@ -396,6 +409,7 @@ struct clime_http_loop *clime_http_loop_new(int n_kept) {
     l->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     l->timer_us = -1;
     CHECK(l->multi && l->epoll >= 0 && l->wake >= 0);
+    l->sessions = sessions_new();
     struct epoll_event v = {.events = EPOLLIN, .data.fd = l->wake};
     CHECK(epoll_ctl(l->epoll, EPOLL_CTL_ADD, l->wake, &v) == 0);
     clime_http_loop_keep(l, n_kept);
@@ -432,7 +446,7 @@ void clime_http_loop_start(struct clime_http_loop *l, const struct clime_http_ca
     struct transfer *t = xcalloc(1, sizeof *t);
     *t = (struct transfer){.own = *call, .out = out, .e = e, .done = done, .arg = arg};
     t->call = &t->own;
-    set_call(t, l->bearer);
+    set_call(t, l->bearer, l->sessions);
     curl_easy_setopt(t->easy, CURLOPT_PRIVATE, t);
     if ((t->after = l->all)) l->all->before = t;
     l->all = t;
@@ -502,6 +516,7 @@ void clime_http_loop_free(struct clime_http_loop *l) {
         end_transfer(l, l->all, CURLE_ABORTED_BY_CALLBACK);
     }
     curl_multi_cleanup(l->multi);
+    CHECK(curl_share_cleanup(l->sessions) == CURLSHE_OK);
     close(l->epoll);
     close(l->wake);
     free(l->bearer);

@@ -10,7 +10,8 @@ import subprocess
 
 import httpx
 import pytest
-from programs import LIMIT, STORIES, need_stories, program, run, server
+from mocks import workers
+from programs import LIMIT, STORIES, need_stories, program, router_to, run, server
 
 BODY = {"input_ids": [1, 403], "return_logprob": True, "sampling_params": {"max_new_tokens": 60, "sampling_seed": 3}}
 
@@ -66,6 +67,26 @@ def test_a_router(certificate):
     with server() as s, program("clime-router", "--tls-certificate", certificate, "--worker-urls", s.url) as r:
         with httpx.Client(base_url=f"https://127.0.0.1:{r.port}", verify=ssl.create_default_context(cafile=certificate), timeout=LIMIT) as client:
             assert client.post("/generate", json=BODY).json()["output_ids"] == s.json("/generate", BODY)["output_ids"]
+
+
+def test_a_new_connection_goes_on_with_the_last_ones_session(certificate):
+    """A worker that ends each connection is greeted in full once. A handle of libcurl's for each call began anew each time."""
+    went_on = []
+
+    def answer(handler, body):
+        if handler.path == "/generate":
+            went_on.append(handler.connection.session_reused)
+            handler.close_connection = True
+        return False
+
+    speaks = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    speaks.load_cert_chain(certificate)
+    with workers(1, answer) as (worker,):
+        worker.listener.socket = speaks.wrap_socket(worker.listener.socket, server_side=True)
+        with router_to([worker.url.replace("http:", "https:")], "--ca-certificate", certificate) as router:
+            for _ in range(5):
+                assert router.post("/generate", {}).status_code == 200
+    assert went_on == [False, True, True, True, True]
 
 
 def test_a_certificate_that_is_none(certificate, tmp_path):
