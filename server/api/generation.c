@@ -85,6 +85,7 @@ static size_t room_of_newest(const struct clime_server *s, const struct clime_pr
 static enum clime_err encode_prompt(struct clime_server *s, struct clime_tok_scratch *scratch, struct clime_prompt *p,
                                     size_t *bytes, struct clime_error *e) {
     struct clime_buf rendered;
+    if (clime_sampling_unprepared(p->params)) *bytes += CLIME_TEXT_SLICE_BYTES; /* it may take as long as these */
     enum clime_err err = clime_sampling_prepare(p->params, s->tokenizer, scratch, e);
     if (err || (!p->is_text && !p->chat)) return err;
     clime_buf_init(&rendered, MAX_RENDERED);

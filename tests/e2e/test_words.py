@@ -1,8 +1,10 @@
 """What ends an output or must not come in it: stop_regex (SGLang's) against Python's re over the reply's own ids, bad_words
 (vLLM's) by vLLM's rule. Whatever is not cut or barred has the same bits as without them."""
 
+import concurrent.futures
 import json
 import re
+import time
 
 import pytest
 from programs import chat_model, need_stories, server
@@ -100,6 +102,22 @@ def test_stop_regex_that_costs_too_much(s):
     events = s.events("/generate", {"input_ids": PROMPT, "sampling_params": params, "stream": True})
     assert "stop_regex" in json.loads(events[-2])["error"]["message"] and events[-1] == "[DONE]"
     assert generate(s)["output_ids"] == free["output_ids"]
+
+
+def test_many_expressions_hold_no_other_request_up(s):
+    """They are compiled on the threads that all texts go through, some of a request at a time."""
+    large = [{"max_new_tokens": 1, "stop_regex": ["." * (505 + i) for i in range(8)]} for _ in range(60)]
+
+    def seconds(body):
+        began = time.monotonic()
+        s.json("/generate", body)
+        return time.monotonic() - began
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        all_of_it = pool.submit(seconds, {"input_ids": [PROMPT] * len(large), "sampling_params": large})
+        time.sleep(0.2)
+        mine = seconds({"text": "Once", "sampling_params": {"max_new_tokens": 1}})
+        assert mine < all_of_it.result() / 2
 
 
 # ---- bad words -------------------------------------------------------------------------------------------------------
