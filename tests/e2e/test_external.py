@@ -233,9 +233,10 @@ def test_anothers_weights_behind_a_push(d, undisturbed, tmp_path):  # noqa: F811
     assert "run somebody drives" in log and "out of the router" not in log, log
 
 
-@pytest.mark.parametrize("status", [503, 403, 404])
+@pytest.mark.parametrize("status", [503, 500, 403, 404])
 def test_a_router_that_is_not_told_the_version(d, undisturbed, tmp_path, status):  # noqa: F811
-    """What passes is said again before anything is generated; that it refuses is told, once; one that has no such call does without."""
+    """What passes is said again before anything is generated, and once it did not pass for seconds (500) beside it; that it
+    refuses is told, once; one that has no such call does without."""
     told = []
 
     def fault(method, path, n):
@@ -253,6 +254,9 @@ def test_a_router_that_is_not_told_the_version(d, undisturbed, tmp_path, status)
     assert log.count(f"PUT {p.url}/weight_version answers {status}") == (status != 404)
     before = told[: told.index("generate")]
     assert before == [503, 503, 503, 200] if status == 503 else set(before) == {status}, told
+    lines = [json.loads(line) for line in open(tmp_path / "run" / "metrics.jsonl")]
+    times = [line["perf/update_weights_time"] for line in lines if "perf/update_weights_time" in line]
+    assert len(times) >= 3 and max(times[1:]) < 2, times
 
 
 @pytest.mark.parametrize("who", ["one of two", "the only one"])

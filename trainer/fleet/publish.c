@@ -246,15 +246,17 @@ static void give_up_pulls(struct clime_fleet *f) {
     }
 }
 
-/* Until the router knows the version that is published. */
+/* Until the router knows the version that is published. One that could not be told the last one is told meanwhile:
+ * generation waits for it no more, since samples of another version are refused in any case. */
 static void announce(struct clime_fleet *f) {
     if (!f->o.router_url) return;
     struct clime_wait wait = {0};
-    int64_t limit = clime_now_us() + CLIME_FLEET_CONTROL_US;
+    int64_t limit = clime_now_us() + CLIME_FLEET_PROBE_US;
     f->announce_now = true;
     f->next_announce_us = 0;
     clime_http_loop_wake(f->http);
-    clime_wait_begin(&wait, "the router to know the version", CLIME_FLEET_CONTROL_US, "version %" PRId64 ": %s",
+    if (f->announce_failed) return;
+    clime_wait_begin(&wait, "the router to know the version", CLIME_FLEET_PROBE_US, "version %" PRId64 ": %s",
                      f->push.version, f->o.router_url);
     while ((f->announce_now || f->announcing) && clime_now_us() < limit) clime_fleet_wait_for_loop(f);
     clime_wait_end(&wait);
