@@ -1,7 +1,6 @@
 /* What ends requests: /abort_request (SGLang's), /abort_requests (vLLM's), the pauses whose mode is abort, and updates
- * with abort_all_requests. Those that wait in the queue are ended here, the others by their workers, or here when they
- * have lost them. Runs on HTTP
- * threads; owns nothing.
+ * with abort_all_requests. Those that wait in the queue are ended here, and so are those that lose their worker after
+ * it; the others by their workers. Runs on HTTP threads; owns nothing.
  *
  * Those that wait are meant first: one that gets its turn meanwhile is found by its worker.
  */

@@ -4,8 +4,7 @@
 #include <stdlib.h>
 #include <strings.h>
 
-#define VALUE_MOST                                                                                                     \
-    ((size_t)4 << 10) /* bytes of what Connection may name, or of a type; more is a head that is too large */
+#define VALUE_MOST ((size_t)4 << 10) /* bytes of a type, and of what Connection names; with more it is too large */
 
 /* Of the connection to the worker, or what the router says in its own words. */
 static const char *const ours[] = {

@@ -28,8 +28,8 @@ int clime_router_queue_waiting(struct clime_router_queue *q);
 
 /* What one request wants of the queue. */
 struct clime_router_queue_call {
-    struct clime_str
-        line; /* the workers that may have it: a label or one's name; those of one line wait behind each other */
+    /* The workers that may have it: a label, or one worker's name. Those of one line wait behind each other. */
+    struct clime_str line;
     struct clime_str rids; /* by which it is aborted, in the words of who aborts; empty = with all others alone */
     bool *meant;           /* of its rids those that aborts have meant so far; NULL = none. done frees it */
     bool going;            /* it is under way: set by the first wait that succeeds */
