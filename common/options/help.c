@@ -122,6 +122,7 @@ static void describe_row(const struct clime_opt *o, struct clime_buf *out) {
     clime_buf_adds(out, " | ");
     put_cell(out, o->help ? o->help : "");
     put_ways(o, out);
+    if (o->alias) clime_buf_printf(out, " (also `--%s`)", o->alias);
     clime_buf_adds(out, " |\n");
 }
 

@@ -204,6 +204,7 @@ static void test_describe(void **state) {
     clime_options_describe(table, N, 1, &b);
     assert_non_null(strstr(b.data, "**Routing**\n\n| option | default | meaning |\n| --- | --- | --- |\n"));
     assert_non_null(strstr(b.data, "| `--policy random\\|cache\\|least` | cache | how a worker is chosen |\n"));
+    assert_non_null(strstr(b.data, " (also `--model`) |\n"));
     clime_buf_free(&b);
 }
 
