@@ -86,6 +86,7 @@ def lines(d, name):
 def test_killed_at_any_moment_the_weights_are_the_same(d):
     """The same command goes on from the newest checkpoint, and every step that it runs again has the recorded bits."""
     sha = whole(d, "undisturbed")
+    assert all(0 < m["train/trained_tokens"] < m["train/tokens"] for m in lines(d, "undisturbed"))  # prompts are not trained
     without = d / "without"
     without.mkdir()
     options = words(d, "without")

@@ -252,7 +252,7 @@ def steps_of(root, name, words, n, limit=None):
     end = time.time() + (limit or LIMIT)
 
     def tokens():  # written after the ledger
-        return [json.loads(x)["train/tokens"] for x in open(root / name / "metrics.jsonl") if x.endswith("\n")] if steps_done(root, name) else []
+        return [json.loads(x)["train/trained_tokens"] for x in open(root / name / "metrics.jsonl") if x.endswith("\n")] if steps_done(root, name) else []
 
     while p.poll() is None and time.time() < end and (steps_done(root, name) < n or len(tokens()) < n):
         time.sleep(0.05)

@@ -55,7 +55,8 @@ static enum clime_err write_record(struct loop *l, const struct clime_packing *p
     clime_metrics_line_add(&m, "train/loss", stats->loss);
     clime_metrics_line_add(&m, "train/grad_norm", stats->grad_norm);
     clime_metrics_line_add(&m, "train/lr-pg_0", stats->lr);
-    clime_metrics_line_int(&m, "train/tokens", stats->trained_tokens);
+    clime_metrics_line_int(&m, "train/tokens", stats->tokens);
+    clime_metrics_line_int(&m, "train/trained_tokens", stats->trained_tokens);
     if (s->rl.o.learner.objective.preference) {
         clime_metrics_line_add(&m, "train/rewards/accuracies", stats->pairs_right);
         clime_metrics_line_add(&m, "train/rewards/chosen", stats->reward_chosen);
