@@ -41,7 +41,7 @@ def test_what_would_be_trained_on(d, sums, tmp_path):  # noqa: F811
     out = data(sums, "--input-key", "question", "--label-key", "answer", "--hf-checkpoint", d / "init",
                "--apply-chat-template", "--rm-type", "gsm8k", "--rollout-max-prompt-len", 10, "--print", 1)  # fmt: skip
     assert "9 rows" in out and "left out: 9 longer" in out
-    assert 'prompt of line 2, label "2"' in out and '"1" plus 1,' in out  # as it stands in the file, line end and all
+    assert 'prompt of line 2, label "2", left out' in out and '"1" plus 1,' in out  # as it stands in the file, line end and all
     label_lines = {line.split()[0]: line for line in out.splitlines() if " get 1" in line or "none is above" in line}
     assert "100.0 % get 1" in label_lines["####"] and "none is above 0" in label_lines["LABEL"]
     # a reward that no label satisfies is loud

@@ -54,14 +54,17 @@ static enum clime_err print_labels(const struct clime_data_command *c, const str
     return rc;
 }
 
+static bool is_too_long(const struct clime_data_command *c, const struct clime_prompt *p) {
+    return c->max_prompt_len && p->n_ids > c->max_prompt_len;
+}
+
 static void count_cuts(const struct clime_data_command *c, const struct clime_dataset *d, int max_pos,
                        struct clime_buf *out) {
     int too_long = 0, short_of_room = 0;
     for (int i = 0; i < d->n; i++) {
-        int n = d->prompts[i].n_ids;
-        if (c->max_prompt_len && n > c->max_prompt_len)
+        if (is_too_long(c, &d->prompts[i]))
             too_long++;
-        else if (n + c->max_response_len > max_pos)
+        else if (d->prompts[i].n_ids + c->max_response_len > max_pos)
             short_of_room++;
     }
     if (c->max_prompt_len)
@@ -92,8 +95,8 @@ static enum clime_err look_at_prompts(const struct clime_data_command *c, const 
     }
     for (int i = 0; i < d.n && i < c->print; i++) {
         const struct clime_prompt *p = &d.prompts[(int64_t)i * d.n / (c->print < d.n ? c->print : d.n)];
-        clime_buf_printf(out, "\nprompt of line %" PRId64 "%s%s\n", p->line, p->label ? ", label " : "",
-                         p->label ? p->label : "");
+        clime_buf_printf(out, "\nprompt of line %" PRId64 "%s%s%s\n", p->line, p->label ? ", label " : "",
+                         p->label ? p->label : "", is_too_long(c, p) ? ", left out" : "");
         print_text(clime_str_of(p->text), out);
         print_ids(p->ids, p->n_ids, NULL, 0, out);
     }
