@@ -42,8 +42,8 @@ void clime_engine_close(struct clime_engine *g);
 /* ---- jobs ---- */
 
 /* Room for n outputs: CLIME_ERR_BUSY when the queue is full, CLIME_ERR_UNAVAILABLE when draining, dead or without
- * weights or KV memory. What was
- * reserved is given back with clime_engine_release, once the reply has been sent (or the job was not submitted). */
+ * weights or KV memory. What was reserved is given back with clime_engine_release, once the reply has been sent (or the
+ * job was not submitted). */
 enum clime_err clime_engine_reserve(struct clime_engine *g, int n, struct clime_error *e);
 void clime_engine_release(struct clime_engine *g, int n);
 /* Reserved before. Sets the job's shard and makes its sequences, which is where prompts are walked. */

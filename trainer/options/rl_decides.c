@@ -12,8 +12,7 @@
 #include "trainer/options/rl_options_int.h"
 
 /* Options that do not decide: where things are (what they say does, run/inputs.c), how many servers, how long, how
- * shown. The length of the run does where
- * the learning rate falls towards its end. */
+ * shown. The length of the run does where the learning rate falls towards its end. */
 static bool decides(const void *arg, const char *name) {
     const struct clime_rl_options *o = arg;
     static const char *const not [] = {"run",

@@ -196,10 +196,9 @@ struct clime_plugin {
 
     /* --custom-generate-function-path: makes one sample, by any number of turns with the policy: the path of the last
      * one is what is trained on, or those that it keeps. Called on a thread of its own, many at a time. Failing is a
-     * state of this sample (its group is dropped and counted), never reward 0, and so is a function that makes no call
-     * for
-     * --environment-lease-timeout or is not done by --rollout-request-timeout: it cannot be stopped, but its calls say
-     * CLIME_PLUGIN_OVER from then on. */
+     * state of this sample (its group is dropped and counted), never reward 0, and so is making no call for
+     * --environment-lease-timeout, or not being done by --rollout-request-timeout: the function cannot be stopped, but
+     * its calls say CLIME_PLUGIN_OVER from then on. */
     int (*generate)(const struct clime_plugin_task *t, char *error, size_t error_bytes);
     uint32_t task_bytes, calls_bytes, turn_bytes; /* CLIME_PLUGIN_HEAD */
 
