@@ -123,7 +123,7 @@ static enum clime_err reset(struct clime_server *s, struct clime_error *e) {
     const struct clime_weight_source from = {.kind = CLIME_FROM_HOST, .flat = flat};
     enum clime_err err =
         clime_engine_update(s->engine, &from, clime_engine_version(s->engine)->name, CLIME_INFLIGHT_RECOMPUTE, NULL, e);
-    if (!err) s->update->last_sha[0] = '\0';
+    if (!err) s->update->last.hex[0] = '\0';
     free(flat);
     return err;
 }

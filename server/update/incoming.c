@@ -254,7 +254,7 @@ enum clime_err clime_incoming_apply(struct clime_server *s, struct clime_str che
     struct clime_weight_source from = {
         .kind = CLIME_FROM_DEVICE, .flat = u->incoming, .slices = all ? NULL : clime_weights_gather_have(u->gather)};
     if (!err) err = clime_engine_update(s->engine, &from, label, u->inflight, n_inflight, e);
-    if (!err) u->last_sha[0] = '\0';
+    if (!err) u->last.hex[0] = '\0';
     clime_incoming_forget(u);
     return err;
 }

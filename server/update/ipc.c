@@ -265,7 +265,7 @@ void clime_handle_update_from_ipc(struct clime_http_request *rq, void *context) 
     enum clime_err err = parse(s, rq, &a, &r, &e);
     if (!err && !(err = clime_update_lock(s->update, rq, &e))) {
         err = do_request(s, &r, &n_inflight, &e);
-        if (!err) s->update->last_sha[0] = '\0';
+        if (!err) s->update->last.hex[0] = '\0';
         if (!err && r.mode != MODE_WRITING) clime_incoming_forget(s->update);
         clime_update_unlock(s->update);
     }

@@ -370,7 +370,7 @@ void clime_handle_pull_weights(struct clime_http_request *rq, void *context) {
     if (!err && !(err = clime_update_lock(s->update, rq, &e))) {
         err = pull(p, &a, &n_inflight, &e);
         if (!err) {
-            s->update->last_sha[0] = '\0';
+            s->update->last.hex[0] = '\0';
             clime_incoming_forget(s->update);
         }
         clime_update_unlock(s->update);

@@ -25,14 +25,20 @@ struct clime_update_group {
                  */
 };
 
+/* What a PUT says that its weights are: one of two headers. */
+struct clime_put_sha {
+    bool of_weights; /* X-Clime-Weights-SHA256, clime_weights_sha256; else X-Clime-SHA256, the body's as it comes */
+    char hex[65];    /* lower case */
+};
+
 struct clime_weight_update {
     pthread_mutex_t lock;              /* held by the update that is going on */
     struct clime_http_request *client; /* whose update it is: what waits for others gives up when it has left. Under
                                         * lock */
-    char last_sha[65];       /* hash of the body that made the present version; "" = it came otherwise. Under lock */
-    uint8_t (*snapshot)[32]; /* [tensors] checksums that /weights_checker compares with; NULL = none. Under lock */
-    struct clime_dev *dev;   /* a second context on the model's device, for copies beside the engine's; NULL until one
-                              * was needed. Under lock */
+    struct clime_put_sha last; /* what the present version was put with; hex "" = it came otherwise. Under lock */
+    uint8_t (*snapshot)[32];   /* [tensors] checksums that /weights_checker compares with; NULL = none. Under lock */
+    struct clime_dev *dev;     /* a second context on the model's device, for copies beside the engine's; NULL until one
+                                * was needed. Under lock */
     const struct clime_ops *ops;                        /* of dev */
     struct clime_update_group groups[CLIME_MAX_GROUPS]; /* under lock, as what follows */
     char evicted[64];                                   /* the group that was closed last to make room; "" = none */

@@ -11,6 +11,7 @@ import time
 
 import pytest
 from programs import LIMIT, SLOW, server, tiny_model, web
+from test_bad_folders import pack, read_tensors
 from test_handover import (  # noqa: F401
     GROUP,
     Owner,
@@ -38,6 +39,54 @@ def put(s, label, body):
     sha = hashlib.sha256(body).hexdigest()
     reply = web.put(f"{s.url}/weights/{label}", content=body, headers={"X-Clime-SHA256": sha})
     assert reply.status_code == 200, reply.text
+
+
+def sha_of_weights(folder):
+    """As the ledger has it: names, types, shapes and the SHA-256 of each 2 MiB of bytes, in name order."""
+    header, data = read_tensors(folder)
+    sha = hashlib.sha256()
+    for name in sorted(header.keys() - {"__metadata__"}):
+        t = header[name]
+        sha.update(name.encode() + b"\0" + t["dtype"].encode() + b"\0" + struct.pack(f"<{len(t['shape'])}Q", *t["shape"]))
+        for at in range(*t["data_offsets"], 2 << 20):
+            sha.update(hashlib.sha256(data[at : min(at + (2 << 20), t["data_offsets"][1])]).digest())
+    return sha.hexdigest()
+
+
+def test_the_weights_own_hash(tmp_path):
+    """The other hash that a body may come with, which all cores make: of what it holds, in whatever order its tensors stand."""
+    shape = {"hidden-size": 512, "intermediate-size": 2304, "num-hidden-layers": 2}
+    old, new = (tiny_model(tmp_path / str(seed), **shape, seed=seed) for seed in (1, 2))
+    header, data = read_tensors(new)
+    assert max(t["data_offsets"][1] - t["data_offsets"][0] for name, t in header.items() if name != "__metadata__") > 2 << 20
+    body, bad, good = (new / "model.safetensors").read_bytes(), sha_of_weights(old), sha_of_weights(new)
+    turned, at = {}, 0
+    for name in reversed([n for n in header if n != "__metadata__"]):
+        begin, end = header[name]["data_offsets"]
+        turned[name] = header[name] | {"data_offsets": [at, at + end - begin]}
+        at += end - begin
+    other = pack(turned, b"".join(data[slice(*header[name]["data_offsets"])] for name in turned))
+    with server(model=old) as s:
+
+        def drawn():
+            return generate(s, return_logprob=True)["meta_info"]["output_token_logprobs"]
+
+        def sent(content, **headers):
+            reply = s.client.put("/weights/1", content=content, headers={k.replace("_", "-"): v for k, v in headers.items()})
+            return reply.status_code, reply.json()["message"]
+
+        before = drawn()
+        status, says = sent(body, X_Clime_Weights_SHA256=bad)
+        assert status == 400 and f"the weights' SHA-256 is {good}, the header says {bad}" in says
+        status, says = sent(body, X_Clime_Weights_SHA256=good, X_Clime_SHA256=hashlib.sha256(body).hexdigest())
+        assert status == 400 and "one is enough" in says
+        assert drawn() == before and version(s) == "default"
+        assert sent(other, X_Clime_Weights_SHA256=good.upper()) == (200, "Weights updated.")
+        changed = drawn()
+        assert changed != before
+        assert sent(body, X_Clime_Weights_SHA256=good) == (200, "This version is already in force.")
+        assert sent(body, X_Clime_SHA256=hashlib.sha256(body).hexdigest()) == (200, "Weights updated.")
+        assert drawn() == changed
 
 
 @pytest.mark.skipif(SLOW > 1, reason="a sanitizer keeps what was freed")

@@ -9,15 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/hash.h"
 #include "common/json/scan.h"
 #include "trainer/fleet/source.h"
 
 #define MAX_REPLY ((size_t)64 << 10)
 #define MAX_HANDLES ((size_t)1 << 25) /* a body that says where the weights are */
-#define PIECE ((size_t)1 << 20)
-#define STALL_US 60000000   /* of a body under way, or of a server that puts it into force */
-#define PULL_BYTES_PER_US 8 /* the slowest link that servers may pull by */
+#define STALL_US 60000000             /* of a body under way, or of a server that puts it into force */
+#define PULL_BYTES_PER_US 8           /* the slowest link that servers may pull by */
 
 const char *const clime_way_names[] = {
     [CLIME_BY_HTTP] = "over HTTP",
@@ -34,19 +32,10 @@ static enum clime_dtype dtype_of(const struct clime_push *p) {
 }
 
 void clime_push_body(struct clime_push *p) {
-    if (p->flat) return;
-    p->flat = p->host(p->arg);
-    struct clime_weights_writer *w = clime_weights_writer_new(&p->model->layout, dtype_of(p), p->flat);
-    struct clime_sha256 sha;
-    uint8_t digest[32];
-    char *piece = xmalloc(PIECE);
-    int64_t n;
-    clime_sha256_init(&sha);
-    while ((n = clime_weights_writer_read(w, piece, PIECE)) > 0) clime_sha256_add(&sha, piece, (size_t)n);
-    clime_sha256_done(&sha, digest);
-    clime_sha256_hex(digest, p->body_sha256);
-    free(piece);
-    clime_weights_writer_free(w);
+    if (p->sha256[0]) return;
+    if (!p->flat) p->flat = p->host(p->arg);
+    struct clime_weights_source from = clime_weights_in_host(dtype_of(p), p->flat);
+    CHECK(!clime_weights_sha256(&p->model->layout, &from, 0, p->sha256, NULL)); /* from host memory */
 }
 
 enum clime_err clime_push_export(struct clime_push *p, struct clime_error *e) {
@@ -108,7 +97,7 @@ static void make_body(const struct clime_push *p, const char *url, struct clime_
     const char *inflight = p->keep_kv ? "keep" : "recompute";
     out->url = xasprintf("%s/weights/%s?inflight=%s", url, p->label, inflight);
     out->writer = clime_weights_writer_new(&p->model->layout, dtype_of(p), p->flat);
-    snprintf(out->sha, sizeof out->sha, "X-Clime-SHA256: %s", p->body_sha256);
+    snprintf(out->sha, sizeof out->sha, "X-Clime-Weights-SHA256: %s", p->sha256);
     out->headers[0] = out->sha;
     out->call = (struct clime_http_call){.method = "PUT",
                                          .content_type = "application/octet-stream",
@@ -182,7 +171,7 @@ void clime_push_call_make(const struct clime_push *p, enum clime_way way, const 
         CHECK(p->packed);
         make_request(p, url, relay, out);
     } else if (way == CLIME_BY_HTTP) {
-        CHECK(p->flat);
+        CHECK(p->sha256[0]);
         make_body(p, url, out);
     } else {
         const bool share = way == CLIME_BY_SHARE;

@@ -36,9 +36,8 @@ struct clime_push {
     char label[CLIME_VERSION_LABEL];
     const void *(*host)(void *arg); /* the weights in host memory; called once, when a body is needed */
     void *arg;
-    /* HTTP: filled by clime_push_body */
-    const void *flat; /* host memory, layout.n elements; NULL = not asked for yet */
-    char body_sha256[65];
+    const void *flat; /* HTTP, PULL: host memory, layout.n elements; NULL = not asked for yet */
+    char sha256[65];  /* HTTP: clime_weights_sha256, filled by clime_push_body; "" = not asked for yet */
     /* IPC: filled by clime_push_export; of a model in parts by `locate` */
     bool exported;
     struct clime_model_card card;
@@ -50,8 +49,7 @@ struct clime_push {
     bool packed; /* the version's packets are there */
 };
 
-/* What HTTP needs: the host copy, and its hash by one pass over it. Does nothing the second time. The owner's thread.
- */
+/* What HTTP needs: the host copy, and its hash by all cores. Does nothing the second time. The owner's thread. */
 void clime_push_body(struct clime_push *p);
 
 /* What IPC needs: where the model's weights are (struct clime_model_options.shared), and their checksum; the second is

@@ -324,7 +324,7 @@ enum clime_way clime_fleet_way_now(const struct clime_fleet *f, const struct cli
 static bool prepared(const struct clime_fleet *f, enum clime_way way) {
     switch (way) {
     case CLIME_BY_HTTP:
-        return f->push.flat != NULL;
+        return f->push.sha256[0] != '\0';
     case CLIME_BY_IPC:
         return f->push.exported;
     case CLIME_BY_SHARE:
