@@ -6,11 +6,13 @@
  *
  * Completeness is checked as soon as the header is there, so an upload for another model is refused after kilobytes,
  * not after the whole body. Conversion works on whole elements: a chunk may end inside one, whose bytes wait in `part`.
+ * A head that is tied to the embedding is compared with it by checksums, as either may come first.
  */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/hash.h"
 #include "kernels/finite.h"
 #include "model/weights/convert.h"
 #include "model/weights/weights.h"
@@ -28,6 +30,8 @@ struct clime_weights_reader {
     struct clime_st_header header;
     const struct clime_slice **place; /* [header.n]; NULL = ignored */
     int tensor;                       /* the one that is arriving; == header.n at the end */
+    int head;                         /* a head beside the embedding that it is tied to; -1: none */
+    struct clime_checksum head_sum;   /* of its numbers as flat would have them */
     uint8_t part[4];                  /* bytes of an unfinished element */
     unsigned n_part;
 };
@@ -38,6 +42,8 @@ struct clime_weights_reader *clime_weights_reader_new(const struct clime_config 
     clime_weights_seen_init(&r->seen, c, l);
     r->dt = dt;
     r->flat = flat;
+    r->head = -1;
+    clime_checksum_init(&r->head_sum);
     return r;
 }
 
@@ -60,6 +66,31 @@ static bool collect(struct clime_weights_reader *r, void *dst, uint64_t want, co
     return r->got == want;
 }
 
+static enum clime_err not_the_embedding(struct clime_error *e) {
+    return clime_fail(e, CLIME_ERR_INPUT,
+                      "the model's head is its embedding, and tensor 'lm_head.weight' is another: leave it out");
+}
+
+/* A tied head may come, but only as the embedding again. */
+static enum clime_err find_head(struct clime_weights_reader *r, struct clime_error *e) {
+    const struct clime_slice *embed = clime_layout_find(r->seen.l, "model.embed_tokens.weight");
+    for (int i = 0; i < r->header.n && r->head < 0; i++)
+        if (strcmp(r->header.tensors[i].name, "lm_head.weight") == 0) r->head = i;
+    const struct clime_st_tensor *t = &r->header.tensors[r->head];
+    bool same = t->type < CLIME_ST_FP8 && t->n_dim == 2 && t->dim[0] == embed->dim[0] && t->dim[1] == embed->dim[1];
+    return same ? CLIME_OK : not_the_embedding(e);
+}
+
+/* Once all is there, as either may have come first. */
+static bool head_is_embedding(const struct clime_weights_reader *r) {
+    const struct clime_slice *embed = clime_layout_find(r->seen.l, "model.embed_tokens.weight");
+    struct clime_checksum sum;
+    clime_checksum_init(&sum);
+    clime_checksum_add(&sum, clime_weights_at(r->flat, r->dt, embed->offset),
+                       (size_t)embed->n * clime_dtype_bytes(r->dt));
+    return clime_checksum_done(&sum) == clime_checksum_done(&r->head_sum);
+}
+
 static enum clime_err header_arrived(struct clime_weights_reader *r, struct clime_error *e) {
     enum clime_err rc = clime_st_header_parse(r->text, r->text_len, &r->header, e);
     free(r->text);
@@ -68,12 +99,27 @@ static enum clime_err header_arrived(struct clime_weights_reader *r, struct clim
     r->place = xcalloc((size_t)r->header.n + 1, sizeof *r->place);
     for (int i = 0; i < r->header.n && rc == CLIME_OK; i++)
         rc = clime_weights_place(&r->seen, &r->header.tensors[i], r->dt, &r->place[i], e);
+    if (!rc && r->seen.tied_head) rc = find_head(r, e);
     return rc ? rc : clime_weights_complete(&r->seen, e);
 }
 
-/* n elements of the tensor, which come to element `first` of s. */
+static void add_to_head(struct clime_weights_reader *r, const struct clime_st_tensor *t, size_t n, const void *from) {
+    float block[1024]; /* or half as much of bf16 */
+    const uint8_t *at = from;
+    for (size_t m; n > 0; n -= m, at += m * clime_st_width(t->type)) {
+        m = n < CLIME_COUNT(block) ? n : CLIME_COUNT(block);
+        clime_convert(t->type, r->dt, m, at, block);
+        clime_checksum_add(&r->head_sum, block, m * clime_dtype_bytes(r->dt));
+    }
+}
+
+/* n elements of the tensor, which come to element `first` of s; s NULL: of a tied head. */
 static enum clime_err put(struct clime_weights_reader *r, const struct clime_st_tensor *t, const struct clime_slice *s,
                           int64_t first, size_t n, const void *from, struct clime_error *e) {
+    if (!s) {
+        add_to_head(r, t, n, from);
+        return CLIME_OK;
+    }
     void *dst = clime_weights_at(r->flat, r->dt, s->offset + first);
     bool finite = true;
     if (s->exact) {
@@ -91,7 +137,7 @@ static enum clime_err put(struct clime_weights_reader *r, const struct clime_st_
 static enum clime_err store(struct clime_weights_reader *r, const uint8_t *at, size_t n, struct clime_error *e) {
     const struct clime_st_tensor *t = &r->header.tensors[r->tensor];
     const struct clime_slice *s = r->place[r->tensor];
-    if (!s) return CLIME_OK;
+    if (!s && r->tensor != r->head) return CLIME_OK;
     size_t width = clime_st_width(t->type);
     int64_t done = (int64_t)(r->got / width); /* elements stored; r->got counts what came before these n */
     if (r->n_part) {
@@ -167,6 +213,7 @@ enum clime_err clime_weights_reader_done(struct clime_weights_reader *r, struct 
         return clime_fail(e, CLIME_ERR_INPUT, "truncated: the stream ended in tensor '%s', %" PRIu64 " bytes too early",
                           r->header.tensors[r->tensor].name,
                           r->header.data_bytes - r->header.tensors[r->tensor].begin - r->got);
+    if (r->head >= 0 && !head_is_embedding(r)) return not_the_embedding(e);
     clime_weights_zero_padding(r->seen.l, r->dt, r->flat);
     clime_weights_tell(&r->seen, r->dt);
     return CLIME_OK;

@@ -316,6 +316,15 @@ def test_clients_that_leave(s):
 # ---- PUT /weights ----------------------------------------------------------------------------------------------------
 
 
+def with_head(header, data, change):
+    """Before all else a head beside the embedding that it is tied to, made of its rows."""
+    embedding = header["model.embed_tokens.weight"]
+    rows = change(data[slice(*embedding["data_offsets"])])
+    shape = [len(rows) // 2 // embedding["shape"][1], embedding["shape"][1]]
+    moved = {k: t | {"data_offsets": [x + len(rows) for x in t["data_offsets"]]} for k, t in header.items() if k != "__metadata__"}
+    return pack({"lm_head.weight": embedding | {"shape": shape, "data_offsets": [0, len(rows)]}, **moved}, rows + data)
+
+
 def uploads(model):
     good = (model / "model.safetensors").read_bytes()
     header, data = read_tensors(model)
@@ -334,6 +343,8 @@ def uploads(model):
     yield "wrong type", pack(header | {NORM: header[NORM] | {"dtype": "I16"}}, data), None, 400, NORM
     yield "unknown tensor", pack(renamed, data), None, 400, "extra"
     yield "no tensors", pack({}, b""), None, 400, "missing"
+    yield "a tied head of its own", with_head(header, data, lambda rows: rows[:-2] + b"\x80\x3f"), None, 400, "lm_head.weight"
+    yield "a tied head that is short", with_head(header, data, lambda rows: rows[: len(rows) // 2]), None, 400, "lm_head.weight"
     yield "header a list", pack(b"[]", b""), None, 400, "safetensors header"
 
 
@@ -345,6 +356,9 @@ def test_uploads_that_are_refused(s, model):
         assert s.get("/get_weight_version").json() == {"weight_version": "default"}, name
     good = (model / "model.safetensors").read_bytes()
     sha = {"X-Clime-SHA256": hashlib.sha256(good).hexdigest()}
+    again = with_head(*read_tensors(model), lambda rows: rows)
+    reply = s.client.put("/weights/default", content=again, headers={"X-Clime-SHA256": hashlib.sha256(again).hexdigest()})
+    assert reply.status_code == 200, reply.text
     refused(s.client.put("/weights/7", content=good, headers=sha, params={"inflight": "drop"}), "inflight")
     refused(s.client.put("/weights/" + "v" * 1000, content=good, headers=sha), "version")
     head = b"PUT /weights/7 HTTP/1.1\r\nHost: x\r\nX-Clime-SHA256: " + b"0" * 64
