@@ -37,7 +37,7 @@ struct options {
 
 static enum clime_err parse(int argc, char **argv, struct options *o, struct clime_error *e) {
     const struct clime_opt table[] = {
-        {"fleet", CLIME_OPT_SECTION, .help = "fleet"},
+        {"Fleet", CLIME_OPT_SECTION},
         {"worker-urls", CLIME_OPT_LIST, &o->workers, NULL, "URL",
          "servers known at start; others register at /workers"},
         {"worker-file", CLIME_OPT_STRING, &o->worker_file, NULL, "FILE",
@@ -66,7 +66,7 @@ static enum clime_err parse(int argc, char **argv, struct options *o, struct cli
          1e6},
         {"drain-timeout", CLIME_OPT_DOUBLE, &o->drain_timeout, "20", "S",
          "at SIGTERM, what requests in flight get to finish; then 503", 0, 1e6},
-        {"health", CLIME_OPT_SECTION, .help = "health"},
+        {"Health", CLIME_OPT_SECTION},
         {"health-check-interval", CLIME_OPT_DOUBLE, &o->probe_interval, "2", "S", "pause between rounds of probes",
          0.01, 3600},
         {"health-check-timeout", CLIME_OPT_DOUBLE, &o->probe_timeout, "5", "S", "longest probe", 0.01, 600},
@@ -82,7 +82,7 @@ static enum clime_err parse(int argc, char **argv, struct options *o, struct cli
          "a worker that was added over HTTP and has said nothing for so long, while others have, is out until it "
          "registers again (0: never)",
          0, 1e9},
-        {"http", CLIME_OPT_SECTION, .help = "HTTP"},
+        {"HTTP", CLIME_OPT_SECTION},
         {"host", CLIME_OPT_STRING, &o->host, "127.0.0.1", "ADDR", "address to listen on"},
         {"port", CLIME_OPT_INT, &o->port, "30000", "N", "0 = any free port", 0, 65535},
         {"port-file", CLIME_OPT_STRING, &o->port_file, NULL, "FILE", "where to write the port once it serves"},

@@ -1,8 +1,8 @@
 /* Options of SGLang's and vLLM's launchers that have no effect here, and those that would need what clime does not
  * have.
  *
- * Called by the parser of the server's options. A pure table. A row says which values are accepted and why that is
- * enough; any other value is refused with the row's second reason.
+ * Called by the parser of the server's options. A pure table. A row says which values are accepted, and why that is
+ * enough and any other value is refused.
  */
 #include "server/server_options.h"
 
@@ -105,7 +105,6 @@ static const struct clime_inert rows[] = {
     {"max-logprobs", false, NULL, "256 a position; --max-logprob-bytes bounds a request"},
     {"sampling-mask-max-tokens", false, "4096", "a sampling mask has 4096 ids at most"},
     {"enable-cache-report", true, NULL, "replies have cached_tokens in any case"},
-    {"enable-return-routed-experts", true, "", "a trainer chooses the same experts from the same bits"},
     {"ssl-certfile", false, "", TLS},
     {"ssl-keyfile", false, "", TLS},
     {"root-path", false, "", "paths begin at /"},

@@ -85,6 +85,7 @@ void clime_options_usage(const char *usage, struct clime_buf *out) {
 static void describe_text(const struct clime_opt *o, struct clime_buf *out) {
     struct clime_buf help;
     clime_buf_init(&help, 1 << 16);
+    if (o->refused) clime_buf_adds(&help, "refused: ");
     clime_buf_adds(&help, o->help ? o->help : "");
     put_ways(o, &help);
     if (shown_default(o)) clime_buf_printf(&help, " (default: %s)", shown_default(o));
@@ -119,7 +120,7 @@ static void describe_row(const struct clime_opt *o, struct clime_buf *out) {
     put_cell(out, value_word(o));
     clime_buf_adds(out, o->type == CLIME_OPT_LIST ? " ...` | " : "` | ");
     if (shown_default(o)) put_cell(out, shown_default(o));
-    clime_buf_adds(out, " | ");
+    clime_buf_adds(out, o->refused ? " | refused: " : " | ");
     put_cell(out, o->help ? o->help : "");
     put_ways(o, out);
     if (o->alias) clime_buf_printf(out, " (also `--%s`)", o->alias);

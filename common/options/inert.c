@@ -13,6 +13,7 @@ void clime_inert_options(const struct clime_inert *rows, size_t n, struct clime_
                                     .type = rows[i].flag ? CLIME_OPT_BOOL : CLIME_OPT_STRING,
                                     .value = rows[i].flag ? (void *)&given[i].flag : (void *)&given[i].value,
                                     .choices = rows[i].ok && rows[i].ok[0] ? rows[i].ok : NULL,
+                                    .refused = rows[i].ok && !rows[i].ok[0],
                                     .help = rows[i].why};
 }
 

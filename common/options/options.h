@@ -38,6 +38,7 @@ struct clime_opt {
     const char *alias; /* an older or peer's name accepted silently, or NULL */
     bool *given;       /* set true when the user gave it, or NULL */
     bool first;        /* of a first run: where a table has such rows, --help shows only them */
+    bool refused;      /* another program's, an error whatever its value; help is the reason */
 };
 
 /* Sets every default, then parses argv[1..argc). positional: receives up to max_positional words that belong to no

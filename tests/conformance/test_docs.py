@@ -26,6 +26,13 @@ def test_options_are_current():
     assert check.returncode == 0, check.stdout + check.stderr
 
 
+def test_options_are_there_once():
+    """No program has two options of one name, of which one would never be reached."""
+    for program in DOCS["options.md"].split("\n## ")[1:]:
+        names = re.findall(r"^\| `--([\w-]+)", program, re.M) + re.findall(r"\(also `--([\w-]+)`\) \|$", program, re.M)
+        assert len(names) == len(set(names)), (program.split("\n")[0], [n for n in names if names.count(n) > 1])
+
+
 OF_OTHERS = {"--random-source", "--strict", "--max-restarts", "--nnodes", "--sync-tensorboard"}  # shuf, kubernetes-validate, torchrun, wandb
 
 

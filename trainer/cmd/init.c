@@ -60,7 +60,7 @@ static enum clime_err check_experts(struct init_options *o, struct clime_error *
 
 static enum clime_err parse(int argc, char **argv, struct init_options *o, const char **dir, struct clime_error *e) {
     const struct clime_opt table[] = {
-        {"model", CLIME_OPT_SECTION, .help = "shape"},
+        {"Shape", CLIME_OPT_SECTION},
         {"family", CLIME_OPT_CHOICE, &o->family, "qwen3", CLIME_FAMILY_WORDS, "architecture"},
         {"hidden-size", CLIME_OPT_INT, &o->D, "256", "N", "width D", 8, 65536},
         {"intermediate-size", CLIME_OPT_INT, &o->F, "768", "N", "MLP width F", 8, 1 << 20},
@@ -74,7 +74,7 @@ static enum clime_err parse(int argc, char **argv, struct init_options *o, const
         {"rope-theta", CLIME_OPT_DOUBLE, &o->rope_theta, "10000", "X", "base of the rotary frequencies", 1, 1e12},
         {"rms-norm-eps", CLIME_OPT_DOUBLE, &o->eps, "1e-6", "X", "epsilon of the norms", 0, 1},
         {"untie-embeddings", CLIME_OPT_BOOL, &o->untied, NULL, NULL, "a head of its own instead of the embedding"},
-        {"latent", CLIME_OPT_SECTION, .help = "latent attention, of deepseek_v3 and glm4_moe_lite"},
+        {"Latent attention, of deepseek_v3 and glm4_moe_lite", CLIME_OPT_SECTION},
         {"q-lora-rank", CLIME_OPT_INT, &o->q_rank, "0", "N", "width that queries come through; 0 = they do not", 0,
          1 << 14},
         {"kv-lora-rank", CLIME_OPT_INT, &o->kv_rank, "0", "N",
@@ -83,7 +83,7 @@ static enum clime_err parse(int argc, char **argv, struct init_options *o, const
          "of a head's query, elements that do not rotate; 0 = --head-dim", 0, 256},
         {"qk-rope-head-dim", CLIME_OPT_INT, &o->rope, "0", "N", "and that do; 0 = 16", 0, 256},
         {"v-head-dim", CLIME_OPT_INT, &o->value, "0", "N", "elements of a head's output; 0 = --head-dim", 0, 256},
-        {"experts", CLIME_OPT_SECTION, .help = "experts, of the families with _moe in their name and of deepseek_v3"},
+        {"Experts, of the families with _moe in their name and of deepseek_v3", CLIME_OPT_SECTION},
         {"num-experts", CLIME_OPT_INT, &o->E, "0", "N", "experts of a layer; 0 = 8", 0, CLIME_MAX_EXPERTS},
         {"num-experts-per-tok", CLIME_OPT_INT, &o->k, "0", "N", "experts that a token is given to; 0 = 2", 0,
          CLIME_MAX_EXPERTS},
@@ -92,7 +92,7 @@ static enum clime_err parse(int argc, char **argv, struct init_options *o, const
         {"shared-expert-intermediate-size", CLIME_OPT_INT, &o->F_shared, "0", "N",
          "qwen2_moe: width of the expert that all tokens go to; 0 = --moe-intermediate-size", 0, 1 << 17},
         {"num-dense-layers", CLIME_OPT_INT, &o->n_dense, "0", "N", "first layers that have one MLP instead", 0, 1024},
-        {"weights", CLIME_OPT_SECTION, .help = "weights and tokenizer"},
+        {"Weights and tokenizer", CLIME_OPT_SECTION},
         {"dtype", CLIME_OPT_CHOICE, &o->dtype, "bf16", "f32|bf16", "type the weights are stored in"},
         {"init-std", CLIME_OPT_DOUBLE, &o->std, "0.02", "X", "deviation of the random matrices", 0, 10},
         {"seed", CLIME_OPT_INT, &o->seed, "1234", "N", "seed of the random weights", 0, 9e15},

@@ -20,7 +20,7 @@
 #include "trainer/run/again.h"
 #include "trainer/run/sft.h"
 
-#define MAX_ROWS 64
+#define MAX_ROWS 72
 
 struct sft_options {
     struct clime_sft run;
@@ -127,7 +127,7 @@ static int add_rows(struct clime_opt *t, int n, const struct clime_opt *rows, si
 static int data_rows(struct sft_options *o, struct clime_opt *t, int n) {
     struct clime_data_options *d = &o->set.data;
     const struct clime_opt first[] = {
-        {"data", CLIME_OPT_SECTION, .help = "model and data"},
+        {"Model and data", CLIME_OPT_SECTION},
         {"hf-checkpoint", CLIME_OPT_STRING, &o->run.rl.o.learner.hf_checkpoint, NULL, "DIR", "model to start from"},
         {"prompt-data", CLIME_OPT_LIST, &o->run.rl.o.prompt_data, NULL, "FILE",
          "JSON lines, a JSON array, CSV or TSV; FILE@[a:b] takes a slice. Several files are one, or with FILE@0.3 each "
@@ -165,12 +165,12 @@ static int data_rows(struct sft_options *o, struct clime_opt *t, int n) {
 static int loss_rows(struct sft_options *o, struct clime_opt *t, int n) {
     struct clime_learner_options *l = &o->run.rl.o.learner;
     const struct clime_opt answers[] = {
-        {"loss", CLIME_OPT_SECTION, .help = "loss"},
+        {"Loss", CLIME_OPT_SECTION},
         {"calculate-per-token-loss", CLIME_OPT_BOOL, &l->objective.calculate_per_token_loss, NULL, NULL,
          "mean over tokens instead of over samples"},
     };
     const struct clime_opt pairs[] = {
-        {"loss", CLIME_OPT_SECTION, .help = "loss of a pair (docs/algorithms.md)"},
+        {"Loss of a pair (docs/algorithms.md)", CLIME_OPT_SECTION},
         {"loss-type", CLIME_OPT_CHOICE, &o->loss_type, "sigmoid", CLIME_PREFERENCE_NAMES,
          "DPO, DPO of means per token, IPO, SimPO"},
         {"beta", CLIME_OPT_DOUBLE, &l->objective.beta, "0.1", "X", "strength; dpo_norm wants about 5, simpo 2", 1e-6,
@@ -190,6 +190,7 @@ static int run_rows(struct sft_options *o, struct clime_opt *t, int n) {
     const struct clime_opt rows[] = {
         {"no-shuffle", CLIME_OPT_BOOL, &o->no_shuffle, NULL, NULL, "keep the file's order in every epoch"},
         {"seed", CLIME_OPT_INT, &o->run.seed, "1234", "N", "seed of the order", 0, 9e15},
+        {"What is kept", CLIME_OPT_SECTION},
         {"save-hf", CLIME_OPT_STRING, &o->save_hf, NULL, "DIR", "where the trained model goes"},
         {"metrics", CLIME_OPT_STRING, &o->run.metrics, NULL, "FILE", "write a JSON object a step: loss, grad_norm, lr"},
         {"run", CLIME_OPT_STRING, &r->run, NULL, "DIR",
@@ -202,7 +203,7 @@ static int run_rows(struct sft_options *o, struct clime_opt *t, int n) {
          "checkpoints of every Nth step stay too; 0: none of them", 0, 0},
         {"print-samples", CLIME_OPT_INT, &o->print_samples, "0", "N",
          "print the first N samples as JSON lines (ids, and mask: 1 = trained) and stop", 0, 1e9},
-        {"training", CLIME_OPT_SECTION, .help = "training"},
+        {"Training", CLIME_OPT_SECTION},
         {"num-epoch", CLIME_OPT_INT, &o->run.num_epoch, "1", "N", "passes over the data", 1, 1e6},
         {"target-loss", CLIME_OPT_DOUBLE, &o->run.target_loss, "0", "X",
          "stop once the mean loss of the last 16 steps is this low; 0 = run all passes", 0, 1e9},
@@ -230,7 +231,7 @@ static int run_rows(struct sft_options *o, struct clime_opt *t, int n) {
          "to save memory, compute again in the backward pass: norms, rotation and SwiGLU, or whole layers"},
         {"optimizer-cpu-offload", CLIME_OPT_BOOL, &l->optimizer_cpu_offload, NULL, NULL,
          "on a GPU: master weights and moments in host memory, updated by the CPU to the same bits"},
-        {"device", CLIME_OPT_SECTION, .help = "device"},
+        {"Device", CLIME_OPT_SECTION},
         {"device", CLIME_OPT_STRING, &o->device, "auto", "NAME", "auto, cpu or cuda"},
         {"dtype", CLIME_OPT_STRING, &o->dtype, "auto", "TYPE",
          "auto (the checkpoint's), bf16 or f32 (or bfloat16, float32)"},
@@ -258,9 +259,11 @@ static enum clime_err parse(int argc, char **argv, struct sft_options *o, struct
                                     "--eval-interval steps: --eval-..., --rm-..., --custom-rm-path, --reward-key,\n"
                                     "--num-servers, --server-... and --router-... are those of clime-train eval.";
     int n = loss_rows(o, table, run_rows(o, table, data_rows(o, table, 0)));
-    CHECK(n + CLIME_RANK_ROWS + CLIME_ALARM_ROWS <= MAX_ROWS);
-    n += clime_rank_rows(&o->ranks, table + n);
+    CHECK(n + CLIME_RANK_ROWS + CLIME_ALARM_ROWS + 2 <= MAX_ROWS);
+    table[n++] = (struct clime_opt){"Alarms", CLIME_OPT_SECTION};
     n += clime_alarm_rows(&r->alarm, table + n);
+    table[n++] = (struct clime_opt){"Ranks", CLIME_OPT_SECTION};
+    n += clime_rank_rows(&o->ranks, table + n);
     char *usage = xasprintf("clime-train %s --hf-checkpoint DIR --prompt-data FILE --save-hf DIR [options]\n%s%s",
                             o->pairs ? "dpo" : "sft",
                             o->pairs ? "Learning from pairs of which one answer is preferred: DPO and its kin."

@@ -154,7 +154,7 @@ static const struct clime_inert rows[] = {
     {"sglang-speculative-eagle-topk", false, NULL, "a guess is one chain of tokens"},
     {"vllm-gpu-memory-utilization", false, "", "use --server-mem-fraction-static, a part of what is free at start"},
     /* logging */
-    {"use-wandb", true, "", "metrics go to metrics.jsonl in the run folder"},
+    {"use-wandb", true, "", "metrics go to metrics.jsonl, TensorBoard (--use-tensorboard) and MLflow (--mlflow-url)"},
     {"wandb-mode", false, NULL, NO_WANDB},
     {"wandb-dir", false, NULL, NO_WANDB},
     {"wandb-key", false, NULL, NO_WANDB},
