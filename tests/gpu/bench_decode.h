@@ -52,16 +52,27 @@ static inline double weights_active(const struct clime_model *m) {
     return (double)m->layout.n - spared_experts(&m->cfg, m->cfg.router.k);
 }
 
-enum { MAX_BATCH = 256, CONTEXT = 1024, SEQ_PAGES = CONTEXT / CLIME_PAGE, N_PAGES = MAX_BATCH * SEQ_PAGES };
+enum { MAX_BATCH = 256, CONTEXT = 1024, SEQ_PAGES = CONTEXT / CLIME_PAGE };
 enum { PREFILLED = 8 }; /* prompts of a step */
 static const int DECODED[] = {1, 16, 64, MAX_BATCH};
 
+/* Of DECODED, so many batches have keys that fit beside the weights, with a tenth of the memory left for a step. */
+static int batches_that_fit(const struct clime_model *m) {
+    size_t available, total;
+    int n = CLIME_COUNT(DECODED);
+    m->ops->memory(m->dev, &available, &total);
+    available -= available < total / 10 ? available : total / 10;
+    while (n > 2 && (size_t)(DECODED[n - 1] * SEQ_PAGES) * clime_kv_page_bytes(m) > available) n--;
+    return n;
+}
+
 /* Every rank of a server opens the same. */
-static struct clime_runner *open_runner(struct clime_model *m, bool graphs) {
-    struct clime_sched_options so = {.max_running = MAX_BATCH, .chunk = PREFILLED * CONTEXT, .n_pages = N_PAGES};
+static struct clime_runner *open_runner(struct clime_model *m, bool graphs, int n_batches) {
+    struct clime_sched_options so = {
+        .max_running = MAX_BATCH, .chunk = PREFILLED * CONTEXT, .n_pages = DECODED[n_batches - 1] * SEQ_PAGES};
     struct clime_runner *r;
     struct clime_error e;
-    if (clime_runner_open(m, &so, 4 * CONTEXT, DECODED, graphs ? (int)CLIME_COUNT(DECODED) : 0, &r, &e)) {
+    if (clime_runner_open(m, &so, 4 * CONTEXT, DECODED, graphs ? n_batches : 0, &r, &e)) {
         printf("%s\n", e.msg);
         exit(1);
     }
@@ -95,7 +106,8 @@ static double run_steps(struct clime_runner *r, const struct clime_step_plan *pl
  * launch by itself; and recorded without the contract on products. */
 static void bench_decode(struct clime_model *m, struct clime_followers *followers, bool graphs, bool overlap,
                          const char *name) {
-    struct clime_runner *r = open_runner(m, graphs);
+    int n_batches = followers ? (int)CLIME_COUNT(DECODED) : batches_that_fit(m), n_seqs = DECODED[n_batches - 1];
+    struct clime_runner *r = open_runner(m, graphs, n_batches);
     clime_runner_lead(r, followers);
     static struct clime_seq seqs[MAX_BATCH];
     static struct clime_output outs[MAX_BATCH];
@@ -108,7 +120,7 @@ static void bench_decode(struct clime_model *m, struct clime_followers *follower
     struct clime_sampling_params params = {.temperature = 1, .top_p = 1, .repetition_penalty = 1};
     struct clime_logp_options logp = {.start = -1};
     for (int i = 0; i < CONTEXT; i++) ids[i] = (i * 7 + i / 5) % m->cfg.V;
-    for (int i = 0; i < MAX_BATCH; i++) {
+    for (int i = 0; i < n_seqs; i++) {
         outs[i] = (struct clime_output){.params = &params, .logp = &logp, .seed = (uint64_t)i};
         seqs[i] = (struct clime_seq){.out = &outs[i],
                                      .ids = ids,
@@ -120,7 +132,7 @@ static void bench_decode(struct clime_model *m, struct clime_followers *follower
                                      .pages = pages[i],
                                      .n_pages = SEQ_PAGES};
         for (int p = 0; p < SEQ_PAGES; p++) {
-            pages[i][p] = (int)((long)(i * SEQ_PAGES + p) * 1361 % N_PAGES);
+            pages[i][p] = (int)((long)(i * SEQ_PAGES + p) * 1361 % (n_seqs * SEQ_PAGES));
             copies[i * SEQ_PAGES + p] = (struct clime_page_copy){pages[0][p], pages[i][p]};
         }
     }
@@ -136,7 +148,7 @@ static void bench_decode(struct clime_model *m, struct clime_followers *follower
     printf("prefill, %s, %d rows: %.2f ms, %.0f tok/s\n", name, plan.T, prefill * 1e3, plan.T / prefill);
     for (int i = 0; i < PREFILLED; i++) seqs[i].n_kv = CONTEXT - 1;
     double per_key = (double)clime_kv_page_bytes(m) / CLIME_PAGE;
-    for (size_t k = 0; k < CLIME_COUNT(DECODED); k++) {
+    for (int k = 0; k < n_batches; k++) {
         plan.T = plan.n_items = DECODED[k];
         plan.n_copies = DECODED[k] * SEQ_PAGES;
         for (int i = 0; i < DECODED[k]; i++)

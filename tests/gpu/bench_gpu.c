@@ -140,21 +140,22 @@ static double pair_flop(const struct clime_model *m) {
 }
 
 static void bench_serving(struct clime_model *m) {
-    enum { PAGES = MAX_BATCH * 17 + 64 };
+    int most = DECODED[batches_that_fit(m) - 1], n_pages = most * (SEQ_PAGES + 1) + 64;
+    if (n_pages < 8192 / CLIME_PAGE) n_pages = 8192 / CLIME_PAGE;
     struct clime_kv kv;
     struct clime_work w;
     struct clime_error e;
-    if (clime_kv_open(m, PAGES, &kv, &e) || clime_work_open(m, 8192, 256, &w, &e)) {
+    if (clime_kv_open(m, n_pages, &kv, &e) || clime_work_open(m, 8192, 256, &w, &e)) {
         printf("%s\n", e.msg);
         exit(1);
     }
-    fill(kv.base, (size_t)PAGES * clime_kv_page_bytes(m));
+    fill(kv.base, (size_t)n_pages * clime_kv_page_bytes(m));
     float one[256];
     for (int i = 0; i < 256; i++) one[i] = 1;
     ops->copy_in(dev, w.inv_temp, one, sizeof one);
     double per_key = (double)clime_kv_page_bytes(m) / CLIME_PAGE;
     static const int BATCH[] = {1, 64, 256};
-    for (size_t i = 0; i < CLIME_COUNT(BATCH); i++) {
+    for (size_t i = 0; i < CLIME_COUNT(BATCH) && BATCH[i] <= most; i++) {
         struct step s;
         double attn, head, draw;
         make_step(&s, BATCH[i], 1, 1023, &kv);

@@ -47,7 +47,7 @@ static int one_of_them(const struct clime_place *p, void *whole_experts) {
     }
     clime_model_link(m, links);
     if (p->rank == 0) return lead(m, g, links, RANKS_LONG_US);
-    int rc = clime_follow_obey(m, open_runner(m, true), g, &e) != CLIME_OK;
+    int rc = clime_follow_obey(m, open_runner(m, true, (int)CLIME_COUNT(DECODED)), g, &e) != CLIME_OK;
     if (rc) printf("rank %d: %s\n", p->rank, e.msg);
     if (rc) clime_group_fail(g, &e);
     return rc;
