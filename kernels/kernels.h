@@ -428,9 +428,10 @@ struct clime_ops {
      * at[t*k + j], expert e has the places start[e] .. start[e+1]-1. start[E+1], from[T*k], at[T*k]. */
     void (*permute)(struct clime_dev *d, int T, const struct clime_router *r, const int32_t *ids, int32_t *start,
                     int32_t *from, int32_t *at);
-    /* gemm, gemm_dx and gemm_dw of each expert e over its places of R = T*k rows; w has E matrices, and dw[E,N,K].
-     * The counts are the device's alone. CHAIN; dw: ORDER over an expert's places. Forward, E may be some neighbouring
-     * experts alone, start where theirs begin: what is written in places of others means nothing. */
+    /* gemm, gemm_dx and gemm_dw of each expert e over its places of R = T*k rows; w has E matrices, and dw[E,N,K],
+     * which becomes zeros of an expert without rows where nothing is to be added to. The counts are the device's alone.
+     * CHAIN; dw: ORDER over an expert's places. Forward, E may be some neighbouring experts alone, start where theirs
+     * begin: what is written in places of others means nothing. */
     void (*grouped_gemm)(struct clime_dev *d, int R, const int32_t *start, const void *x, const struct clime_matrix *w,
                          void *y);
     /* The first half of experts: in[p] = x[from[p]], gu = grouped_gemm of in and w[2F, K] (gate, then up), h =
@@ -440,7 +441,7 @@ struct clime_ops {
     void (*grouped_dx)(struct clime_dev *d, int R, const int32_t *start, const void *dy, const struct clime_matrix *w,
                        void *dx);
     void (*grouped_dw)(struct clime_dev *d, int R, const int32_t *start, const struct clime_matrix *w, const void *dy,
-                       const void *x, float *dw);
+                       const void *x, bool add, float *dw);
     /* y[t] = sum over j ascending of weights[t,j] x[at[t*k+j]], then + last_weight[t] last[t]: one fp32 chain, one
      * rounding. weights, last_weight NULL = ones; last NULL = none, else [T,D] and y may alias it. ROW */
     void (*combine)(struct clime_dev *d, int T, int D, int k, const int32_t *at, const float *weights, const void *x,

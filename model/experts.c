@@ -145,7 +145,7 @@ static void expert_rows_backward(struct clime_train *t, int T, const int *w, voi
     const int gu = w[CLIME_W_EXPERTS_GU], down = w[CLIME_W_EXPERTS_DOWN];
     struct clime_dev *d = m->dev;
     const int D = m->cfg.D, F = m->cfg.F_expert, k = m->cfg.router.k;
-    for (struct clime_cut_walk c = {.t = t, .row = down, .T = T}; clime_cut_next(&c);) {
+    for (struct clime_cut_walk c = {.t = t, .row = down, .T = T, .writes = true}; clime_cut_next(&c);) {
         const struct clime_layer_act cut = act_of_cut(&c, a);
         const int32_t *start = cut.at[CLIME_ACT_START];
         void *dy = cut.at[CLIME_ACT_EXPERT_OUT], *dh = clime_train_rows(t, t->dh, c.from * k, F);
@@ -154,16 +154,17 @@ static void expert_rows_backward(struct clime_train *t, int T, const int *w, voi
         ops->combine_bwd(d, c.n, F, k, cut.at[CLIME_ACT_AT], cut.at[CLIME_ACT_WEIGHTS], dh, cut.at[CLIME_ACT_H],
                          t->dweights + c.from * k); /* dweights = , dh and h with the weight */
         if (c.grad)
-            ops->grouped_dw(d, c.n * k, start, &m->matrix[down], dy, cut.at[CLIME_ACT_H], c.grad); /* weights += */
+            ops->grouped_dw(d, c.n * k, start, &m->matrix[down], dy, cut.at[CLIME_ACT_H], c.add,
+                            c.grad); /* weights += */
     }
-    for (struct clime_cut_walk c = {.t = t, .row = gu, .T = T}; clime_cut_next(&c);) {
+    for (struct clime_cut_walk c = {.t = t, .row = gu, .T = T, .writes = true}; clime_cut_next(&c);) {
         const struct clime_layer_act cut = act_of_cut(&c, a);
         const int32_t *start = cut.at[CLIME_ACT_START];
         void *dgu = cut.at[CLIME_ACT_GU], *x = cut.at[CLIME_ACT_EXPERT_IN], *dx = cut.at[CLIME_ACT_EXPERT_OUT];
         ops->swiglu_bwd(d, c.n * k, F, dgu, clime_train_rows(t, t->dh, c.from * k, F), dgu); /* gu = its gradient */
         ops->gather(d, c.n * k, D, cut.at[CLIME_ACT_FROM], cut.at[CLIME_ACT_LN2], x); /* x = , as in the forward pass */
-        if (c.grad) ops->grouped_dw(d, c.n * k, start, &m->matrix[gu], dgu, x, c.grad); /* weights += */
-        ops->grouped_dx(d, c.n * k, start, dgu, &m->matrix[gu], dx);                    /* dx = , over dy */
+        if (c.grad) ops->grouped_dw(d, c.n * k, start, &m->matrix[gu], dgu, x, c.add, c.grad); /* weights += */
+        ops->grouped_dx(d, c.n * k, start, dgu, &m->matrix[gu], dx);                           /* dx = , over dy */
     }
 }
 

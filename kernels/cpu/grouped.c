@@ -73,11 +73,14 @@ void clime_cpu_grouped_dx(struct clime_dev *d, int R, const int32_t *start, cons
 }
 
 void clime_cpu_grouped_dw(struct clime_dev *d, int R, const int32_t *start, const struct clime_matrix *w,
-                          const void *dy, const void *x, float *dw) {
+                          const void *dy, const void *x, bool add, float *dw) {
     CHECK(start[w->n_experts] == R);
     for (int e = 0; e < w->n_experts; e++) {
         size_t row = (size_t)start[e], n = (size_t)w->N * (size_t)w->K;
-        d->isa->gemm_dw(d, start[e + 1] - start[e], w->N, w->K, clime_cpu_at(d, dy, row * (size_t)w->N),
-                        clime_cpu_at(d, x, row * (size_t)w->K), true, dw + (size_t)e * n);
+        if (start[e + 1] > start[e])
+            d->isa->gemm_dw(d, start[e + 1] - start[e], w->N, w->K, clime_cpu_at(d, dy, row * (size_t)w->N),
+                            clime_cpu_at(d, x, row * (size_t)w->K), add, dw + (size_t)e * n);
+        else if (!add)
+            memset(dw + (size_t)e * n, 0, n * sizeof *dw);
     }
 }

@@ -14,6 +14,6 @@ void clime_cpu_grouped_swiglu(struct clime_dev *d, int R, const int32_t *start, 
 void clime_cpu_grouped_dx(struct clime_dev *d, int R, const int32_t *start, const void *dy,
                           const struct clime_matrix *w, void *dx);
 void clime_cpu_grouped_dw(struct clime_dev *d, int R, const int32_t *start, const struct clime_matrix *w,
-                          const void *dy, const void *x, float *dw);
+                          const void *dy, const void *x, bool add, float *dw);
 
 #endif

@@ -135,6 +135,7 @@ struct clime_grouped {
     const int32_t *start; /* the device's */
     const bf16 *a, *b;
     void *y;
+    bool add; /* dW: to what is there; else an expert without rows gets zeros */
 };
 
 static inline __device__ struct clime_product clime_product_of_expert(const struct clime_grouped *g, int e) {
@@ -143,7 +144,9 @@ static inline __device__ struct clime_product clime_product_of_expert(const stru
     const bf16 *a = g->a + row * (g->kind == CLIME_LT_FORWARD ? g->K : g->N);
     void *y = g->kind == CLIME_LT_DW ? (void *)((float *)g->y + all)
                                      : (void *)((bf16 *)g->y + row * (g->kind == CLIME_LT_DX ? g->K : g->N));
-    return clime_product_of(g->kind, (int)rows, g->N, g->K, a, b, y);
+    struct clime_product p = clime_product_of(g->kind, (int)rows, g->N, g->K, a, b, y);
+    if (g->kind == CLIME_LT_DW && !g->add) p.out = CLIME_OUT_F32;
+    return p;
 }
 
 /* Of a grouped product of some neighbouring experts: whether a place is of none of them. */

@@ -78,7 +78,7 @@ __global__ void grouped_plain_kernel(struct clime_grouped g) {
         if (tile < n) break;
         tile -= n;
     }
-    if (e == g.E || g.start[e] == g.start[e + 1]) return;
+    if (e == g.E || (g.start[e] == g.start[e + 1] && (!dw || g.add))) return;
     multiply_tile(clime_product_of_expert(&g, e), tile * TILE, blockIdx.x * TILE);
 }
 

@@ -11,9 +11,9 @@ static bool aligned(const struct clime_grouped *g) {
 }
 
 static void multiply(struct clime_dev *d, enum clime_lt_kind kind, int R, const int32_t *start,
-                     const struct clime_matrix *w, const void *a, const void *b, void *y) {
+                     const struct clime_matrix *w, const void *a, const void *b, bool add, void *y) {
     if (R == 0) return;
-    struct clime_grouped g = {kind, R, w->n_experts, w->N, w->K, start, (const bf16 *)a, (const bf16 *)b, y};
+    struct clime_grouped g = {kind, R, w->n_experts, w->N, w->K, start, (const bf16 *)a, (const bf16 *)b, y, add};
     if (!aligned(&g) || !(clime_cuda_grouped_rows(d, &g) || clime_cuda_grouped_tiles(d, &g)))
         clime_cuda_grouped_plain(d, &g);
 }
@@ -31,15 +31,16 @@ CUDA_OP void clime_cuda_grouped_swiglu(struct clime_dev *d, int R, const int32_t
 
 CUDA_OP void clime_cuda_grouped_gemm(struct clime_dev *d, int R, const int32_t *start, const void *x,
                                      const struct clime_matrix *w, void *y) {
-    multiply(d, CLIME_LT_FORWARD, R, start, w, x, w->data, y);
+    multiply(d, CLIME_LT_FORWARD, R, start, w, x, w->data, false, y);
 }
 
 CUDA_OP void clime_cuda_grouped_dx(struct clime_dev *d, int R, const int32_t *start, const void *dy,
                                    const struct clime_matrix *w, void *dx) {
-    multiply(d, CLIME_LT_DX, R, start, w, dy, w->data, dx);
+    multiply(d, CLIME_LT_DX, R, start, w, dy, w->data, false, dx);
 }
 
 CUDA_OP void clime_cuda_grouped_dw(struct clime_dev *d, int R, const int32_t *start, const struct clime_matrix *w,
-                                   const void *dy, const void *x, float *dw) {
-    multiply(d, CLIME_LT_DW, R, start, w, dy, x, dw);
+                                   const void *dy, const void *x, bool add, float *dw) {
+    if (R == 0 && !add) clime_cuda_zero(d, dw, (size_t)w->n_experts * w->N * w->K * sizeof *dw);
+    multiply(d, CLIME_LT_DW, R, start, w, dy, x, add, dw);
 }

@@ -43,6 +43,7 @@ struct tiles_args {
     int E, N, K;
     const int32_t *start;
     void *y;
+    bool add; /* dW: to what is there */
 };
 
 /* ---- which tiles there are ---- */
@@ -61,7 +62,7 @@ template <class S> static __device__ void count_units(const tiles_args &a, tiles
         int lane = threadIdx.x, before = 0;
         for (int base = 0; base < a.E; base += 32) {
             int e = base + lane, rows = e < a.E ? s.start[e + 1] - s.start[e] : 0;
-            int n = S::DW ? rows > 0 : (rows + S::ROWS - 1) / S::ROWS;
+            int n = S::DW ? rows > 0 || !a.add : (rows + S::ROWS - 1) / S::ROWS;
 #pragma unroll
             for (int m = 1; m < 32; m *= 2) {
                 int other = __shfl_up_sync(0xffffffffu, n, m);
@@ -179,7 +180,7 @@ static __device__ __forceinline__ void store_rows(const tiles_args &a, const til
     }
 }
 
-/* fp32, added to what is there. */
+/* fp32, added to what is there, or to zeros. */
 template <class S>
 static __device__ __forceinline__ void add_rows(const tiles_args &a, const tile &t, int row, int column,
                                                 float (&d)[S::N / 8][4]) {
@@ -188,11 +189,11 @@ static __device__ __forceinline__ void add_rows(const tiles_args &a, const tile 
     float *y = (float *)a.y + (size_t)t.expert * a.N * a.K;
 #pragma unroll
     for (int n0 = 0; n0 < S::N / 8; n0 += BATCH) {
-        float2 old[BATCH][2];
+        float2 old[BATCH][2] = {};
 #pragma unroll
         for (int i = 0; i < BATCH * 2; i++) {
             int r = row + lane / 4 + i % 2 * 8, c = column + (n0 + i / 2) * 8 + lane % 4 * 2;
-            if (r < a.N && c < a.K) old[i / 2][i % 2] = *(const float2 *)(y + (size_t)r * a.K + c);
+            if (a.add && r < a.N && c < a.K) old[i / 2][i % 2] = *(const float2 *)(y + (size_t)r * a.K + c);
         }
 #pragma unroll
         for (int i = 0; i < BATCH * 2; i++) {
@@ -242,7 +243,7 @@ template <class S> static __device__ void multiply(const tiles_args &a, tiles_sh
         wgmma_wait<0>();
 #pragma unroll
         for (int p = 0; p < S::PARTS; p++) wgmma_hold(d[p]);
-        release(read);
+        if (read) release(read); /* else there are no rows: zeros */
 #pragma unroll
         for (int p = 0; p < S::PARTS; p++) {
             int row = t.row + (S::ALONE ? p : down) * 64 + warp % 4 * 16;
@@ -320,7 +321,7 @@ template <class S> static void run(struct clime_dev *d, const struct clime_group
         !clime_cuda_tensor_map(d, &b_map, g->b, S::DW ? (uint64_t)g->R : (uint64_t)g->E * g->N, g->K, g->K,
                                S::FORWARD ? S::COLUMNS : 64))
         return;
-    tiles_args a = {g->E, g->N, g->K, g->start, g->y};
+    tiles_args a = {g->E, g->N, g->K, g->start, g->y, g->add};
     launch(d, tiles_kernel<S>, d->n_sm, THREADS, sizeof(tiles_shared<S>), a, a_map, b_map);
 }
 

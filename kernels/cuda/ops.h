@@ -115,7 +115,7 @@ void clime_cuda_grouped_swiglu(struct clime_dev *d, int R, const int32_t *start,
 void clime_cuda_grouped_dx(struct clime_dev *d, int R, const int32_t *start, const void *dy,
                            const struct clime_matrix *w, void *dx);
 void clime_cuda_grouped_dw(struct clime_dev *d, int R, const int32_t *start, const struct clime_matrix *w,
-                           const void *dy, const void *x, float *dw);
+                           const void *dy, const void *x, bool add, float *dw);
 void clime_cuda_combine(struct clime_dev *d, int T, int D, int k, const int32_t *at, const float *weights,
                         const void *x, const void *last, const float *last_weight, void *y);
 void clime_cuda_combine_bwd(struct clime_dev *d, int T, int F, int k, const int32_t *at, const float *weights, void *dh,

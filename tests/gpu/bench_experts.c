@@ -93,8 +93,8 @@ static void bench_rows(const struct shape *s, const struct layer *layers, struct
     ops->zero(dev, dw, each * 2 * 4);
     TIME(t[6], 5, ops->grouped_dx(dev, R, w->start, w->gu, &layers[turn_ % LAYERS].gate_up, w->in));
     TIME(t[7], 5, ops->grouped_dx(dev, R, w->start, w->out, &layers[turn_ % LAYERS].down, w->h));
-    TIME(t[8], 5, ops->grouped_dw(dev, R, w->start, &layers[0].gate_up, w->gu, w->in, dw));
-    TIME(t[9], 5, ops->grouped_dw(dev, R, w->start, &layers[0].down, w->out, w->h, dw));
+    TIME(t[8], 5, ops->grouped_dw(dev, R, w->start, &layers[0].gate_up, w->gu, w->in, true, dw));
+    TIME(t[9], 5, ops->grouped_dw(dev, R, w->start, &layers[0].down, w->out, w->h, true, dw));
     printf("  dX %.0f us (%.0f TFLOP/s) and %.0f us (%.0f); dW %.0f us (%.0f TFLOP/s, %.0f%% of the bytes' limit) and "
            "%.0f us (%.0f, %.0f%%)\n",
            t[6] * 1e6, 2 * flop / t[6] * 1e-12, t[7] * 1e6, flop / t[7] * 1e-12, t[8] * 1e6, 2 * flop / t[8] * 1e-12,

@@ -181,11 +181,12 @@ static void timed_grouped_dx(struct clime_dev *d, int R, const int32_t *start, c
     op_end(d, op_shape("experts dX", w->N, w->K), 2 * R * N * K, 2 * (R * (N + K) + w->n_experts * N * K));
 }
 static void timed_grouped_dw(struct clime_dev *d, int R, const int32_t *start, const struct clime_matrix *w,
-                             const void *dy, const void *x, float *dw) {
+                             const void *dy, const void *x, bool add, float *dw) {
     double N = w->N, K = w->K;
     op_begin();
-    REAL->grouped_dw(d, R, start, w, dy, x, dw);
-    op_end(d, op_shape("experts dW", w->N, w->K), 2 * R * N * K, 2 * R * (N + K) + 8 * w->n_experts * N * K);
+    REAL->grouped_dw(d, R, start, w, dy, x, add, dw);
+    op_end(d, op_shape("experts dW", w->N, w->K), 2 * R * N * K,
+           2 * R * (N + K) + (add ? 8 : 4) * w->n_experts * N * K);
 }
 static void timed_combine(struct clime_dev *d, int T, int D, int k, const int32_t *at, const float *weights,
                           const void *x, const void *last, const float *last_weight, void *y) {

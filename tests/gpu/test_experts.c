@@ -195,7 +195,7 @@ static void check_grouped(struct gpu_test *t, const struct grouped_case *c, enum
     }
     ops->grouped_gemm(d, (int)R, start.gpu, x, &all, y);
     ops->grouped_dx(d, (int)R, start.gpu, dy, &all, dx);
-    ops->grouped_dw(d, (int)R, start.gpu, &all, dy, x, (float *)(void *)dw);
+    ops->grouped_dw(d, (int)R, start.gpu, &all, dy, x, true, (float *)(void *)dw);
     char what[96], of[64];
     snprintf(of, sizeof of, "N %d K %d, %d rows to %d of %d, %s:", c->N, c->K, T, r->k, r->E, LOADS[load]);
     snprintf(what, sizeof what, "grouped_gemm %s", of);
@@ -203,6 +203,11 @@ static void check_grouped(struct gpu_test *t, const struct grouped_case *c, enum
     snprintf(what, sizeof what, "grouped_dx %s", of);
     same_bits(t, what, dx1, dx, R * K * 2);
     snprintf(what, sizeof what, "grouped_dw %s", of);
+    same_bits(t, what, dw1, dw, E * each * 4);
+    ops->zero(d, dw1, E * each * 4); /* written: as if it was added to zeros, whatever is there */
+    ops->grouped_dw(d, (int)R, start.gpu, &all, dy, x, true, (float *)(void *)dw1);
+    ops->grouped_dw(d, (int)R, start.gpu, &all, dy, x, false, (float *)(void *)dw);
+    snprintf(what, sizeof what, "grouped_dw, written, %s", of);
     same_bits(t, what, dw1, dw, E * each * 4);
     struct clime_matrix some = all; /* the last half of the experts alone, as a rank has them */
     size_t half = E / 2, first = (size_t)s[half];
@@ -224,7 +229,7 @@ static void check_grouped(struct gpu_test *t, const struct grouped_case *c, enum
     ops->copy(d, dw1, dw, E * each * 4);
     ops->grouped_gemm(d, (int)R, start.gpu, x, &all, y);
     ops->grouped_dx(d, (int)R, start.gpu, dy, &all, dx);
-    ops->grouped_dw(d, (int)R, start.gpu, &all, dy, x, (float *)(void *)dw1);
+    ops->grouped_dw(d, (int)R, start.gpu, &all, dy, x, true, (float *)(void *)dw1);
     snprintf(what, sizeof what, "beside NaN, grouped_gemm %s", of);
     same_bits(t, what, y1, y, begin * N * 2);
     same_bits(t, what, y1 + end * N * 2, y + end * N * 2, (R - end) * N * 2);
@@ -399,7 +404,7 @@ static void test_grouped_cpu(struct gpu_test *t) {
             struct clime_matrix m = {.N = c->N, .K = c->K, .data = AT(w), .n_experts = c->r.E};
             s->ops->grouped_gemm(s->dev, (int)R, AT(start), AT(x), &m, AT(y));
             s->ops->grouped_dx(s->dev, (int)R, AT(start), AT(dy), &m, AT(dx));
-            s->ops->grouped_dw(s->dev, (int)R, AT(start), &m, AT(dy), AT(x), AT(dw));
+            s->ops->grouped_dw(s->dev, (int)R, AT(start), &m, AT(dy), AT(x), true, AT(dw));
         }
         near_norm(t, "grouped_gemm", &y, BF16_NEAR);
         near_norm(t, "grouped_dx", &dx, BF16_NEAR);

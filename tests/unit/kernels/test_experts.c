@@ -347,8 +347,12 @@ static void test_grouped(struct kt *k) {
         check_neighbours(k, &all, (int)R, &s, x, y1);
         k->ops->grouped_dx(k->dev, (int)R, s.start, dy, &all, dx);
         assert_memory_equal(dx, dx1, R * K * size);
-        k->ops->grouped_dw(k->dev, (int)R, s.start, &all, dy, x, dw);
+        k->ops->grouped_dw(k->dev, (int)R, s.start, &all, dy, x, true, dw);
         assert_memory_equal(dw, dw1, E * N * K * 4);
+        k->ops->zero(k->dev, dw1, E * N * K * 4); /* written: as if it was added to zeros, whatever was there */
+        k->ops->grouped_dw(k->dev, (int)R, s.start, &all, dy, x, true, dw1);
+        k->ops->grouped_dw(k->dev, (int)R, s.start, &all, dy, x, false, dw);
+        for (size_t i = 0; i < E * N * K; i++) assert_true(dw[i] == dw1[i]); /* but for the sign of a zero */
         void *used[] = {data, packed, x, dy, y, y1, dx, dx1, dw, dw1};
         for (size_t i = 0; i < CLIME_COUNT(used); i++) kt_free(k, used[i]);
     }
