@@ -344,8 +344,10 @@ struct clime_ops {
     size_t (*links_bytes)(int world); /* of the device's memory that open takes, at most */
     enum clime_err (*links_open)(struct clime_dev *d, struct clime_group *g, struct clime_links **out,
                                  struct clime_error *e);
-    enum clime_err (*links_begin)(struct clime_links *l, const char *what, const struct clime_move *sends, int n_sends,
-                                  const struct clime_move *receives, int n_receives, uint32_t *number,
+    /* NULL: whatever is put goes as other bytes do. */
+    enum clime_err (*links_window)(struct clime_links *l, void *at, size_t bytes, struct clime_error *e);
+    enum clime_err (*links_begin)(struct clime_links *l, const char *what, bool put, const struct clime_move *sends,
+                                  int n_sends, const struct clime_move *receives, int n_receives, uint32_t *number,
                                   struct clime_error *e);
     void (*links_end)(struct clime_links *l, uint32_t number);
     void (*links_close)(struct clime_links *l);

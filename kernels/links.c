@@ -11,6 +11,13 @@ void clime_links_close(struct clime_links *l) {
     if (l) l->ops->links_close(l);
 }
 
+static enum clime_err begin(struct clime_links *l, const char *what, bool put, const struct clime_move *sends,
+                            int n_sends, const struct clime_move *receives, int n_receives, uint32_t *number,
+                            struct clime_error *e) {
+    for (int i = 0; i < n_sends; i++) l->moved.sent_bytes += sends[i].bytes;
+    return l->ops->links_begin(l, what, put, sends, n_sends, receives, n_receives, number, e);
+}
+
 enum clime_err clime_links_exchange(struct clime_links *l, const char *what, const struct clime_move *sends,
                                     int n_sends, const struct clime_move *receives, int n_receives,
                                     struct clime_error *e) {
@@ -23,8 +30,28 @@ enum clime_err clime_links_exchange(struct clime_links *l, const char *what, con
 enum clime_err clime_links_begin(struct clime_links *l, const char *what, const struct clime_move *sends, int n_sends,
                                  const struct clime_move *receives, int n_receives, uint32_t *number,
                                  struct clime_error *e) {
-    for (int i = 0; i < n_sends; i++) l->moved.sent_bytes += sends[i].bytes;
-    return l->ops->links_begin(l, what, sends, n_sends, receives, n_receives, number, e);
+    return begin(l, what, false, sends, n_sends, receives, n_receives, number, e);
+}
+
+enum clime_err clime_links_window(struct clime_links *l, void *at, size_t bytes, struct clime_error *e) {
+    CHECK(l->n_windows < CLIME_LINKS_WINDOWS);
+    l->window[l->n_windows++] = (struct clime_links_window){at, bytes};
+    return l->ops->links_window ? l->ops->links_window(l, at, bytes, e) : CLIME_OK;
+}
+
+static bool in_window(const struct clime_links *l, const void *at, size_t bytes) {
+    const char *from = at;
+    for (int i = 0; i < l->n_windows; i++)
+        if (from >= l->window[i].at && from + bytes <= l->window[i].at + l->window[i].bytes) return true;
+    return false;
+}
+
+enum clime_err clime_links_put(struct clime_links *l, const char *what, const struct clime_move *sends, int n_sends,
+                               const struct clime_move *receives, int n_receives, uint32_t *number,
+                               struct clime_error *e) {
+    for (int i = 0; i < n_sends; i++) CHECK(in_window(l, sends[i].to, sends[i].bytes));
+    for (int i = 0; i < n_receives; i++) CHECK(in_window(l, receives[i].at, receives[i].bytes));
+    return begin(l, what, true, sends, n_sends, receives, n_receives, number, e);
 }
 
 void clime_links_end(struct clime_links *l, uint32_t number) {

@@ -12,6 +12,8 @@
  * wait for it. In between nobody may write what it sends, nor touch what it receives. Exchanges run in the order in
  * which they begin, so an end is one of all that began before; a device that does not queue has done it in begin.
  *
+ * What goes to a window can be put there, where the way can: nothing lies in between, and nobody copies it on.
+ *
  * Every wait ends: at once (some 50 ms) when a rank is lost, at the group's limit when one does not move, with an error
  * that names rank and operation. After an error only close may follow. One thread: the owner of dev and of the group.
  */
@@ -20,6 +22,13 @@
 
 #include "common/group/group.h"
 #include "kernels/kernels.h"
+
+#define CLIME_LINKS_WINDOWS 32
+
+struct clime_links_window { /* memory of every rank in which the others may put what they send */
+    char *at;
+    size_t bytes;
+};
 
 struct clime_links_moved { /* since the owner of the links has zeroed it */
     uint64_t sent_bytes;
@@ -34,6 +43,8 @@ struct clime_links { /* the head of each table's own */
     int rank, world;
     bool records; /* gathers of few rows may be recorded */
     struct clime_links_moved moved;
+    struct clime_links_window window[CLIME_LINKS_WINDOWS];
+    int n_windows;
 };
 
 #define CLIME_LINKS_FEW_ROWS 256
@@ -42,6 +53,7 @@ struct clime_move {
     int rank; /* the other one; never this rank itself */
     void *at;
     size_t bytes;
+    void *to; /* of what is put: where it goes, as this rank has that place in its own window; else NULL */
 };
 
 /* All ranks of the group call it. CLIME_ERR_UNAVAILABLE where the ranks are too far apart for them. */
@@ -58,6 +70,17 @@ enum clime_err clime_links_begin(struct clime_links *l, const char *what, const 
                                  const struct clime_move *receives, int n_receives, uint32_t *number,
                                  struct clime_error *e);
 void clime_links_end(struct clime_links *l, uint32_t number);
+
+/* A window: what lies at some distance from `at` means the same on every rank. All call it alike, with as many bytes;
+ * the memory must stay until the links are closed. An allocation with small ones beside it would go out with them
+ * (ops->alloc_shared makes one that has none). */
+enum clime_err clime_links_window(struct clime_links *l, void *at, size_t bytes, struct clime_error *e);
+
+/* As begin, of bytes that all go to windows: each send says where to, which is where the other receives it. Nobody may
+ * touch that from before the begin of the one that receives it. */
+enum clime_err clime_links_put(struct clime_links *l, const char *what, const struct clime_move *sends, int n_sends,
+                               const struct clime_move *receives, int n_receives, uint32_t *number,
+                               struct clime_error *e);
 
 /* buf holds every rank's part behind each other, rank r's at bytes [from[r], from[r + 1]); each has its own and gets
  * the others'. from: [world + 1], the same on all. */

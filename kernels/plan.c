@@ -29,7 +29,8 @@ enum clime_err clime_plan_commit(struct clime_plan *p, struct clime_dev *d, cons
     CHECK(!p->base);
     size_t bytes = clime_plan_bytes(p);
     if (bytes == 0) return CLIME_OK;
-    enum clime_err err = clime_dev_info(d)->ops->alloc(d, bytes, what, &p->base, e);
+    const struct clime_ops *ops = clime_dev_info(d)->ops;
+    enum clime_err err = (p->shared && ops->own_memory ? ops->alloc_shared : ops->alloc)(d, bytes, what, &p->base, e);
     if (err) {
         int big = 0;
         for (int i = 1; i < p->n; i++) {

@@ -20,7 +20,8 @@ struct clime_plan {
         void **at;
     } items[CLIME_PLAN_MAX];
     int n;
-    void *base; /* the allocation, NULL before commit */
+    bool shared; /* a part of it will be shared with other processes: no other allocation may lie beside it */
+    void *base;  /* the allocation, NULL before commit */
 };
 
 void clime_plan_add(struct clime_plan *p, const char *name, size_t bytes, void **at);

@@ -239,7 +239,8 @@ static inline void *clime_model_at(const struct clime_model *m, int64_t offset) 
 /* From now on the model's weights are kept in parts, as `trained` says who updates what (the layout of the policy; a
  * reference model has the policy's parts); world 1: whole again. Between prepare and load. */
 void clime_model_ring(struct clime_model *m, const struct clime_layout *trained, struct clime_part who);
-void clime_model_ring_link(struct clime_model *m, struct clime_links *links); /* before the first layer is asked for */
+/* After load, and before the first layer is asked for; all ranks call it alike. */
+enum clime_err clime_model_ring_link(struct clime_model *m, struct clime_links *links, struct clime_error *e);
 
 /* Which rank's part of the updates this is: the ring's, or of all links; NULL = alone. */
 static inline struct clime_part clime_model_part(const struct clime_model *m, const struct clime_links *links) {

@@ -124,9 +124,12 @@ void clime_model_ring(struct clime_model *m, const struct clime_layout *trained,
     clime_model_plan(m);
 }
 
-void clime_model_ring_link(struct clime_model *m, struct clime_links *links) {
-    CHECK(m->ring && links->world == m->ring->who.world && links->rank == m->ring->who.rank && links->dev == m->dev);
-    m->ring->links = links;
+enum clime_err clime_model_ring_link(struct clime_model *m, struct clime_links *links, struct clime_error *e) {
+    struct clime_ring *r = m->ring;
+    const size_t width = clime_dtype_bytes(clime_model_dt(m)), each = (size_t)(r->place[1] - r->place[0]) * width;
+    CHECK(m->flat && links->world == r->who.world && links->rank == r->who.rank && links->dev == m->dev);
+    r->links = links;
+    return clime_links_window(links, clime_model_at(m, r->place[0]), CLIME_RING_PLACES * each, e);
 }
 
 /* ---- layers ---------------------------------------------------------------------------------------------------- */
@@ -154,13 +157,13 @@ static void begin(struct clime_model *m, int l) {
             if (i + 1 < r->n_kept && r->kept[i + 1].rank == c.rank && r->kept[i + 1].lo < s.to) continue;
             const size_t run_bytes = (size_t)(at - run) + bytes;
             for (int q = 1; q < r->who.world && own; q++)
-                r->sends[n_sends++] = (struct clime_move){(r->who.rank + q) % r->who.world, run, run_bytes};
-            if (!own) r->receives[n_receives++] = (struct clime_move){c.rank, run, run_bytes};
+                r->sends[n_sends++] = (struct clime_move){(r->who.rank + q) % r->who.world, run, run_bytes, run};
+            if (!own) r->receives[n_receives++] = (struct clime_move){.rank = c.rank, .at = run, .bytes = run_bytes};
             run = NULL;
         }
     }
-    if (!m->ranks.err && clime_links_begin(r->links, "gathering the weights of a layer", r->sends, n_sends, r->receives,
-                                           n_receives, &r->number, &e))
+    if (!m->ranks.err && clime_links_put(r->links, "gathering the weights of a layer", r->sends, n_sends, r->receives,
+                                         n_receives, &r->number, &e))
         clime_model_ranks_fail(m, &e);
 }
 

@@ -291,8 +291,12 @@ static struct clime_train *new_train(struct clime_model *m, const struct clime_t
 enum clime_err clime_train_open(struct clime_model *m, const struct clime_train_options *o, struct clime_train **out,
                                 struct clime_error *e) {
     struct clime_train *t = new_train(m, o);
+    t->plan.shared = t->travel != NULL;
     enum clime_err rc = clime_plan_commit(&t->plan, m->dev, "training", e);
     if (!rc) rc = m->ops->reserve_scratch(m->dev, t->sizes.scratch, e);
+    if (!rc && t->travel)
+        rc = clime_travel_link(t->travel, t->max_rows, t->acts[CLIME_ACT_EXPERT_OUT].base,
+                               t->acts[CLIME_ACT_EXPERT_IN].base, e);
     if (rc) {
         clime_train_close(t);
         t = NULL;

@@ -11,8 +11,8 @@
 # are 1394 GiB and stay on the host, where the CPU updates them to the same bits. Keys and values: 184.0 KiB a token over
 # all GPUs.
 # bf16 weights are 199.0 GiB and fp32 gradients 398.1. Experts stay with a rank each, whose rows travel to it, other weights lie in
-# parts, and two ranks share a micro-batch, of which each has 16,384 tokens, so an answer of 32,768 has room: 113 GiB of each of 8
-# H200s, of 139, and 191 of 4, which are too few (whole they were 677 GiB of 8, with experts in parts too 137).
+# parts, and two ranks share a micro-batch, of which each has 16,384 tokens, so an answer of 32,768 has room: 112 GiB of each of 8
+# H200s, of 139, and 189 of 4, which are too few (whole they were 677 GiB of 8, with experts in parts too 137).
 # A server over the same 8 would need 24.9 GiB of each for its share and more for keys and values: too tight beside the
 # trainer. So 8 GPUs train and 8 others serve: start there clime-router and clime-server --tp-size 8, and say where:
 # ROUTER=http://HOST:PORT.

@@ -155,9 +155,10 @@ static int awaited(const struct side *in, const struct side *out) {
     return 0;
 }
 
-enum clime_err clime_cpu_links_begin(struct clime_links *links, const char *what, const struct clime_move *sends,
-                                     int n_sends, const struct clime_move *receives, int n_receives, uint32_t *number,
-                                     struct clime_error *e) {
+enum clime_err clime_cpu_links_begin(struct clime_links *links, const char *what, bool put,
+                                     const struct clime_move *sends, int n_sends, const struct clime_move *receives,
+                                     int n_receives, uint32_t *number, struct clime_error *e) {
+    (void)put; /* all that comes is copied out of a ring */
     struct cpu_links *l = (struct cpu_links *)(void *)links;
     size_t *done = xcalloc((size_t)(n_sends + n_receives) + 1, sizeof *done);
     const struct side out = {sends, done, n_sends, true}, in = {receives, done + n_sends, n_receives, false};

@@ -84,6 +84,8 @@ void clime_cuda_add_chunks(struct clime_dev *d, int N, const float *partial, int
 
 /* share.cu: the UUID as the driver's tools write it. */
 void clime_cuda_unit(const cudaDeviceProp *prop, char out[64]);
+/* Where the allocation begins that p lies in: what a handle of it maps. */
+enum clime_err clime_cuda_share_base(struct clime_dev *d, void *p, char **base, struct clime_error *e);
 
 /* fixed.cu: frees p when it is memory of a fixed address; false: it is none. */
 bool clime_cuda_free_fixed(struct clime_dev *d, void *p);

@@ -49,6 +49,7 @@ const struct clime_ops clime_cuda_ops = {
     .comm_close = clime_cuda_comm_close,
     .links_bytes = clime_cuda_links_bytes,
     .links_open = clime_cuda_links_open,
+    .links_window = clime_cuda_links_window,
     .links_begin = clime_cuda_links_begin,
     .links_end = clime_cuda_links_end,
     .links_close = clime_cuda_links_close,

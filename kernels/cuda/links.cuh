@@ -59,6 +59,13 @@ enum clime_err clime_link_mapped_open(struct clime_dev *d, struct clime_group *g
 void clime_link_mapped_queue(struct clime_link_mapped *m, uint32_t number, cudaStream_t in, cudaEvent_t forked,
                              const struct clime_move *sends, int n_sends, const struct clime_move *receives,
                              int n_receives);
+/* All ranks call it. Where one cannot map another's, what goes there is queued as other bytes are: *why says it. */
+enum clime_err clime_link_mapped_window(struct clime_link_mapped *m, struct clime_group *g, void *at, size_t bytes,
+                                        struct clime_error *why, struct clime_error *e);
+/* As queue, of bytes that go to windows, if those were mapped. */
+void clime_link_mapped_put(struct clime_link_mapped *m, uint32_t number, cudaStream_t in, cudaEvent_t forked,
+                           const struct clime_move *sends, int n_sends, const struct clime_move *receives,
+                           int n_receives);
 uint64_t clime_link_mapped_progress(const struct clime_link_mapped *m);
 /* The rank that it waits for in that exchange; -1 = none. */
 int clime_link_mapped_awaited(const struct clime_link_mapped *m, uint32_t number);

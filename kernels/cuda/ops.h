@@ -63,7 +63,8 @@ void clime_cuda_comm_close(struct clime_comm *c);
 size_t clime_cuda_links_bytes(int world);
 enum clime_err clime_cuda_links_open(struct clime_dev *d, struct clime_group *g, struct clime_links **out,
                                      struct clime_error *e);
-enum clime_err clime_cuda_links_begin(struct clime_links *l, const char *what, const struct clime_move *sends,
+enum clime_err clime_cuda_links_window(struct clime_links *l, void *at, size_t bytes, struct clime_error *e);
+enum clime_err clime_cuda_links_begin(struct clime_links *l, const char *what, bool put, const struct clime_move *sends,
                                       int n_sends, const struct clime_move *receives, int n_receives, uint32_t *number,
                                       struct clime_error *e);
 void clime_cuda_links_end(struct clime_links *l, uint32_t number);

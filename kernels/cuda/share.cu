@@ -44,18 +44,31 @@ enum clime_err clime_cuda_share_export(struct clime_dev *d, const void *p, uint8
     return clime_fail(e, CLIME_ERR_UNAVAILABLE, "CUDA IPC exports no memory here: %s", cudaGetErrorString(rc));
 }
 
-/* The handle says nothing about sizes; the driver knows what was mapped (SIZE_MAX where it does not say). */
-static size_t mapped_bytes(const void *p) {
+/* Where the allocation begins that p lies in, and its size; false where the driver does not say. */
+static bool range_of(const void *p, unsigned long long *base, size_t *size) {
     typedef int (*get_range)(unsigned long long *base, size_t *size, unsigned long long at);
     void *fn = NULL;
     cudaDriverEntryPointQueryResult found;
+    return cudaGetDriverEntryPointByVersion("cuMemGetAddressRange", &fn, 12000, cudaEnableDefault, &found) ==
+               cudaSuccess &&
+           found == cudaDriverEntryPointSuccess && ((get_range)fn)(base, size, (unsigned long long)p) == 0;
+}
+
+enum clime_err clime_cuda_share_base(struct clime_dev *d, void *p, char **base, struct clime_error *e) {
+    unsigned long long at;
+    size_t size;
+    (void)d;
+    if (!range_of(p, &at, &size))
+        return clime_fail(e, CLIME_ERR_UNAVAILABLE, "the driver does not say where an allocation begins");
+    *base = (char *)p - ((unsigned long long)p - at);
+    return CLIME_OK;
+}
+
+/* The handle says nothing about sizes; the driver knows what was mapped (SIZE_MAX where it does not say). */
+static size_t mapped_bytes(const void *p) {
     unsigned long long base = 0;
     size_t size = 0;
-    if (cudaGetDriverEntryPointByVersion("cuMemGetAddressRange", &fn, 12000, cudaEnableDefault, &found) !=
-            cudaSuccess ||
-        found != cudaDriverEntryPointSuccess || ((get_range)fn)(&base, &size, (unsigned long long)p) != 0)
-        return SIZE_MAX;
-    return size - (size_t)((unsigned long long)p - base);
+    return range_of(p, &base, &size) ? size - (size_t)((unsigned long long)p - base) : SIZE_MAX;
 }
 
 enum clime_err clime_cuda_share_open(struct clime_dev *d, const uint8_t handle[CLIME_SHARE_BYTES], size_t bytes,

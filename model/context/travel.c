@@ -19,7 +19,7 @@ static int wide(const struct clime_travel *t) {
 void clime_travel_init(struct clime_travel *t, const struct clime_ops *ops, struct clime_dev *dev,
                        const struct clime_router *router, int D, int F, int n, int me, int cuts,
                        struct clime_links *links) {
-    CHECK(router->E % n == 0 && (n & (n - 1)) == 0 && n * cuts <= 1 << (CLIME_TRAVEL_LEVELS - 1));
+    CHECK(router->E % n == 0 && (n & (n - 1)) == 0 && n * cuts <= 1 << CLIME_TRAVEL_LEVELS);
     *t = (struct clime_travel){.ops = ops,
                                .dev = dev,
                                .links = links,
@@ -53,8 +53,24 @@ void clime_travel_plan(struct clime_travel *t, int n_layers, int max_rows, bool 
     clime_plan_add(p, "dweights in places", back * cuts * R * sizeof(float), (void **)&t->dweights);
     clime_plan_add(p, "weights of others", back * R * sizeof(float), (void **)&t->at_weights);
     clime_plan_add(p, "dweights of others", back * R * sizeof(float), (void **)&t->at_dweights);
-    for (int i = 0; i == 0 || 1 << (i - 1) < t->n * t->cuts; i++)
+    for (int i = 0; 1 << i < t->n * t->cuts; i++)
         clime_plan_add(p, "gradients of packs", back * t->room * sizeof(float), (void **)&t->level[i]);
+}
+
+enum clime_err clime_travel_link(struct clime_travel *t, int max_rows, void *places, void *room,
+                                 struct clime_error *e) {
+    const size_t R = (size_t)max_rows * (size_t)t->k, rows = R * (size_t)t->D * width(t), numbers = R * sizeof(float);
+    const struct {
+        void *at;
+        size_t bytes;
+    } windows[] = {{places, rows},           {room, rows},          {t->x, rows}, {t->dy, rows},
+                   {t->at_weights, numbers}, {t->dweights, numbers}};
+    enum clime_err rc = CLIME_OK;
+    if (t->cuts > 1) return CLIME_OK; /* another rank's cuts lie elsewhere: its pack may have other rows */
+    for (size_t i = 0; i < CLIME_COUNT(windows) && !rc; i++)
+        if (windows[i].at) rc = clime_links_window(t->links, windows[i].at, windows[i].bytes, e);
+    t->puts = rc == CLIME_OK;
+    return rc;
 }
 
 void clime_travel_free(struct clime_travel *t) {
@@ -103,39 +119,60 @@ static void share_starts(struct clime_travel *t, int layer, int cut, const struc
 }
 
 struct turn {
-    int other;    /* the rank whose cut is here; it has this one's */
-    size_t lo, n; /* this rank's rows that chose the other's experts: places [lo, lo + n) */
-    size_t here;  /* the other's that chose experts of this rank */
+    int other;            /* the rank whose cut is here; it has this one's */
+    size_t lo, n;         /* this rank's rows that chose the other's experts: places [lo, lo + n) */
+    size_t here;          /* the other's that chose experts of this rank */
+    size_t there;         /* where on the other rank these are: places [there, there + here) */
+    const int32_t *start; /* the other's: of the first of the experts here, up to the last one's end */
 };
 
-/* The cut's starts of the experts here come to t->start. */
-static struct turn begin_turn(struct clime_travel *t, int layer, int cut, int i) {
+static struct turn turn_of(const struct clime_travel *t, int layer, int cut, int i) {
     const int each = t->E / t->n, other = t->me ^ i;
     const int32_t *mine = starts_of(t, layer, cut, t->me) + other * each,
                   *theirs = starts_of(t, layer, cut, other) + t->me * each;
+    return (struct turn){.other = other,
+                         .lo = (size_t)mine[0],
+                         .n = (size_t)(mine[each] - mine[0]),
+                         .here = (size_t)(theirs[each] - theirs[0]),
+                         .there = (size_t)theirs[0],
+                         .start = theirs};
+}
+
+/* The cut's starts of the experts here come to t->start. */
+static void begin_turn(struct clime_travel *t, const struct turn *at) {
+    const int each = t->E / t->n;
     int32_t start[CLIME_MAX_EXPERTS + 1];
-    for (int e = 0; e <= each; e++) start[e] = theirs[e] - theirs[0];
+    for (int e = 0; e <= each; e++) start[e] = at->start[e] - at->start[0];
     t->ops->copy_in(t->dev, t->start, start, ((size_t)each + 1) * sizeof *start);
-    return (struct turn){other, (size_t)mine[0], (size_t)(mine[each] - mine[0]), (size_t)start[each]};
 }
 
 /* A matrix of which rows go to the other rank and others come. */
 struct cargo {
     void *send, *receive;
     size_t row_bytes;
+    void *there; /* where it goes on the other rank, as this one has that place */
 };
 
-static void exchange(struct clime_travel *t, const char *what, const struct turn *at, size_t n_send, size_t n_receive,
-                     int n, const struct cargo *c) {
+/* Returns the exchange's number. */
+static uint32_t begin_exchange(struct clime_travel *t, const char *what, const struct turn *at, size_t n_send,
+                               size_t n_receive, int n, const struct cargo *c) {
     struct clime_move sends[3], receives[3];
     struct clime_error e;
+    uint32_t number = 0;
+    const int rank = rank_of(t, at->other);
     for (int i = 0; i < n; i++) {
-        sends[i] = (struct clime_move){rank_of(t, at->other), c[i].send, n_send * c[i].row_bytes};
-        receives[i] = (struct clime_move){rank_of(t, at->other), c[i].receive, n_receive * c[i].row_bytes};
+        sends[i] = (struct clime_move){rank, c[i].send, n_send * c[i].row_bytes, c[i].there};
+        receives[i] = (struct clime_move){.rank = rank, .at = c[i].receive, .bytes = n_receive * c[i].row_bytes};
     }
     if ((n_send || n_receive) && !t->error.code &&
-        clime_links_exchange(t->links, what, sends, n_send ? n : 0, receives, n_receive ? n : 0, &e))
+        (t->puts ? clime_links_put : clime_links_begin)(t->links, what, sends, n_send ? n : 0, receives,
+                                                        n_receive ? n : 0, &number, &e))
         failed(t, &e);
+    return number;
+}
+
+static void end_exchange(const struct clime_travel *t, uint32_t number) {
+    if (!t->error.code) clime_links_end(t->links, number);
 }
 
 static void *row(const struct clime_travel *t, const void *x, size_t i) {
@@ -150,40 +187,79 @@ static void first_half(struct clime_travel *t, const struct clime_travel_layer *
     t->ops->swiglu(t->dev, R, t->F, t->gu, t->h);
 }
 
+static uint32_t take_rows(struct clime_travel *t, const struct turn *at, const struct clime_travel_rows *rows) {
+    const struct cargo x = {row(t, rows->places, at->lo), rows->room, (size_t)t->D * width(t), rows->room};
+    return begin_exchange(t, "taking rows to experts", at, at->n, at->here, 1, &x);
+}
+
+static void bring_rows_home(struct clime_travel *t, const struct turn *at, const struct clime_travel_rows *rows) {
+    const struct cargo y = {rows->room, row(t, rows->places, at->lo), (size_t)t->D * width(t),
+                            row(t, rows->places, at->there)};
+    end_exchange(t, begin_exchange(t, "bringing rows of experts home", at, at->here, at->n, 1, &y));
+}
+
 void clime_travel_forward(struct clime_travel *t, const struct clime_travel_layer *l, int cut,
                           const struct clime_travel_rows *rows) {
-    const size_t bytes = (size_t)t->D * width(t);
+    uint32_t coming = 0;
     share_starts(t, l->number, cut, rows);
     if (rows->T) t->ops->gather(t->dev, rows->T * t->k, t->D, rows->from, rows->x, rows->places);
     for (int i = 0; i < t->n; i++) {
-        const struct turn at = begin_turn(t, l->number, cut, i);
-        void *own = row(t, rows->places, at.lo), *x = i ? rows->room : own;
-        if (i) exchange(t, "taking rows to experts", &at, at.n, at.here, 1, &(struct cargo){own, x, bytes});
+        /* the first that come from another rank come beside what is computed here */
+        const struct turn at = turn_of(t, l->number, cut, i), taken = turn_of(t, l->number, cut, i ? i : 1);
+        void *x = i ? rows->room : row(t, rows->places, at.lo);
+        if (i != 1) coming = take_rows(t, &taken, rows);
+        if (i) end_exchange(t, coming);
         if (at.here) {
+            begin_turn(t, &at);
             first_half(t, l, (int)at.here, x);
             t->ops->grouped_gemm(t->dev, (int)at.here, t->start, t->h, l->down, x);
         }
-        if (i) exchange(t, "bringing rows of experts home", &at, at.here, at.n, 1, &(struct cargo){x, own, bytes});
+        if (i) bring_rows_home(t, &at, rows);
     }
 }
 
 /* ---- backward --------------------------------------------------------------------------------------------------- */
 
-/* The balanced tree over cuts: what waits at each level for its other half; buffers go from hand to hand. */
+/* Gradients of the layer's experts that are here; NULL: frozen. */
+struct leaf {
+    float *gu, *down;
+};
+
+/* The balanced tree over cuts: what waits at each level for its other half; leaves go from hand to hand. The first that
+ * is taken is where the layer's gradients are, and the whole is in the end. */
 struct tree {
-    float *waits[CLIME_TRAVEL_LEVELS], *idle[CLIME_TRAVEL_LEVELS];
+    struct leaf leaf[CLIME_TRAVEL_LEVELS + 1], *waits[CLIME_TRAVEL_LEVELS + 1], *idle[CLIME_TRAVEL_LEVELS + 1];
     int n_idle;
 };
 
+static void plant(const struct clime_travel *t, const struct clime_travel_layer *l, struct tree *tree) {
+    *tree = (struct tree){.leaf = {{l->d_gu, l->d_down}}};
+    for (int i = 0; i < CLIME_TRAVEL_LEVELS && t->level[i]; i++) {
+        struct leaf *leaf = &tree->leaf[i + 1];
+        *leaf = (struct leaf){l->d_gu ? t->level[i] : NULL, l->d_down ? t->level[i] + down_at(t) : NULL};
+        tree->idle[tree->n_idle++] = leaf;
+    }
+    tree->idle[tree->n_idle++] = &tree->leaf[0];
+}
+
+static size_t down_elements(const struct clime_travel *t) {
+    return (size_t)(t->E / t->n) * (size_t)t->F * (size_t)t->D;
+}
+
+static void add_leaf(const struct clime_travel *t, const struct leaf *x, const struct leaf *y) {
+    if (y->gu) t->ops->accumulate(t->dev, 2 * down_elements(t), 1, (const float *const[]){x->gu}, y->gu);
+    if (y->down) t->ops->accumulate(t->dev, down_elements(t), 1, (const float *const[]){x->down}, y->down);
+}
+
 /* The gradients of the i-th cut are made, NULL = it has none: they end all trees of which it is the last. Returns the
  * sum of all where it is the very last. */
-static float *add_cut(struct clime_travel *t, struct tree *tree, int i, float *made) {
+static struct leaf *add_cut(const struct clime_travel *t, struct tree *tree, int i, struct leaf *made) {
     int level = 0;
     for (; i >> level & 1; level++) {
-        float *left = tree->waits[level];
+        struct leaf *left = tree->waits[level];
         if (!left) continue;
         if (made) {
-            t->ops->accumulate(t->dev, t->room, 1, (const float *const[]){made}, left);
+            add_leaf(t, made, left);
             tree->idle[tree->n_idle++] = made;
         }
         made = left;
@@ -192,28 +268,24 @@ static float *add_cut(struct clime_travel *t, struct tree *tree, int i, float *m
     return made;
 }
 
-/* The gradients of the cut at hand: of its rows x, over dy; of its weights; of the experts, to made. */
+/* Of the cut at hand: the gradients of its rows x, over dy; of its weights; of the experts, to made. */
 static void cut_backward(struct clime_travel *t, const struct clime_travel_layer *l, int R, const void *x, void *dy,
-                         const float *weights, void *dh, float *dweights, float *made) {
+                         const float *weights, void *dh, float *dweights, const struct leaf *made) {
     const struct clime_ops *ops = t->ops;
     struct clime_dev *d = t->dev;
     first_half(t, l, R, x);
     ops->grouped_dx(d, R, t->start, dy, l->down, dh);                   /* dh = */
     ops->combine_bwd(d, R, t->F, 1, NULL, weights, dh, t->h, dweights); /* dweights = , dh and h with the weight */
-    ops->zero(d, made, t->room * sizeof *made);
-    if (l->d_down) ops->grouped_dw(d, R, t->start, l->down, dy, t->h, made + down_at(t)); /* += */
-    ops->swiglu_bwd(d, R, t->F, t->gu, dh, t->gu);                                        /* gu = its gradient */
-    if (l->d_gu) ops->grouped_dw(d, R, t->start, l->gu, t->gu, x, made);                  /* += */
-    ops->grouped_dx(d, R, t->start, t->gu, l->gu, dy);                                    /* dx = , over dy */
+    if (made->down) ops->grouped_dw(d, R, t->start, l->down, dy, t->h, false, made->down); /* = */
+    ops->swiglu_bwd(d, R, t->F, t->gu, dh, t->gu);                                         /* gu = its gradient */
+    if (made->gu) ops->grouped_dw(d, R, t->start, l->gu, t->gu, x, false, made->gu);       /* = */
+    ops->grouped_dx(d, R, t->start, t->gu, l->gu, dy);                                     /* dx = , over dy */
 }
 
-/* To where the layer's gradients are; zeros where no row has chosen any of these experts. */
-static void give(struct clime_travel *t, const float *from, float *to, size_t n) {
-    if (!to) return;
-    if (from)
-        t->ops->copy(t->dev, to, from, n * sizeof *to);
-    else
-        t->ops->zero(t->dev, to, n * sizeof *to);
+/* No row has chosen any of these experts. */
+static void make_zeros(const struct clime_travel *t, const struct clime_travel_layer *l) {
+    if (l->d_gu) t->ops->zero(t->dev, l->d_gu, 2 * down_elements(t) * sizeof *l->d_gu);
+    if (l->d_down) t->ops->zero(t->dev, l->d_down, down_elements(t) * sizeof *l->d_down);
 }
 
 /* This rank's rows of a cut, the gradients of what came of them and their weights, in their places. */
@@ -225,46 +297,69 @@ static void place_rows(struct clime_travel *t, const struct clime_travel_rows *r
     t->ops->scatter(t->dev, R, R, wide(t), rows->at, weights, placed);
 }
 
-/* Turn i of a cut: another rank's rows here, this one's there. placed, dplaced: weights of this one's by places, and
- * their gradients. Returns those of the experts here, in memory of the tree's; NULL where no row has come. */
-static float *cut_turn(struct clime_travel *t, const struct clime_travel_layer *l, const struct clime_travel_rows *rows,
-                       int cut, int i, float *placed, float *dplaced, void *dh, struct tree *tree) {
+/* A cut of this rank's in the backward pass. */
+struct back {
+    const struct clime_travel_rows *rows;
+    float *weights, *dweights; /* by places */
+};
+
+static struct back back_of(const struct clime_travel *t, const struct clime_travel_rows *rows, int cut) {
+    const size_t at = (size_t)cut * (size_t)rows[cut].T * (size_t)t->k;
+    return (struct back){&rows[cut], t->weights + at, t->dweights + at};
+}
+
+static uint32_t take_gradients(struct clime_travel *t, const struct turn *at, const struct back *b) {
     const size_t bytes = (size_t)t->D * width(t);
-    const struct turn at = begin_turn(t, l->number, cut, i);
-    void *own_x = row(t, rows->room, at.lo), *own_dy = row(t, rows->places, at.lo), *x = i ? t->x : own_x,
-         *dy = i ? t->dy : own_dy;
-    float *w = i ? t->at_weights : placed + at.lo, *dw = i ? t->at_dweights : dplaced + at.lo, *made = NULL;
-    if (i)
-        exchange(t, "taking gradients to experts", &at, at.n, at.here, 3,
-                 (struct cargo[]){{own_x, x, bytes}, {own_dy, dy, bytes}, {placed + at.lo, w, sizeof *w}});
-    if (at.here) {
-        made = tree->idle[--tree->n_idle];
-        cut_backward(t, l, (int)at.here, x, dy, w, dh, dw, made);
-    }
-    if (i)
-        exchange(t, "bringing gradients home", &at, at.here, at.n, 2,
-                 (struct cargo[]){{dy, own_dy, bytes}, {dw, dplaced + at.lo, sizeof *dw}});
+    const struct cargo c[] = {{row(t, b->rows->room, at->lo), t->x, bytes, t->x},
+                              {row(t, b->rows->places, at->lo), t->dy, bytes, t->dy},
+                              {b->weights + at->lo, t->at_weights, sizeof(float), t->at_weights}};
+    return begin_exchange(t, "taking gradients to experts", at, at->n, at->here, 3, c);
+}
+
+static void bring_gradients_home(struct clime_travel *t, const struct turn *at, const struct back *b) {
+    const size_t bytes = (size_t)t->D * width(t);
+    const struct cargo c[] = {{t->dy, row(t, b->rows->places, at->lo), bytes, row(t, b->rows->places, at->there)},
+                              {t->at_dweights, b->dweights + at->lo, sizeof(float), b->dweights + at->there}};
+    end_exchange(t, begin_exchange(t, "bringing gradients home", at, at->here, at->n, 2, c));
+}
+
+/* Another rank's rows are here, or, of turn 0, this one's. Returns the gradients of the experts here, a leaf of the
+ * tree's; NULL where no row has come. */
+static struct leaf *compute_turn(struct clime_travel *t, const struct clime_travel_layer *l, const struct turn *at,
+                                 const struct back *b, void *dh, struct tree *tree) {
+    const bool own = at->other == t->me;
+    struct leaf *made;
+    if (!at->here) return NULL;
+    made = tree->idle[--tree->n_idle];
+    begin_turn(t, at);
+    cut_backward(t, l, (int)at->here, own ? row(t, b->rows->room, at->lo) : t->x,
+                 own ? row(t, b->rows->places, at->lo) : t->dy, own ? b->weights + at->lo : t->at_weights, dh,
+                 own ? b->dweights + at->lo : t->at_dweights, made);
     return made;
 }
 
 void clime_travel_backward(struct clime_travel *t, const struct clime_travel_layer *l,
                            const struct clime_travel_rows *rows, const void *dres, const float *weights, void *dh,
                            float *dweights) {
-    const size_t each = (size_t)(t->E / t->n) * (size_t)t->F * (size_t)t->D;
     const size_t T = (size_t)rows->T, R = T * (size_t)t->k;
-    struct tree tree = {0};
-    float *sum = NULL;
-    for (int i = 0; i < CLIME_TRAVEL_LEVELS && t->level[i]; i++) tree.idle[tree.n_idle++] = t->level[i];
+    struct tree tree;
+    struct leaf *sum = NULL;
+    uint32_t coming = 0;
+    plant(t, l, &tree);
     for (int c = 0; c < t->cuts && R; c++)
-        place_rows(t, &rows[c], row(t, dres, (size_t)c * T), weights + (size_t)c * R, t->weights + (size_t)c * R);
-    for (int i = 0; i < t->n; i++)
-        for (int c = 0; c < t->cuts; c++) {
-            const size_t at = (size_t)c * R;
-            float *made = cut_turn(t, l, &rows[c], c, i, t->weights + at, t->dweights + at, dh, &tree);
-            sum = add_cut(t, &tree, i * t->cuts + c, made);
-        }
-    give(t, sum, l->d_gu, 2 * each);
-    give(t, sum ? sum + down_at(t) : NULL, l->d_down, each);
+        place_rows(t, &rows[c], row(t, dres, (size_t)c * T), weights + (size_t)c * R, back_of(t, rows, c).weights);
+    for (int s = 0; s < t->n * t->cuts; s++) {
+        /* the first that come from another rank come beside what is computed before them */
+        const int of = s ? s : t->cuts;
+        const struct turn at = turn_of(t, l->number, s % t->cuts, s / t->cuts),
+                          taken = turn_of(t, l->number, of % t->cuts, of / t->cuts);
+        const struct back b = back_of(t, rows, s % t->cuts), of_taken = back_of(t, rows, of % t->cuts);
+        if (s == 0 || s > t->cuts) coming = take_gradients(t, &taken, &of_taken);
+        if (s >= t->cuts) end_exchange(t, coming);
+        sum = add_cut(t, &tree, s, compute_turn(t, l, &at, &b, dh, &tree));
+        if (s >= t->cuts) bring_gradients_home(t, &at, &b);
+    }
+    if (!sum) make_zeros(t, l);
     for (int c = 0; c < t->cuts && R; c++)
-        t->ops->gather(t->dev, (int)R, wide(t), rows[c].at, t->dweights + (size_t)c * R, dweights + (size_t)c * R);
+        t->ops->gather(t->dev, (int)R, wide(t), rows[c].at, back_of(t, rows, c).dweights, dweights + (size_t)c * R);
 }

@@ -11,7 +11,8 @@
  * of a single pack, all of whose rows may choose one rank's experts; N packs never lie anywhere at once. Products are
  * of one pack's rows of one expert, in their order: an expert's dW over a pack is one chain over the rows that it would
  * be on the pack's own rank, so its bits are the same. Turns bring the packs in an order in which neighbours follow
- * each other, so that their dW are added as a balanced tree with a buffer for each of its levels.
+ * each other, so that their dW are added as a balanced tree: where the layer's gradients are, and in a buffer for each
+ * level below. The rows of the first turn with another rank come while those that stay are computed.
  *
  * Where packs are cut (model/backward.h), a rank's cut is what a pack is here: its rows are sorted by themselves, and
  * its dW is a leaf of that tree. A rank with several gives one after the other, in every turn.
@@ -29,7 +30,7 @@
 #include "kernels/links.h"
 #include "kernels/plan.h"
 
-#define CLIME_TRAVEL_LEVELS 7 /* 1 + log2 of the lanes, at most: ranks times cuts of one are no more */
+#define CLIME_TRAVEL_LEVELS 6 /* log2 of the lanes, at most: ranks times cuts of one are no more */
 
 struct clime_travel {
     const struct clime_ops *ops;
@@ -48,6 +49,7 @@ struct clime_travel {
     float *at_weights, *at_dweights; /* [R] of another's */
     size_t room;                     /* elements of the gradients of a layer's experts, as many as are here */
     float *level[CLIME_TRAVEL_LEVELS];
+    bool puts; /* what is exchanged goes to windows */
     struct clime_error error;
 };
 
@@ -73,6 +75,9 @@ void clime_travel_init(struct clime_travel *t, const struct clime_ops *ops, stru
                        struct clime_links *links);
 /* Adds what cuts of up to max_rows rows take. */
 void clime_travel_plan(struct clime_travel *t, int n_layers, int max_rows, bool backward, struct clime_plan *p);
+/* Once its plan is committed, where cuts are whole packs: what arrives need not be copied on. All ranks call it alike.
+ * places, room: of struct clime_travel_rows, for max_rows. */
+enum clime_err clime_travel_link(struct clime_travel *t, int max_rows, void *places, void *room, struct clime_error *e);
 void clime_travel_free(struct clime_travel *t); /* zero is fine */
 
 /* Of a cut, each in its turn: rows->places = what the experts make of rows->x, in their places:

@@ -13,6 +13,7 @@ struct work {
     int n_gpus;
     int (*body)(const struct clime_place *p, void *work);
     bool loses, frozen; /* the last rank: it ends, or stops */
+    bool puts;          /* into windows */
 };
 
 struct rank {

@@ -109,6 +109,79 @@ static int collectives(const struct clime_place *p, void *work) {
     return 0;
 }
 
+/* Every rank's part of buf to all others' windows, as an all-gather does. */
+static enum clime_err put_parts(struct clime_links *l, char *buf, const size_t *from, uint32_t *number,
+                                struct clime_error *e) {
+    struct clime_move sends[2 * CLIME_GROUP_MAX], receives[2 * CLIME_GROUP_MAX];
+    int n = 0;
+    for (int k = 1; k < l->world; k++) {
+        const int q = (l->rank + k) % l->world;
+        for (int half = 0; half < 2; half++, n++) { /* two moves for a rank, cut at an odd place */
+            const size_t own = from[l->rank + 1] - from[l->rank], theirs = from[q + 1] - from[q];
+            char *mine = buf + from[l->rank] + (half ? own / 3 : 0), *to = buf + from[q] + (half ? theirs / 3 : 0);
+            sends[n] = (struct clime_move){q, mine, half ? own - own / 3 : own / 3, mine};
+            receives[n] = (struct clime_move){.rank = q, .at = to, .bytes = half ? theirs - theirs / 3 : theirs / 3};
+        }
+    }
+    return clime_links_put(l, "putting", sends, n, receives, n, number, e);
+}
+
+/* A window that begins elsewhere in its allocation on every rank. */
+static int open_window(const struct clime_place *p, struct rank *r, size_t bytes, char **out) {
+    struct clime_error e;
+    char *all;
+    CHECK_RC(r->ops->alloc_shared(r->dev, bytes + 4096 * (size_t)p->world, "test", (void **)&all, &e));
+    *out = all + 4096 * (size_t)p->rank;
+    CHECK_RC(clime_links_window(r->links, *out, bytes, &e));
+    return 0;
+}
+
+static int windows(const struct clime_place *p, void *work) {
+    enum { ROUNDS = 6, MANY = 300, EACH = 4096 };
+    struct rank r;
+    struct clime_error e;
+    size_t from[CLIME_GROUP_MAX + 1];
+    char *first, *buf;
+    uint32_t number = 0;
+    int me = p->rank, world = p->world;
+    if (open_rank(p, work, &r) || open_window(p, &r, 12345, &first) || open_window(p, &r, (size_t)world * MOST, &buf))
+        return 1;
+    for (int round = 0; round < ROUNDS; round++) {
+        sizes(world, round, from);
+        r.ops->zero(r.dev, buf, from[world]);
+        put(&r, buf + from[me], from[me + 1] - from[me], me, 0, round);
+        CHECK_RC(put_parts(r.links, buf, from, &number, &e));
+        CHECK_RC(clime_links_all_gather(r.links, "between", first, (size_t[CLIME_GROUP_MAX + 1]){0}, &e));
+        clime_links_end(r.links, number);
+        r.ops->zero(r.dev, buf + from[me], from[me + 1] - from[me]); /* queued after it */
+        for (int q = 0; q < world; q++)
+            if (q != me && !holds(&r, buf + from[q], from[q + 1] - from[q], q, 0, round)) return 3;
+    }
+    /* none awaited before the last; then what each of them brought is sent on at once, by either way */
+    for (int i = 0; i < MANY; i++) {
+        char *own = buf + (size_t)(2 * i) * EACH, *to = own + EACH;
+        put(&r, own, EACH, me, 8, i);
+        struct clime_move send = {(me + 1) % world, own, EACH, to},
+                          receive = {.rank = (me + world - 1) % world, .at = to, .bytes = EACH};
+        CHECK_RC(clime_links_put(r.links, "going round", &send, 1, &receive, 1, &number, &e));
+    }
+    clime_links_end(r.links, number);
+    for (int i = 0; i < MANY; i++) {
+        char *at = buf + (size_t)(2 * i) * EACH, *to = at + EACH;
+        struct clime_move send = {(me + 1) % world, to, EACH, at},
+                          receive = {.rank = (me + world - 1) % world, .at = at, .bytes = EACH};
+        if (i % 3)
+            CHECK_RC(clime_links_put(r.links, "going on", &send, 1, &receive, 1, &number, &e));
+        else
+            CHECK_RC(clime_links_begin(r.links, "going on", &send, 1, &receive, 1, &number, &e));
+        clime_links_end(r.links, number);
+    }
+    for (int i = 0; i < MANY; i++)
+        if (!holds(&r, buf + (size_t)(2 * i) * EACH, EACH, (me + 2 * world - 2) % world, 8, i)) return 4;
+    close_rank(&r);
+    return 0;
+}
+
 /* Seconds of a turn of an exchange with the next rank and the last. */
 static double turn_of(const struct rank *r, struct clime_move *send, int n_sends, struct clime_move *receive,
                       int n_receives) {
@@ -305,9 +378,9 @@ static int without(const struct clime_place *p, void *work) {
     struct clime_error e = {0};
     size_t from[CLIME_GROUP_MAX + 1];
     char name[32];
-    void *buf;
-    if (open_rank(p, w, &r)) return 1;
-    CHECK_RC(r.ops->alloc(r.dev, (size_t)p->world * PIECE * 3, "test", &buf, &e));
+    char *buf;
+    uint32_t number;
+    if (open_rank(p, w, &r) || open_window(p, &r, (size_t)p->world * PIECE * 3, &buf)) return 1;
     for (int i = 0; i <= p->world; i++) from[i] = (size_t)i * PIECE * 3;   /* more than the places hold */
     CHECK_RC(clime_links_all_gather(r.links, "gathering", buf, from, &e)); /* all is open and connected */
     CHECK_RC(r.ops->sync(r.dev, &e));
@@ -315,18 +388,19 @@ static int without(const struct clime_place *p, void *work) {
     if (w->frozen) clime_group_set_limit(r.group, SHORT_US);
     if (p->rank == p->world - 1) raise(w->frozen ? SIGSTOP : SIGKILL);
     int64_t t0 = clime_now_us();
-    enum clime_err rc = clime_links_all_gather(r.links, "gathering", buf, from, &e);
+    enum clime_err rc = w->puts ? put_parts(r.links, buf, from, &number, &e)
+                                : clime_links_all_gather(r.links, "gathering", buf, from, &e);
+    if (!rc && w->puts) clime_links_end(r.links, number);
     if (!rc) rc = r.ops->sync(r.dev, &e);
     double took = (double)(clime_now_us() - t0) / 1e6;
     snprintf(name, sizeof name, "rank %d of %d", p->world - 1, p->world);
     if (rc && p->rank) clime_group_fail(r.group, &e);
     if (p->rank == 0) printf("  after %.2f s: %s\n", took, rc ? e.msg : "no error");
-    r.ops->free(r.dev, buf);
     close_rank(&r);
     if (p->rank == 0) printf("  closed after %.2f s\n", (double)(clime_now_us() - t0) / 1e6);
     /* another rank may have heard it from rank 0 first */
     if (!rc || (p->rank == 0 && rc != (w->frozen ? CLIME_ERR_TIMEOUT : CLIME_ERR_UNAVAILABLE))) return 2;
-    return strstr(e.msg, "gathering") && (p->rank || strstr(e.msg, name)) ? 0 : 3;
+    return strstr(e.msg, w->puts ? "putting" : "gathering") && (p->rank || strstr(e.msg, name)) ? 0 : 3;
 }
 
 int main(int argc, char **argv) {
@@ -341,9 +415,20 @@ int main(int argc, char **argv) {
         struct work all[] = {{way, n_gpus, collectives, false, false}, {way, n_gpus, rate, false, false},
                              {way, n_gpus, without, true, false},      {way, n_gpus, without, true, true},
                              {way, n_gpus, rows, false, false},        {way, n_gpus, rows_rate, false, false},
-                             {way, n_gpus, rows_without, true, false}, {way, n_gpus, rows_without, true, true}};
-        const char *const what[] = {"collectives", "rate",         "a killed rank",       "a frozen rank",
-                                    "rows",        "rate of rows", "rows, a killed rank", "rows, a frozen rank"};
+                             {way, n_gpus, rows_without, true, false}, {way, n_gpus, rows_without, true, true},
+                             {way, n_gpus, windows, false, false},     {way, n_gpus, without, true, false, true},
+                             {way, n_gpus, without, true, true, true}};
+        const char *const what[] = {"collectives",
+                                    "rate",
+                                    "a killed rank",
+                                    "a frozen rank",
+                                    "rows",
+                                    "rate of rows",
+                                    "rows, a killed rank",
+                                    "rows, a frozen rank",
+                                    "windows",
+                                    "windows, a killed rank",
+                                    "windows, a frozen rank"};
         for (size_t i = 0; i < CLIME_COUNT(all); i++) {
             snprintf(name, sizeof name, "%s: %s", ways[way], what[i]);
             if (n_gpus < world && strstr(name, "rate")) continue;

@@ -122,24 +122,28 @@ static bool gives(const struct clime_between *b, int rank, int made_by) {
     return made_by < 0 ? rank < b->n_ranks : rank % n == made_by && rank - made_by < b->n_ranks;
 }
 
-/* Elements of this rank's part of a piece that another one gives. */
-static int64_t given_by(const struct clime_between *b, int piece, int rank) {
+/* Elements of a rank's part of a piece that another one gives. */
+static int64_t given_by(const struct clime_between *b, int piece, int owner, int rank) {
     struct clime_range r;
     int64_t n = 0;
     int by;
-    for (int at = 0; next_range(b, piece, b->parts->who.rank, &at, &r, &by);)
+    for (int at = 0; next_range(b, piece, owner, &at, &r, &by);)
         if (gives(b, rank, by)) n += r.hi - r.lo;
     return n;
 }
 
-/* Where in its place what each rank gives of this one's part of a piece begins; returns how long all of it is. */
-static int64_t lay(const struct clime_between *b, int piece, int64_t at[CLIME_GROUP_MAX]) {
+/* Where in the owner's place what each rank gives of its part of a piece begins; returns how long all of it is. */
+static int64_t lay(const struct clime_between *b, int piece, int owner, int64_t at[CLIME_GROUP_MAX]) {
     int64_t end = 0;
     for (int q = 0; q < b->parts->who.world; q++) {
         at[q] = end;
-        if (q != b->parts->who.rank) end += (given_by(b, piece, q) + ALIGN - 1) / ALIGN * ALIGN;
+        if (q != owner) end += (given_by(b, piece, owner, q) + ALIGN - 1) / ALIGN * ALIGN;
     }
     return end;
+}
+
+static size_t room_bytes(const struct clime_between *b) {
+    return CLIME_BETWEEN_PLACES * (size_t)b->room * sizeof(float);
 }
 
 void clime_between_plan(struct clime_between *b, const struct clime_model *m, const struct clime_parts *parts,
@@ -150,14 +154,19 @@ void clime_between_plan(struct clime_between *b, const struct clime_model *m, co
     cut(b);
     cut_ranges(b);
     b->n_ranks = world;
-    for (int i = 0; i < b->n_pieces; i++) {
-        int64_t at[CLIME_GROUP_MAX], n = lay(b, i, at);
+    for (int i = 0; i < b->n_pieces * world; i++) { /* of all ranks: their places lie alike */
+        int64_t at[CLIME_GROUP_MAX], n = lay(b, i / world, i % world, at);
         if (n > b->room) b->room = n;
     }
     b->sends = xcalloc((size_t)b->ranges.n, sizeof *b->sends);
     b->receives = xcalloc((size_t)b->ranges.n * (size_t)(world - 1), sizeof *b->receives);
-    clime_plan_add(plan, "gradients of others", CLIME_BETWEEN_PLACES * (size_t)b->room * sizeof(float),
-                   (void **)&b->received);
+    plan->shared = true;
+    clime_plan_add(plan, "gradients of others", room_bytes(b), (void **)&b->received);
+}
+
+enum clime_err clime_between_link(struct clime_between *b, struct clime_links *links, struct clime_error *e) {
+    b->links = links;
+    return b->room ? clime_links_window(links, b->received, room_bytes(b), e) : CLIME_OK;
 }
 
 void clime_between_free(struct clime_between *b) {
@@ -182,23 +191,29 @@ static float *given(const struct clime_between *b, int64_t gradient) {
 static void begin_piece(struct clime_between *b, int piece) {
     const struct clime_part who = b->parts->who;
     struct clime_range r;
-    int64_t in_place[CLIME_GROUP_MAX];
+    int64_t in_place[CLIME_GROUP_MAX], theirs[CLIME_GROUP_MAX];
     int n_sends = 0, n_receives = 0, by;
-    lay(b, piece, in_place);
+    lay(b, piece, who.rank, in_place);
     for (int k = 1; k < who.world; k++) {
         int q = (who.rank + k) % who.world;
-        for (int at = 0; next_range(b, piece, q, &at, &r, &by);)
-            if (gives(b, who.rank, by))
-                b->sends[n_sends++] = (struct clime_move){q, given(b, r.lo), (size_t)(r.hi - r.lo) * sizeof(float)};
-        float *to = place(b, piece) + in_place[q];
+        lay(b, piece, q, theirs);
+        float *to = place(b, piece) + theirs[who.rank]; /* on q */
+        for (int at = 0; next_range(b, piece, q, &at, &r, &by);) {
+            const size_t bytes = (size_t)(r.hi - r.lo) * sizeof(float);
+            if (!gives(b, who.rank, by)) continue;
+            b->sends[n_sends++] = (struct clime_move){q, given(b, r.lo), bytes, to};
+            to += r.hi - r.lo;
+        }
+        to = place(b, piece) + in_place[q];
         for (int at = 0; next_range(b, piece, who.rank, &at, &r, &by);) {
+            const size_t bytes = (size_t)(r.hi - r.lo) * sizeof(float);
             if (!gives(b, q, by)) continue;
-            b->receives[n_receives++] = (struct clime_move){q, to, (size_t)(r.hi - r.lo) * sizeof(float)};
+            b->receives[n_receives++] = (struct clime_move){.rank = q, .at = to, .bytes = bytes};
             to += r.hi - r.lo;
         }
     }
-    clime_links_begin(b->links, "adding gradients", b->sends, n_sends, b->receives, n_receives,
-                      &b->number[piece % CLIME_BETWEEN_PLACES], &b->error);
+    clime_links_put(b->links, "adding gradients", b->sends, n_sends, b->receives, n_receives,
+                    &b->number[piece % CLIME_BETWEEN_PLACES], &b->error);
 }
 
 /* sum += the balanced tree over the ranks. */
@@ -208,7 +223,7 @@ static void add_piece(struct clime_between *b, int piece) {
     struct clime_range r;
     int64_t in_place[CLIME_GROUP_MAX]; /* the next of what a rank has given */
     int by;
-    lay(b, piece, in_place);
+    lay(b, piece, rank, in_place);
     /* Also where the whole piece was given away: with a ring what comes next writes over what was sent. That would be
      * in order without this wait only because a gather of weights, which is waited for, begins after it. */
     clime_links_end(b->links, b->number[piece % CLIME_BETWEEN_PLACES]);

@@ -32,7 +32,7 @@ struct clime_between {
                      has some */
     struct clime_piece *pieces; /* from the last gradients to the first, and by share */
     int n_pieces;
-    int64_t room;                    /* elements that all others give of this one's part of a piece, at most */
+    int64_t room;                    /* elements that all others give of a rank's part of a piece, at most */
     float *received;                 /* [places][room] */
     const struct clime_train *train; /* knows where in `from` a gradient is */
     const float *from;               /* what this rank gives */
@@ -48,6 +48,8 @@ struct clime_between {
 /* Cuts the pieces, and adds what open would take to the plan. */
 void clime_between_plan(struct clime_between *b, const struct clime_model *m, const struct clime_parts *parts,
                         struct clime_plan *plan);
+/* After the plan is committed; all ranks call it alike. */
+enum clime_err clime_between_link(struct clime_between *b, struct clime_links *links, struct clime_error *e);
 void clime_between_free(struct clime_between *b);
 
 /* A round begins, the last one having ended: ranks [0, n_ranks) give something. */

@@ -46,11 +46,9 @@ enum clime_err clime_critic_open(const struct clime_learner_options *o, const st
     if (!err && c->model->layout.hash != like->layout.hash)
         err = clime_fail(e, CLIME_ERR_INPUT, "the critic in %s has another architecture or shape than the policy", dir);
     if (!err) err = clime_freeze(&c->model->layout, &o->only_train, &o->freeze, e);
-    if (!err && like->ring) {
-        clime_model_ring(c->model, &like->layout, like->ring->who);
-        clime_model_ring_link(c->model, links);
-    }
+    if (!err && like->ring) clime_model_ring(c->model, &like->layout, like->ring->who);
     if (!err) err = clime_model_load(c->model, dir, e);
+    if (!err && like->ring) err = clime_model_ring_link(c->model, links, e);
     if (!err) err = clime_train_open(c->model, t, &c->train, e);
     if (!err) err = clime_optimizer_open(&c->optimizer, c->model, offload, o->model.dev.n_threads, links, e);
     if (!err) err = clime_lanes_open(&c->lanes, c->model, c->train, lanes, t->rows.ranks, links, e);

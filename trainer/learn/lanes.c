@@ -77,11 +77,10 @@ enum clime_err clime_lanes_open(struct clime_lanes *l, const struct clime_model 
     if ((rc = clime_plan_commit(&l->plan, m->dev, "lanes of gradients", e))) return rc;
     for (int i = 0; i < clime_lanes_levels(n, l->parts.who.world) && !m->ring; i++)
         zero(l, l->level[i], m->layout.n_grads); /* what lies between tensors stays so */
-    l->between.links = links;
     l->between.train = t;
     l->between.sum = l->sum;
     clime_train_on_grads(t, made, l);
-    return CLIME_OK;
+    return links ? clime_between_link(&l->between, links, e) : CLIME_OK;
 }
 
 void clime_lanes_close(struct clime_lanes *l) {

@@ -229,11 +229,9 @@ static enum clime_err load_reference(struct clime_learner *l, struct clime_error
     if (!err && l->ref_model->layout.hash != l->model->layout.hash)
         err = clime_fail(e, CLIME_ERR_INPUT, "the reference model in %s has another architecture or shape than %s",
                          o->ref_load, o->hf_checkpoint);
-    if (!err && l->model->ring) {
-        clime_model_ring(l->ref_model, &l->model->layout, rank_of(o));
-        clime_model_ring_link(l->ref_model, l->team->links);
-    }
+    if (!err && l->model->ring) clime_model_ring(l->ref_model, &l->model->layout, rank_of(o));
     if (!err) err = clime_model_load(l->ref_model, dir, e);
+    if (!err && l->model->ring) err = clime_model_ring_link(l->ref_model, l->team->links, e);
     return err ? err : clime_train_open(l->ref_model, &t, &l->ref_train, e);
 }
 
@@ -244,9 +242,9 @@ enum clime_err clime_learner_start(struct clime_learner *l, struct clime_error *
     if (!err && l->opts.n_ranks > 1 && !l->team) err = clime_team_open(&l->opts, &l->team, &l->lost_rank, e);
     if (!err && l->team) err = clime_team_link(l->team, l->model, e);
     struct clime_links *links = l->team ? l->team->links : NULL;
-    if (!err && l->model->ring) clime_model_ring_link(l->model, links);
     users.policy.rows.links = users.critic.rows.links = links;
     if (!err) err = clime_model_load(l->model, l->opts.hf_checkpoint, e);
+    if (!err && l->model->ring) err = clime_model_ring_link(l->model, links, e);
     if (!err) err = clime_train_open(l->model, &users.policy, &l->train, e);
     if (!err) err = clime_optimizer_open(&l->optimizer, l->model, offload(l), l->opts.model.dev.n_threads, links, e);
     if (!err) err = clime_lanes_open(&l->lanes, l->model, l->train, users.lanes, users.policy.rows.ranks, links, e);
@@ -309,8 +307,8 @@ static void describe_experts(const struct clime_learner *l, struct clime_buf *ou
     const size_t experts = 3 * (size_t)(c->router.E / n) * (size_t)c->F_expert * (size_t)c->D * sizeof(float);
     const int same = l->opts.n_ranks / n;
     char shared[80] = "";
-    int levels = 1;
-    while (1 << (levels - 1) < n * (cuts / share)) levels++;
+    int levels = 0;
+    while (1 << levels < n * (cuts / share)) levels++;
     if (same > 1)
         snprintf(shared, sizeof shared, " (1/%d of these two, since %d ranks have the same experts)", same, same);
     clime_buf_printf(
@@ -319,7 +317,7 @@ static void describe_experts(const struct clime_learner *l, struct clime_buf *ou
         "weights and moments%s; rows of %d neighbours travel to them, the %s one after another, "
         "so there is room for one whose rows all choose this rank's: %zu rows x %d experts x (4 x %d + 3 x %d) numbers "
         "= "
-        "%.3f GiB, and for a layer's gradients of %d of them, %.3f GiB; nothing of experts is kept "
+        "%.3f GiB, and for a layer's gradients of %d more of them, %.3f GiB; nothing of experts is kept "
         "for the backward pass, which makes gate and up again\n",
         c->router.E / n, c->router.E, shared, n, cuts > 1 ? "cuts of micro-batches" : "micro-batches", rows,
         c->router.k, c->D, c->F_expert,

@@ -259,7 +259,7 @@ static bool any_bytes(const struct clime_move *moves, int n) {
 }
 
 /* After what is queued already, between its two words. */
-static void queue(struct clime_cuda_links *l, const char *what, const struct clime_move *sends, int n_sends,
+static void queue(struct clime_cuda_links *l, const char *what, bool put, const struct clime_move *sends, int n_sends,
                   const struct clime_move *receives, int n_receives) {
     struct clime_dev *d = l->d;
     const uint32_t number = l->n_queued++;
@@ -270,7 +270,8 @@ static void queue(struct clime_cuda_links *l, const char *what, const struct cli
     CU(d, cudaStreamWaitEvent(l->stream, l->forked, 0));
     clime_link_write(d, l->stream, &l->words->begun, number + 1);
     if (l->mapped) {
-        clime_link_mapped_queue(l->mapped, number, l->stream, l->forked, sends, n_sends, receives, n_receives);
+        (put ? clime_link_mapped_put : clime_link_mapped_queue)(l->mapped, number, l->stream, l->forked, sends, n_sends,
+                                                                receives, n_receives);
     } else {
         const struct clime_comm_wait wait = as_group(l->head.group);
         struct clime_error e;
@@ -283,16 +284,26 @@ static void queue(struct clime_cuda_links *l, const char *what, const struct cli
     CU(d, cudaEventRecord(l->ended[number % LINKS_QUEUED], l->stream));
 }
 
-enum clime_err clime_cuda_links_begin(struct clime_links *links, const char *what, const struct clime_move *sends,
-                                      int n_sends, const struct clime_move *receives, int n_receives, uint32_t *number,
-                                      struct clime_error *e) {
+enum clime_err clime_cuda_links_window(struct clime_links *links, void *at, size_t bytes, struct clime_error *e) {
+    struct clime_cuda_links *l = (struct clime_cuda_links *)links;
+    struct clime_error why = {};
+    if (!l->mapped) return CLIME_OK;
+    enum clime_err rc = clime_link_mapped_window(l->mapped, l->head.group, at, bytes, &why, e);
+    if (!rc && why.code && l->head.rank == 0)
+        LOG_WARN("what ranks send each other lies in between once more, which costs training speed: %s", why.msg);
+    return rc;
+}
+
+enum clime_err clime_cuda_links_begin(struct clime_links *links, const char *what, bool put,
+                                      const struct clime_move *sends, int n_sends, const struct clime_move *receives,
+                                      int n_receives, uint32_t *number, struct clime_error *e) {
     struct clime_cuda_links *l = (struct clime_cuda_links *)links;
     struct clime_dev *d = l->d;
     CHECK(!d->recording);
     clime_cuda_flush(d); /* what is sent may be the result of what waits to be launched */
     if (l->n_queued - l->words->done >= LINKS_QUEUED) clime_cuda_links_wait(l, l->ended[l->n_queued % LINKS_QUEUED]);
     if (d->failure.code == CLIME_OK && (any_bytes(sends, n_sends) || any_bytes(receives, n_receives)))
-        queue(l, what, sends, n_sends, receives, n_receives);
+        queue(l, what, put, sends, n_sends, receives, n_receives);
     *number = l->n_queued - 1; /* one of no bytes ends with the last that had some */
     if (d->failure.code && e) *e = d->failure;
     return d->failure.code;

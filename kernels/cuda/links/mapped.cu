@@ -7,6 +7,11 @@
  * All that a rank sends goes over a stream of its own, all that it takes over that of the links, which waits for the
  * other at the exchange's end.
  *
+ * What goes to a window needs no place: it is copied to where it belongs, once who receives it has come to the exchange
+ * (`ready`), and `put` says that it is there. Two more words of a pair, which count exchanges. Copies from places are
+ * made by a GPU's multiprocessors, whatever the driver is asked for, so they wait for whatever kernel fills these; a
+ * copy to a peer is a copy engine's.
+ *
  * Invariant: taken <= sent <= taken + SLOTS. It cannot lock: in every exchange all ranks go by piece number, then by
  * rank, in sending and in taking; piece k is sent when k - SLOTS was taken, and taken when it was sent.
  */
@@ -27,10 +32,19 @@ enum { SLOTS = 2 };
 struct pair {
     alignas(64) volatile uint32_t sent;
     alignas(64) volatile uint32_t taken;
+    alignas(64) volatile uint32_t put;
+    alignas(64) volatile uint32_t ready;
 };
 
 struct pieces {
-    uint32_t out[CLIME_GROUP_MAX], in[CLIME_GROUP_MAX]; /* to and from a rank */
+    uint32_t out[CLIME_GROUP_MAX], in[CLIME_GROUP_MAX];         /* to and from a rank */
+    uint32_t put_out[CLIME_GROUP_MAX], put_in[CLIME_GROUP_MAX]; /* exchanges that put something there; here */
+};
+
+struct window {
+    char *own, *peers[CLIME_GROUP_MAX]; /* mapped[]: where the allocations that these lie in begin */
+    void *mapped[CLIME_GROUP_MAX];
+    size_t bytes;
 };
 
 struct clime_link_mapped {
@@ -41,13 +55,17 @@ struct clime_link_mapped {
     struct pair *pairs, *on_device; /* [world][world] from, to; the same memory as host and GPU see it */
     size_t bytes;                   /* of it */
     bool registered;
-    char *own;                            /* the places here */
-    char *peers[CLIME_GROUP_MAX];         /* those of others, mapped */
+    char *own;                    /* the places here */
+    char *peers[CLIME_GROUP_MAX]; /* those of others, mapped */
+    struct window window[CLIME_LINKS_WINDOWS];
+    int n_windows;
+    bool unmapped;                        /* a window could not be mapped: what is put goes through places too */
     struct pieces n, after[LINKS_QUEUED]; /* queued so far; and by the end of an exchange */
 };
 
 struct card { /* what a rank tells the others */
     uint8_t handle[CLIME_SHARE_BYTES];
+    uint64_t offset, bytes; /* of a window in its allocation */
     struct clime_error why; /* it cannot; code CLIME_OK = it can */
 };
 
@@ -139,8 +157,54 @@ enum clime_err clime_link_mapped_open(struct clime_dev *d, struct clime_group *g
     return rc;
 }
 
+/* Handle and place of a window of this rank. */
+static enum clime_err show_window(struct clime_link_mapped *m, char *at, size_t bytes, struct card *own,
+                                  struct clime_error *e) {
+    char *base;
+    enum clime_err rc = clime_cuda_share_base(m->d, at, &base, e);
+    own->offset = (uint64_t)(at - base);
+    own->bytes = bytes;
+    return rc ? rc : clime_cuda_share_export(m->d, base, own->handle, e);
+}
+
+static enum clime_err open_window(struct clime_link_mapped *m, struct window *w, const struct card *cards,
+                                  struct clime_error *e) {
+    enum clime_err rc = CLIME_OK;
+    bool same_unit;
+    for (int r = 0; r < m->world && !rc; r++) {
+        if (r == m->rank) continue;
+        if (cards[r].bytes != w->bytes)
+            return clime_fail(e, CLIME_ERR_INTERNAL, "a window of %zu bytes is one of %llu on rank %d", w->bytes,
+                              (unsigned long long)cards[r].bytes, r);
+        rc = clime_cuda_share_open(m->d, cards[r].handle, cards[r].offset + w->bytes, &same_unit, &w->mapped[r], e);
+        if (!rc) w->peers[r] = (char *)w->mapped[r] + cards[r].offset;
+    }
+    return rc;
+}
+
+enum clime_err clime_link_mapped_window(struct clime_link_mapped *m, struct clime_group *g, void *at, size_t bytes,
+                                        struct clime_error *why, struct clime_error *e) {
+    struct card *cards = (struct card *)xcalloc((size_t)m->world, sizeof *cards), *own = &cards[m->rank];
+    struct window *w = &m->window[m->n_windows++];
+    bool all_can = false;
+    w->own = (char *)at;
+    w->bytes = bytes;
+    show_window(m, w->own, bytes, own, &own->why);
+    enum clime_err rc = tell(m, g, cards, &all_can, why, e);
+    if (!rc && all_can) {
+        open_window(m, w, cards, &own->why);
+        rc = tell(m, g, cards, &all_can, why, e);
+    }
+    if (!all_can) m->unmapped = true;
+    free(cards);
+    return rc;
+}
+
 void clime_link_mapped_close(struct clime_link_mapped *m) {
     if (!m) return;
+    for (int i = 0; i < m->n_windows; i++)
+        for (int r = 0; r < m->world; r++)
+            if (m->window[i].mapped[r]) cudaIpcCloseMemHandle(m->window[i].mapped[r]);
     for (int r = 0; r < m->world; r++)
         if (m->peers[r]) cudaIpcCloseMemHandle(m->peers[r]);
     cudaFree(m->own);
@@ -219,6 +283,59 @@ void clime_link_mapped_queue(struct clime_link_mapped *m, uint32_t number, cudaS
     CU(d, cudaStreamWaitEvent(in, m->sent, 0));
 }
 
+/* Where a rank has what this one has at `to`, of a window. */
+static char *there(const struct clime_link_mapped *m, int rank, const void *to) {
+    const struct window *w = m->window;
+    while (!((const char *)to >= w->own && (const char *)to < w->own + w->bytes)) w++;
+    return w->peers[rank] + ((const char *)to - w->own);
+}
+
+static size_t bytes_of(const struct clime_move *moves, int n, int rank) {
+    size_t sum = 0;
+    for (int i = 0; i < n; i++) sum += moves[i].rank == rank ? moves[i].bytes : 0;
+    return sum;
+}
+
+static void put_all(struct clime_link_mapped *m, int to, const struct clime_move *moves, int n) {
+    struct clime_dev *d = m->d;
+    struct pair *pair = &m->on_device[index_of(m, m->rank, to)];
+    const uint32_t number = ++m->n.put_out[to];
+    clime_link_wait(d, m->out, &pair->ready, number);
+    for (int i = 0; i < n; i++)
+        if (moves[i].rank == to && moves[i].bytes)
+            CU(d, cudaMemcpyAsync(there(m, to, moves[i].to), moves[i].at, moves[i].bytes, cudaMemcpyDeviceToDevice,
+                                  m->out));
+    clime_link_write(d, m->out, &pair->put, number);
+}
+
+void clime_link_mapped_put(struct clime_link_mapped *m, uint32_t number, cudaStream_t in, cudaEvent_t forked,
+                           const struct clime_move *sends, int n_sends, const struct clime_move *receives,
+                           int n_receives) {
+    struct clime_dev *d = m->d;
+    if (m->unmapped) {
+        clime_link_mapped_queue(m, number, in, forked, sends, n_sends, receives, n_receives);
+        return;
+    }
+    CU(d, cudaStreamWaitEvent(m->out, forked, 0));
+    for (int k = 1; k < m->world; k++) {
+        const int from = (m->rank + m->world - k) % m->world;
+        if (bytes_of(receives, n_receives, from))
+            clime_link_write(d, in, &m->on_device[index_of(m, from, m->rank)].ready, ++m->n.put_in[from]);
+    }
+    for (int k = 1; k < m->world; k++) {
+        const int to = (m->rank + k) % m->world;
+        if (bytes_of(sends, n_sends, to)) put_all(m, to, sends, n_sends);
+    }
+    for (int k = 1; k < m->world; k++) {
+        const int from = (m->rank + m->world - k) % m->world;
+        if (bytes_of(receives, n_receives, from))
+            clime_link_wait(d, in, &m->on_device[index_of(m, from, m->rank)].put, m->n.put_in[from]);
+    }
+    m->after[number % LINKS_QUEUED] = m->n;
+    CU(d, cudaEventRecord(m->sent, m->out));
+    CU(d, cudaStreamWaitEvent(in, m->sent, 0));
+}
+
 /* ---- looking ---- */
 
 uint64_t clime_link_mapped_progress(const struct clime_link_mapped *m) {
@@ -226,6 +343,7 @@ uint64_t clime_link_mapped_progress(const struct clime_link_mapped *m) {
     for (int r = 0; r < m->world; r++) {
         const struct pair *to = &m->pairs[index_of(m, m->rank, r)], *from = &m->pairs[index_of(m, r, m->rank)];
         sum += (uint64_t)to->sent + to->taken + from->sent + from->taken;
+        sum += (uint64_t)to->put + to->ready + from->put + from->ready;
     }
     return sum;
 }
@@ -235,10 +353,12 @@ int clime_link_mapped_awaited(const struct clime_link_mapped *m, uint32_t number
     for (int r = 0; r < m->world; r++) {
         const struct pair *from = &m->pairs[index_of(m, r, m->rank)];
         if (r != m->rank && from->sent == from->taken && from->taken != after->in[r]) return r;
+        if (r != m->rank && from->ready == after->put_in[r] && from->put != after->put_in[r]) return r;
     }
     for (int r = 0; r < m->world; r++) {
         const struct pair *to = &m->pairs[index_of(m, m->rank, r)];
         if (r != m->rank && to->taken != after->out[r]) return r;
+        if (r != m->rank && to->ready < after->put_out[r]) return r;
     }
     return -1;
 }
@@ -248,6 +368,8 @@ void clime_link_mapped_release(struct clime_link_mapped *m) {
     for (int r = 0; r < m->world; r++) {
         m->pairs[index_of(m, r, m->rank)].sent = m->n.in[r];
         m->pairs[index_of(m, m->rank, r)].taken = m->n.out[r];
+        m->pairs[index_of(m, r, m->rank)].put = m->n.put_in[r];
+        m->pairs[index_of(m, m->rank, r)].ready = m->n.put_out[r];
     }
 }
 

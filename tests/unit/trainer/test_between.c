@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "model/backward_int.h"
 #include "trainer/learn/between.h"
 
 enum { NORM_BLOCK = 4096 };
@@ -120,8 +121,101 @@ static void test_experts_that_stay_take_no_room(void **state) {
     clime_layout_free(&m.layout);
 }
 
+/* ---- what goes where ---- */
+
+enum { RANKS = 4, MOST_MOVES = 4096 };
+
+static struct { /* of all exchanges, by rank */
+    struct clime_move sends[RANKS][MOST_MOVES], receives[RANKS][MOST_MOVES];
+    int n_sends[RANKS], n_receives[RANKS];
+} moves;
+
+static void append(struct clime_move *to, int *n_to, const struct clime_move *from, int n) {
+    assert_in_range(*n_to + n, 0, MOST_MOVES);
+    for (int i = 0; i < n; i++) to[(*n_to)++] = from[i];
+}
+
+static enum clime_err remember(struct clime_links *l, const char *what, bool put, const struct clime_move *sends,
+                               int n_sends, const struct clime_move *receives, int n_receives, uint32_t *number,
+                               struct clime_error *e) {
+    (void)what, (void)e;
+    assert_true(put);
+    append(moves.sends[l->rank], &moves.n_sends[l->rank], sends, n_sends);
+    append(moves.receives[l->rank], &moves.n_receives[l->rank], receives, n_receives);
+    *number = 0;
+    return CLIME_OK;
+}
+
+static void no_end(struct clime_links *l, uint32_t number) {
+    (void)l, (void)number;
+}
+
+static void no_sum(struct clime_dev *d, size_t n, int n_x, const float *const *x, float *y) {
+    (void)d, (void)n, (void)n_x, (void)x, (void)y;
+}
+
+static const struct clime_move *next_of(const struct clime_move *moves_of, int n, int rank, int *i) {
+    while (*i < n && moves_of[*i].rank != rank) ++*i;
+    return *i < n ? &moves_of[(*i)++] : NULL;
+}
+
+/* All exchanges of a round, as a rank sees them. As if all ranks had their places at one address. */
+static void walk(const struct clime_config *c, struct clime_part who, int n_ranks) {
+    static float places[1];
+    static const struct clime_ops ops = {.links_begin = remember, .links_end = no_end, .accumulate = no_sum};
+    struct clime_ring ring = {.who = who};
+    struct clime_model m = {.cfg = *c, .ops = &ops, .ring = &ring};
+    struct clime_train train = {.m = &m};
+    struct clime_links links = {.ops = &ops, .rank = who.rank, .world = who.world};
+    struct clime_between b = {.train = &train, .from = places, .sum = places};
+    struct clime_parts parts;
+    struct clime_plan plan = {0};
+    clime_layout_make(c, &m.layout);
+    clime_parts_make(&parts, &m.layout, NORM_BLOCK, who);
+    clime_between_plan(&b, &m, &parts, &plan);
+    b.received = places;
+    assert_int_equal(clime_between_link(&b, &links, NULL), CLIME_OK);
+    clime_between_begin(&b, n_ranks);
+    clime_between_go_on(&b, 0);
+    assert_int_equal(clime_between_end(&b, NULL), CLIME_OK);
+    clime_between_free(&b);
+    clime_parts_free(&parts);
+    clime_layout_free(&m.layout);
+}
+
+/* Whatever a rank puts on another goes where that one receives it, also where experts stay and some ranks give nothing:
+ * all think of the same places. */
+static void test_puts_meet(void **state) {
+    struct clime_config c = QWEN3_30B_A3B;
+    (void)state;
+    c.L = 3;
+    c.D = 64;
+    c.F_expert = 40;
+    c.V = 1000;
+    c.router = (struct clime_router){.E = 8, .k = 2, .n_groups = 1, .k_groups = 1};
+    for (int experts = 0; experts <= RANKS; experts += 2)
+        for (int n_ranks = 1; n_ranks <= RANKS; n_ranks++) {
+            memset(&moves, 0, sizeof moves);
+            for (int r = 0; r < RANKS; r++) walk(&c, (struct clime_part){r, RANKS, .experts = experts}, n_ranks);
+            assert_true(moves.n_sends[0] > 0);
+            for (int from = 0; from < RANKS; from++)
+                for (int to = 0; to < RANKS; to++) {
+                    int at = 0, there = 0;
+                    const struct clime_move *s, *g;
+                    do {
+                        s = next_of(moves.sends[from], moves.n_sends[from], to, &at);
+                        g = next_of(moves.receives[to], moves.n_receives[to], from, &there);
+                        assert_int_equal(!s, !g);
+                        if (s) assert_ptr_equal(s->to, g->at);
+                        if (s) assert_int_equal(s->bytes, g->bytes);
+                    } while (s);
+                }
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_a_layer_has_places),
-                                       cmocka_unit_test(test_experts_that_stay_take_no_room)};
+                                       cmocka_unit_test(test_experts_that_stay_take_no_room),
+                                       cmocka_unit_test(test_puts_meet)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
