@@ -91,6 +91,22 @@ def test_sft(model, tmp_path):
         assert (before[name] == after[name]) == ("norm" in name or "q_proj" in name), name
 
 
+@pytest.mark.parametrize("words", [["mlp.up_proj"], [r"layers\.0\."], ["embed_tokens", "model.norm"]], ids=lambda w: w[0])
+def test_same_weights_over_ranks(model, tmp_path, words):
+    """Four lanes on one rank, and on two in turns, which have the weights in parts; also where the last tensors of the
+    buffer of gradients are frozen."""
+    data = tmp_path / "data.jsonl"
+    data.write_text("".join(json.dumps({"prompt": f"{i}+{i}=", "response": str(2 * i)}) + "\n" for i in range(40)))
+    made = {}
+    for name, more in {"one": [], "two": ["--actor-num-gpus-per-node", 2, "--shard-weights", "on"]}.items():
+        done = train("sft", "--hf-checkpoint", model / "init", "--prompt-data", data, "--save-hf", tmp_path / name, "--lr", "1e-2",
+                     "--global-batch-size", 20, "--max-tokens-per-gpu", 16, "--dtype", "f32", "--gradient-lanes", 4,
+                     "--only-train-params-name-list", *words, *more)  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        made[name] = tensors(tmp_path / name)
+    assert made["one"] == made["two"] and made["one"] != tensors(model / "init")
+
+
 def test_frozen_weights_that_changed_in_place_are_noticed(model, tmp_path):
     """A checkpoint does not hold them: of the policy, and of a critic with a folder of its own."""
     folders = {name: tmp_path / name for name in ("policy", "critic")}
