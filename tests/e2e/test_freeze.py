@@ -76,6 +76,8 @@ def test_a_pattern_without_a_tensor_ends_the_start(model, tmp_path):
     done = rl(model, tmp_path / "run", "--freeze-params-name-list", "linear_fc1")
     assert done.returncode != 0
     assert "'linear_fc1' is in no tensor's name" in done.stderr
+    done = rl(model, tmp_path / "run", "--freeze-params-name-list", ".")
+    assert done.returncode != 0 and "nothing is left to train" in done.stderr
     both = rl(model, tmp_path / "run", "--freeze-params-name-list", "mlp", "--only-train-params-name-list", "mlp")
     assert both.returncode != 0 and "exclude each other" in both.stderr
 
@@ -89,6 +91,14 @@ def test_sft(model, tmp_path):
     before, after = tensors(model / "init"), tensors(tmp_path / "out")
     for name in before:
         assert (before[name] == after[name]) == ("norm" in name or "q_proj" in name), name
+
+
+def test_a_bias_that_only_chooses_is_nothing_to_train(model, tmp_path):
+    made = train("init", tmp_path / "init", "--family", "glm4_moe", "--hidden-size", 32, "--num-hidden-layers", 1)
+    assert made.returncode == 0, made.stderr
+    done = rl(model, tmp_path / "run", "--hf-checkpoint", tmp_path / "init", "--only-train-params-name-list",
+              "e_score_correction_bias", "--explain")  # fmt: skip
+    assert done.returncode != 0 and "nothing is left to train" in done.stderr
 
 
 @pytest.mark.parametrize("words", [["mlp.up_proj"], [r"layers\.0\."], ["embed_tokens", "model.norm"]], ids=lambda w: w[0])
