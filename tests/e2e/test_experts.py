@@ -262,6 +262,17 @@ def test_routed_experts(model):
         assert "--enable-return-routed-experts" in json.dumps(s.json("/generate", one, 400))
 
 
+def test_routed_experts_have_a_byte_budget(model):
+    """Six numbers a position, ten bytes each: a request that could take more is refused before any work."""
+    body = {"input_ids": [[5] * 200] * 200, "return_routed_experts": True, "sampling_params": {"max_new_tokens": 2}}
+    with server("--enable-return-routed-experts", "--max-logprob-bytes", "1m", "--max-queued-requests", "400",
+                model=model / "init") as s:  # fmt: skip
+        assert "routed experts" in s.json("/generate", body, 400)["message"]
+        assert "routed experts" in s.json("/generate", {**body, "stream": True}, 400)["message"]
+        assert len(s.json("/generate", {**body, "routed_experts_start_len": 190})) == 200
+        assert len(s.json("/generate", {**body, "return_routed_experts": False})) == 200
+
+
 def test_other_experts_are_told(model, tmp_path):
     """A server whose routers choose otherwise for one token, by what it says: an alarm in the ledger with the token's
     place, and the end of the run, since its numbers must be equal."""
