@@ -5,6 +5,7 @@ from holds all experts of a layer in one tensor, as transformers 5 may write the
 
 import base64
 import contextlib
+import hashlib
 import json
 import random
 import re
@@ -260,6 +261,18 @@ def test_routed_experts(model):
         assert [choices(x) for x in s.json("/generate", body)] == chosen
     with server(model=model / "init") as s:
         assert "--enable-return-routed-experts" in json.dumps(s.json("/generate", one, 400))
+
+
+def test_a_bias_that_only_chooses_is_shown_as_files_have_it(model):
+    """The buffer holds it in three parts, which are nobody else's matter."""
+    header, data = read_tensors(model / "init")
+    name = "model.layers.1.mlp.gate.e_score_correction_bias"
+    raw = data[slice(*header[name]["data_offsets"])]
+    with server(model=model / "init") as s:
+        assert s.json("/get_weights_by_name", {"name": name}) == pytest.approx(struct.unpack("<6f", raw), rel=1e-6)
+        assert len(s.json("/get_weights_by_name", {"name": name, "truncate_size": 2})) == 2
+        sums = s.json("/weights_checker", {"action": "checksum"})["ranks"][0]["checksums"]
+        assert sums[name] == hashlib.sha256(raw).hexdigest()
 
 
 def test_routed_experts_have_a_byte_budget(model):
