@@ -113,6 +113,7 @@ static enum clime_err refuse_unknown(const struct cJSON *settings, const char *t
         "mscale_all_dim",
         "attention_factor",
         "truncate",
+        "finetuned",
     };
     for (const struct cJSON *n = clime_tree_first(settings); n; n = clime_tree_next(n)) {
         bool found = clime_key_absent(n) || (clime_tree_kind(n) == CLIME_JSON_BOOL && !clime_tree_bool(n, true));
