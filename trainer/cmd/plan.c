@@ -121,7 +121,9 @@ static bool print_refusals(const struct clime_config *c, const struct clime_plan
                            const struct clime_run_plan *p) {
     const bool experts = wish->experts_over > 1 && !p->training[CLIME_PLAN_EXPERTS].possible;
     const bool positions = wish->prompt_len + wish->answer_len > c->max_pos;
-    if (experts)
+    if (experts && !p->work.E)
+        printf("limit: --expert-model-parallel-size %d: %s has no experts\n", wish->experts_over, c->architecture);
+    else if (experts)
         printf("limit: --expert-model-parallel-size %d must divide the ranks and the %d experts\n", wish->experts_over,
                p->work.E);
     if (positions)
