@@ -63,6 +63,13 @@ def test_frozen_tensors_keep_their_bits(model, tmp_path, words, frozen):
     for name in before:
         assert (before[name] == after[name]) == frozen(name), name
 
+    last = max((tmp_path / "whole" / "checkpoints").iterdir())
+    export = ["export", last, tmp_path / "exported", "--hf-checkpoint", model / "init"]
+    without = train(*export)
+    assert without.returncode != 0 and words[0] in without.stderr
+    done = train(*export, *words[: words.index("--advantage-estimator") if "ppo" in words else None])
+    assert done.returncode == 0 and tensors(tmp_path / "exported") == after, done.stderr
+
     sha(rl(model, tmp_path / "parts", *words, rollouts=1))
     assert sha(rl(model, tmp_path / "parts", *words)) == want
     other = rl(model, tmp_path / "parts", *words[2:] if "ppo" in words else [])
