@@ -98,8 +98,8 @@ static const struct {
     {QWEN3 ",\"use_sliding_window\":true}", "use_sliding_window"},
     {QWEN3 ",\"layer_types\":[\"full_attention\",\"sliding_attention\"]}", "'sliding_attention'"},
     {QWEN3 ",\"quantization_config\":{}}", "only FP8 in blocks is read"},
-    {DEEPSEEK("kimi_k2") ",\"q_lora_rank\":8,\"quantization_config\":{\"quant_method\":\"compressed-tensors\"}}", /* Thinking
-                                                                                                                   */
+    /* Kimi K2 Thinking's */
+    {DEEPSEEK("kimi_k2") ",\"q_lora_rank\":8,\"quantization_config\":{\"quant_method\":\"compressed-tensors\"}}",
      "quant_method 'compressed-tensors'"},
     {LLAMA ",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":4}}", "type 'dynamic'"},
     {LLAMA ",\"rope_parameters\":{\"rope_type\":\"linear\",\"factor\":4}}", "type 'linear'"},
