@@ -432,7 +432,7 @@ static const struct {
                          "\"moe_layer_freq\":1,\"aux_loss_alpha\":0.001,\"seq_aux\":true,\"ep_size\":1,\"auto_map\":{"
                          "\"a\":\"b\"},"
                          "\"pretraining_tp\":1,\"max_position_embeddings\":163840" YARN(
-                             ",\"mscale\":1.0,\"mscale_all_dim\":0.5") "}",
+                             ",\"mscale\":1.0,\"mscale_all_dim\":0.5,\"finetuned\":true") "}",
      {.family = CLIME_DEEPSEEK_V3,
       .HK = 4,
       .Dh = 24,
