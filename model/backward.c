@@ -45,11 +45,17 @@ static void begin(struct clime_train *t) {
     t->anew = false;
 }
 
-static void stage_done(struct clime_train *t, int i) {
+/* n_grads alone says that a pass begins: a stage without a trained tensor at the end of the buffer is passed over. */
+static void tell_made(const struct clime_train *t, int i) {
     const struct clime_layout *l = &t->m->layout;
-    int row = stage_row(l, i);
+    const int64_t from = clime_train_stage(l, i);
+    if (t->made && from < l->n_grads) t->made(t->made_arg, from);
+}
+
+static void stage_done(struct clime_train *t, int i) {
+    int row = stage_row(&t->m->layout, i);
     while (t->settled > row) clime_train_settle(t, --t->settled);
-    if (t->made) t->made(t->made_arg, clime_train_stage(l, i));
+    tell_made(t, i);
 }
 
 /* ---- the head ---------------------------------------------------------------------------------------------------- */
@@ -303,7 +309,7 @@ enum clime_err clime_train_idle(struct clime_train *t, bool backward, struct cli
             ask(t, l->n_layers - i);
             clime_experts_others(t, l->n_layers - i);
         }
-        t->made(t->made_arg, clime_train_stage(l, i));
+        tell_made(t, i);
     }
     return clime_train_wait(t, e);
 }

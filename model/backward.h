@@ -66,8 +66,8 @@ void clime_train_grads_to(struct clime_train *t, float *grads);
 int clime_train_stages(const struct clime_layout *l);
 int64_t clime_train_stage(const struct clime_layout *l, int i);
 
-/* made is called in every backward pass, before the first gradient is written with n_grads, then after every stage;
- * what the device has been told to do by then makes them. NULL: nobody is told. */
+/* made is called in every backward pass, before the first gradient is written with n_grads, then after every stage,
+ * from the first on that has made any; what the device has been told to do by then makes them. NULL: nobody is told. */
 typedef void clime_train_made(void *arg, int64_t from);
 void clime_train_on_grads(struct clime_train *t, clime_train_made *made, void *arg);
 

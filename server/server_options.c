@@ -136,7 +136,9 @@ static int make_table(struct clime_server_options *o, struct clime_opt *t) {
          "never)",
          0, 86400},
         {"max-logprob-bytes", CLIME_OPT_BYTES, &o->max_logprob_bytes, "1g", "BYTES",
-         "host memory that the log-probabilities and sampling masks of a request may take, counted before it runs",
+         "host memory that the log-probabilities, sampling masks and routed experts of a request may take, counted "
+         "before "
+         "it runs",
          1 << 20, 1e12},
         {"return-sampling-mask", CLIME_OPT_BOOL, &o->return_sampling_mask, NULL, NULL,
          "replies of /inference/v1/generate have sampling_mask where top_k or top_p cut, asked for or not"},

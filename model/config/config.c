@@ -193,13 +193,16 @@ static enum clime_err read_quantization(const struct cJSON *root, struct clime_c
                        *block = clime_tree_get(q, "weight_block_size");
     if (clime_key_absent(q)) return CLIME_OK;
     const struct cJSON *first = clime_tree_first(block);
-    c->fp8 = strcmp(clime_tree_str(clime_tree_get(q, "quant_method"), ""), "fp8") == 0 &&
-             strcmp(clime_tree_str(clime_tree_get(q, "fmt"), "e4m3"), "e4m3") == 0 && clime_tree_size(block) == 2 &&
-             clime_tree_num(first, 0) == 128 && clime_tree_num(clime_tree_next(first), 0) == 128;
+    const char *method = clime_tree_str(clime_tree_get(q, "quant_method"), "");
+    c->fp8 = strcmp(method, "fp8") == 0 && strcmp(clime_tree_str(clime_tree_get(q, "fmt"), "e4m3"), "e4m3") == 0 &&
+             clime_tree_size(block) == 2 && clime_tree_num(first, 0) == 128 &&
+             clime_tree_num(clime_tree_next(first), 0) == 128;
     if (c->fp8) return CLIME_OK;
-    return clime_fail(e, CLIME_ERR_INPUT,
-                      "quantization_config: of quantized checkpoints only FP8 in blocks is read (quant_method fp8, fmt "
-                      "e4m3, weight_block_size [128, 128])");
+    return clime_fail(
+        e, CLIME_ERR_INPUT,
+        "quantization_config of quant_method '%.40s': of quantized checkpoints only FP8 in blocks is read "
+        "(quant_method fp8, fmt e4m3, weight_block_size [128, 128])",
+        method);
 }
 
 static enum clime_err read_heads(const struct cJSON *root, const struct clime_family_facts *f, struct clime_config *c,

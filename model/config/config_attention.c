@@ -96,13 +96,45 @@ static enum clime_err read_original(const struct cJSON *root, const struct cJSON
     return clime_key_int(in, key, 1, CLIME_MAX_POSITIONS, c->max_pos, &c->rope_scaling.original_max_pos, e);
 }
 
+/* Whatever is among the rotary settings is there to change them: "rope_scaling: KEY ..." of what nobody reads. */
+static enum clime_err refuse_unknown(const struct cJSON *settings, const char *type, struct clime_error *e) {
+    static const char *const known[] = {
+        "type",
+        "rope_type",
+        "rope_theta",
+        "partial_rotary_factor",
+        "factor",
+        "low_freq_factor",
+        "high_freq_factor",
+        "original_max_position_embeddings",
+        "beta_fast",
+        "beta_slow",
+        "mscale",
+        "mscale_all_dim",
+        "attention_factor",
+        "truncate",
+        "finetuned",
+    };
+    for (const struct cJSON *n = clime_tree_first(settings); n; n = clime_tree_next(n)) {
+        bool found = clime_key_absent(n) || (clime_tree_kind(n) == CLIME_JSON_BOOL && !clime_tree_bool(n, true));
+        for (size_t i = 0; i < CLIME_COUNT(known) && !found; i++) found = strcmp(clime_tree_key(n), known[i]) == 0;
+        if (!found)
+            return clime_fail(e, CLIME_ERR_INPUT,
+                              "rope_scaling: %.80s is not known: it may change what the model computes",
+                              clime_tree_key(n));
+    }
+    if (strcmp(type, "default") == 0 && clime_tree_num(clime_tree_get(settings, "factor"), 1) != 1)
+        return clime_fail(e, CLIME_ERR_INPUT, "rope_scaling: a factor, and no rope_type that has one");
+    return CLIME_OK;
+}
+
 static enum clime_err read_scaling(const struct cJSON *root, const struct cJSON *scaling, struct clime_config *c,
                                    struct clime_error *e) {
     const char *type;
     enum clime_err rc;
     if ((rc = clime_key_str(scaling, "type", "default", &type, e))) return rc;
     if ((rc = clime_key_str(scaling, "rope_type", type, &type, e))) return rc;
-    if (strcmp(type, "default") == 0) return CLIME_OK;
+    if (strcmp(type, "default") == 0) return refuse_unknown(scaling, type, e);
     if (strcmp(type, "llama3") == 0)
         rc = read_llama3(scaling, c, e);
     else if (strcmp(type, "yarn") == 0)
@@ -110,6 +142,7 @@ static enum clime_err read_scaling(const struct cJSON *root, const struct cJSON 
     else
         rc =
             clime_fail(e, CLIME_ERR_INPUT, "rope_scaling of type '%.40s' is not supported (llama3 and yarn are)", type);
+    if (!rc) rc = refuse_unknown(scaling, type, e);
     return rc ? rc : read_original(root, scaling, c, e);
 }
 

@@ -29,11 +29,16 @@ static enum clime_err read_dense_layers(const struct cJSON *root, struct clime_c
     return CLIME_OK;
 }
 
-/* The number of experts by its name in the family, or by the one that transformers 5 may write. */
+/* The number of experts by its name in the family, or by the one that transformers 5 may write. Of two that differ
+ * programs take one or the other. */
 static enum clime_err read_counts(const struct cJSON *root, const char *name, struct clime_config *c,
                                   struct clime_error *e) {
-    const char *other = "num_local_experts";
-    if (!clime_key_absent(clime_tree_get(root, other))) name = other;
+    static const char other[] = "num_local_experts";
+    const struct cJSON *own = clime_tree_get(root, name), *theirs = clime_tree_get(root, other);
+    if (clime_key_absent(own)) own = theirs;
+    if (!clime_key_absent(theirs) && clime_tree_num(own, -1) != clime_tree_num(theirs, -1))
+        return clime_fail(e, CLIME_ERR_INPUT, "%s and %s differ", name, other);
+    if (!clime_key_absent(theirs)) name = other;
     enum clime_err rc = clime_key_int(root, name, 1, CLIME_MAX_EXPERTS, 0, &c->router.E, e);
     if (!rc) rc = clime_key_int(root, "num_experts_per_tok", 1, c->router.E, 0, &c->router.k, e);
     if (!rc) rc = clime_key_int(root, "moe_intermediate_size", 1, MAX_EXPERT_WIDTH, 0, &c->F_expert, e);
@@ -175,6 +180,7 @@ static const char *const read_keys[] = {
 /* Of training with dropout or a loss that balances experts, of other programs' caches and layouts, or of windows that
  * use_sliding_window turns on. */
 static const char *const inert_keys[] = {
+    "_attn_implementation_autoset",
     "_name_or_path",
     "attention_dropout",
     "auto_map",
@@ -219,6 +225,53 @@ static bool known(const char *key, const struct clime_config *c) {
            (c->family == CLIME_GLM4_MOE_LITE && strcmp(key, "mlp_layer_types") == 0);
 }
 
+/* What a key says as a number; of a list how long it is. */
+static double said(const struct cJSON *n) {
+    switch (clime_tree_kind(n)) {
+    case CLIME_JSON_NUMBER:
+        return clime_tree_num(n, NAN);
+    case CLIME_JSON_BOOL:
+        return clime_tree_bool(n, false);
+    case CLIME_JSON_ARRAY:
+        return clime_tree_size(n);
+    default:
+        return NAN;
+    }
+}
+
+/* A key that another family reads may say what is so in this one anyway, as Qwen3-Coder's
+ * shared_expert_intermediate_size of 0 does. */
+static enum clime_err refuse_of_others(const struct cJSON *root, const struct clime_config *c, struct clime_error *e) {
+    bool deepseek = c->router.sigmoid, qwen2 = c->family == CLIME_QWEN2_MOE;
+    const struct {
+        const char *key;
+        bool read;
+        double as_if;
+    } keys[] = {
+        {"num_experts", !deepseek, c->router.E},
+        {"decoder_sparse_step", !deepseek, 1},
+        {"mlp_only_layers", !deepseek, 0},
+        {"shared_expert_intermediate_size", qwen2, 0},
+        {"qkv_bias", qwen2, c->qkv_bias},
+        {"attention_bias", !qwen2, c->qkv_bias},
+        {"n_routed_experts", deepseek, c->router.E},
+        {"routed_scaling_factor", deepseek, 1},
+        {"n_group", deepseek, 1},
+        {"topk_group", deepseek, 1},
+        {"n_shared_experts", deepseek, 0},
+        {"first_k_dense_replace", deepseek, 0},
+        {"num_nextn_predict_layers", deepseek, 0},
+        {"use_qk_norm", c->family == CLIME_GLM4_MOE, c->qk_norm},
+    };
+    for (size_t i = 0; i < CLIME_COUNT(keys); i++) {
+        const struct cJSON *n = clime_tree_get(root, keys[i].key);
+        if (!keys[i].read && !clime_key_absent(n) && said(n) != keys[i].as_if)
+            return clime_fail(e, CLIME_ERR_INPUT, "%s: %s has no such setting, and computes as with %g", keys[i].key,
+                              c->architecture, keys[i].as_if);
+    }
+    return CLIME_OK;
+}
+
 enum clime_err clime_config_known_keys(const struct cJSON *root, const struct clime_config *c, struct clime_error *e) {
     for (const struct cJSON *n = clime_tree_first(root); n; n = clime_tree_next(n)) {
         const char *key = clime_tree_key(n);
@@ -227,7 +280,7 @@ enum clime_err clime_config_known_keys(const struct cJSON *root, const struct cl
         if (!off && !known(key, c))
             return clime_fail(e, CLIME_ERR_INPUT, "%.80s is not known: it may change what the model computes", key);
     }
-    return CLIME_OK;
+    return refuse_of_others(root, c, e);
 }
 
 /* ---- writing --------------------------------------------------------------------------------------------------- */

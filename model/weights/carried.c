@@ -1,7 +1,8 @@
 /* Tensors of a checkpoint that the model does not have and a folder made of it keeps: layers after the last, which
  * predict further tokens.
  *
- * Called by who writes a folder, on the thread that does; owns the mapped files in between. The invariant: bytes, types
+ * Called by who writes a folder, on the thread that does, and by who reads one, so that what could not be written is
+ * refused before anything is trained; owns the mapped files in between. The invariant: bytes, types
  * and names go out as they came in, whatever the weights beside them are stored in.
  * Those of an FP8 checkpoint do not go out: what is written says nothing of FP8.
  */
@@ -55,17 +56,35 @@ static enum clime_err look_into(void *arg, const char *path, struct clime_error 
     return CLIME_OK;
 }
 
+static int by_name(const void *a, const void *b) {
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+static enum clime_err refuse_twice(const struct clime_carried *x, struct clime_error *e) {
+    const char **names = xcalloc((size_t)x->n + 1, sizeof *names);
+    enum clime_err rc = CLIME_OK;
+    for (int i = 0; i < x->n; i++) names[i] = x->tensors[i].t->name;
+    qsort(names, (size_t)x->n, sizeof *names, by_name);
+    for (int i = 1; i < x->n && !rc; i++)
+        if (strcmp(names[i - 1], names[i]) == 0)
+            rc = clime_fail(e, CLIME_ERR_INPUT, "tensor '%s' is in two files", names[i]);
+    free(names);
+    return rc;
+}
+
 enum clime_err clime_carried_open(const char *dir, const struct clime_config *c, struct clime_carried *out,
                                   struct clime_error *e) {
     struct look l = {.c = c, .out = out};
     struct clime_error own;
+    if (!e) e = &own;
     *out = (struct clime_carried){0};
     if (c->n_next == 0) return CLIME_OK;
     if (c->fp8) {
         LOG_WARN("%s: its layers that predict further tokens are FP8 and are left out of a folder in bf16", dir);
         return CLIME_OK;
     }
-    enum clime_err rc = clime_weights_files(dir, look_into, &l, e ? e : &own);
+    enum clime_err rc = clime_weights_files(dir, look_into, &l, e);
+    if (!rc && (rc = refuse_twice(out, e))) clime_error_prefix(e, "%s", dir);
     if (rc) clime_carried_close(out);
     return rc == CLIME_ERR_NOT_FOUND ? CLIME_OK : rc; /* a new model takes only a tokenizer from dir */
 }

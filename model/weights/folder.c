@@ -161,7 +161,11 @@ enum clime_err clime_folder_check(const char *option, const char *dir, int parts
     if (!has(dir, "config.json")) return missing(option, dir, "no config.json there: it is no Hugging Face folder", e);
     if ((parts & CLIME_FOLDER_TOKENIZER) && !has(dir, "tokenizer.json") &&
         !(has(dir, "vocab.json") && has(dir, "merges.txt")))
-        return missing(option, dir, "no tokenizer.json there, and no vocab.json with merges.txt", e);
+        return missing(option, dir,
+                       has(dir, "tiktoken.model") /* Moonlight's and Kimi K2's */
+                           ? "no tokenizer.json there, and its tiktoken.model is not read: make a tokenizer.json of it"
+                           : "no tokenizer.json there, and no vocab.json with merges.txt",
+                       e);
     if ((parts & CLIME_FOLDER_WEIGHTS) && !clime_folder_has_weights(dir))
         return missing(option, dir, "no model.safetensors there, and no model.safetensors.index.json", e);
     return CLIME_OK;

@@ -35,12 +35,12 @@ static enum clime_err keep(struct clime_fp8_scales *s, const struct clime_st_ten
         return clime_fail(e, CLIME_ERR_INPUT, "tensor '%.200s' scales nothing of this model", t->name);
     int64_t rows = blocks(at->dim[0]), columns = blocks(at->dim[1]);
     float **of = &s->of[at - s->l->slices];
-    if (t->type != CLIME_ST_F32 || t->n_dim != 2 || t->dim[0] != rows || t->dim[1] != columns)
-        return clime_fail(e, CLIME_ERR_INPUT, "tensor '%s' must be F32 of shape [%lld, %lld]", t->name, (long long)rows,
-                          (long long)columns);
+    if (t->type >= CLIME_ST_FP8 || t->n_dim != 2 || t->dim[0] != rows || t->dim[1] != columns)
+        return clime_fail(e, CLIME_ERR_INPUT, "tensor '%s' must be F32, BF16 or F16 of shape [%lld, %lld]", t->name,
+                          (long long)rows, (long long)columns);
     if (*of) return clime_fail(e, CLIME_ERR_INPUT, "tensor '%s' is in two files", t->name);
     *of = xmalloc((size_t)(rows * columns) * sizeof **of);
-    memcpy(*of, data, (size_t)(rows * columns) * sizeof **of);
+    clime_convert(t->type, CLIME_F32, (size_t)(rows * columns), data, *of);
     return CLIME_OK;
 }
 

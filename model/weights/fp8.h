@@ -1,5 +1,6 @@
 /* Matrices of a checkpoint in DeepSeek's FP8: codes of e4m3 (no infinities), and for each block of 128 x 128 an fp32
- * that they are multiplied by, in a tensor of its own. They are read, never written. Internal to model/.
+ * (DeepSeek) or bf16 (Qwen3) that they are multiplied by, in a tensor of its own. They are read, never written.
+ * Internal to model/.
  *
  * Nouns: `scales` are those of a whole folder, by row of the layout; they may lie in other files than their codes, so
  * they are read first. Owned by the import; immutable once read. */

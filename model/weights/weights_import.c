@@ -355,6 +355,9 @@ enum clime_err clime_weights_import_blocks(const char *dir, const struct clime_c
     clime_weights_seen_init(&im.seen, c, l);
     enum clime_err rc = c->fp8 ? clime_fp8_scales_read(dir, c, l, &scales, e) : CLIME_OK;
     if (c->fp8) im.seen.scales = &scales;
+    struct clime_carried carried = {0};
+    if (!c->fp8) rc = clime_carried_open(dir, c, &carried, e);
+    clime_carried_close(&carried);
     if (!rc) rc = clime_weights_files(dir, import_file, &im, e);
     if (rc == CLIME_OK && (rc = clime_weights_complete(&im.seen, e))) clime_error_prefix(e, "%s", dir);
     if (rc == CLIME_OK && im.seen.tied_head) rc = clime_tied_head_check(dir, e);

@@ -399,14 +399,16 @@ static enum clime_err check_cost(const struct clime_generation *gen, struct clim
     int64_t bytes = clime_logprob_cost(gen->job), most = gen->server->opts.max_logprob_bytes;
     int64_t text = clime_logprob_text(gen->job);
     if (bytes > most)
-        return clime_fail(e, CLIME_ERR_INPUT,
-                          "the log-probabilities or sampling masks asked for may take %lld MB, at most %lld MB a "
-                          "request: ask for fewer "
-                          "outputs, tokens or alternatives, or a lower top_k (--max-logprob-bytes)",
-                          (long long)(bytes >> 20), (long long)(most >> 20));
+        return clime_fail(
+            e, CLIME_ERR_INPUT,
+            "the log-probabilities, sampling masks or routed experts asked for may take %lld MB, at most %lld MB a "
+            "request: ask for fewer "
+            "outputs, tokens or alternatives, or a lower top_k (--max-logprob-bytes)",
+            (long long)(bytes >> 20), (long long)(most >> 20));
     if (text > (int64_t)CLIME_MAX_REPLY)
         return clime_fail(e, CLIME_ERR_INPUT,
-                          "the log-probabilities or sampling masks asked for may be %lld MB of text in one %s, at most "
+                          "the log-probabilities, sampling masks or routed experts asked for may be %lld MB of text in "
+                          "one %s, at most "
                           "%lld MB: ask for "
                           "fewer %stokens or alternatives%s",
                           (long long)(text >> 20), gen->job->stream ? "event of the stream" : "reply",

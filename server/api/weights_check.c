@@ -21,7 +21,18 @@ static enum clime_dtype type_of(const struct clime_server *s) {
     return clime_dev_info(s->model->dev)->dt;
 }
 
-/* SHA-256 of each tensor's bytes as they lie on the device: out[n_slices]. */
+/* A tensor that the buffer holds in parts, as files have it: out[t->dim[1]]. */
+static enum clime_err read_exact(struct clime_server *s, const struct clime_slice *t, float *out,
+                                 struct clime_error *e) {
+    const size_t size = clime_dtype_bytes(type_of(s)), n = (size_t)t->n * size;
+    uint8_t *parts = xmalloc(n);
+    enum clime_err err = clime_engine_read_weights(s->engine, (size_t)t->offset * size, n, parts, e);
+    if (!err) clime_exact_join(type_of(s), (size_t)t->dim[1], parts, out);
+    free(parts);
+    return err;
+}
+
+/* SHA-256 of each tensor's bytes as they lie on the device, or in files where it lies in parts: out[n_slices]. */
 static enum clime_err checksums(struct clime_server *s, digest *out, struct clime_error *e) {
     const struct clime_layout *l = &s->model->layout;
     size_t size = clime_dtype_bytes(type_of(s));
@@ -32,6 +43,12 @@ static enum clime_err checksums(struct clime_server *s, digest *out, struct clim
         struct clime_sha256 sha;
         size_t left = (size_t)t->n * size, at = (size_t)t->offset * size;
         clime_sha256_init(&sha);
+        if (t->exact) {
+            float values[CLIME_MAX_EXPERTS];
+            left = 0;
+            if (!(err = read_exact(s, t, values, e)))
+                clime_sha256_add(&sha, values, (size_t)t->dim[1] * sizeof *values);
+        }
         while (left > 0 && !err) {
             size_t n = left < PIECE_BYTES ? left : PIECE_BYTES;
             if ((err = clime_engine_read_weights(s->engine, at, n, piece, e))) break;
@@ -218,6 +235,16 @@ static float value_at(const uint8_t *data, enum clime_dtype dt, int64_t i) {
     return clime_bf16_float(half);
 }
 
+static enum clime_err write_exact(struct clime_server *s, const struct clime_slice *t, int64_t n, struct clime_jw *w,
+                                  struct clime_error *e) {
+    float values[CLIME_MAX_EXPERTS];
+    enum clime_err err = read_exact(s, t, values, e);
+    clime_jw_array(w);
+    for (int64_t i = 0; i < n && i < t->dim[1] && !err; i++) clime_jw_float(w, values[i]);
+    clime_jw_close(w);
+    return err;
+}
+
 /* The first rows of a matrix as lists, or the first values of a vector. */
 static enum clime_err write_values(struct clime_server *s, const struct name_ask *ask, struct clime_buf *body,
                                    struct clime_error *e) {
@@ -227,6 +254,8 @@ static enum clime_err write_values(struct clime_server *s, const struct name_ask
     snprintf(name, sizeof name, CLIME_STR_FMT, CLIME_STR_ARG(ask->name));
     const struct clime_slice *t = ask->name.len < sizeof name ? clime_layout_find(&s->model->layout, name) : NULL;
     if (!t) return clime_fail(e, CLIME_ERR_NOT_FOUND, "the model has no tensor %.100s", name);
+    clime_jw_init(&w, body);
+    if (t->exact) return write_exact(s, t, ask->n_rows, &w, e);
     int64_t n_rows = ask->n_rows < t->dim[0] ? ask->n_rows : t->dim[0], width = t->n_dim > 1 ? t->dim[1] : 1;
     size_t n_bytes = (size_t)(n_rows * width) * clime_dtype_bytes(dt);
     if (n_bytes > MAX_SHOWN)
@@ -235,7 +264,6 @@ static enum clime_err write_values(struct clime_server *s, const struct name_ask
     uint8_t *data = xmalloc(n_bytes);
     enum clime_err err =
         clime_engine_read_weights(s->engine, (size_t)t->offset * clime_dtype_bytes(dt), n_bytes, data, e);
-    clime_jw_init(&w, body);
     clime_jw_array(&w);
     for (int64_t r = 0; r < n_rows && !err; r++) {
         if (t->n_dim > 1) clime_jw_array(&w);

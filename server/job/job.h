@@ -195,6 +195,7 @@ struct clime_job {
     const struct clime_tokenizer *tokenizer;
     bool choices_wanted; /* which experts the positions from choices_from on chose */
     int choices_from;
+    int choices_width;  /* experts of a position, over all layers */
     bool drafting;      /* the server guesses: the reply says how well */
     const char *device; /* kind that samples it, for the reply; NULL = unknown */
 

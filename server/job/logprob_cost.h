@@ -1,4 +1,5 @@
-/* What the log-probabilities of a job may take of host memory, known before it runs. Any thread. */
+/* What the log-probabilities of a job, sampling masks and routed experts may take of host memory, known before it runs.
+ * Any thread. */
 #ifndef CLIME_SERVER_JOB_LOGPROB_COST_H
 #define CLIME_SERVER_JOB_LOGPROB_COST_H
 

@@ -161,6 +161,8 @@ FOLDERS = [
     ("index broken", lambda d: (remove("model.safetensors")(d), write(
         "model.safetensors.index.json", b"{")(d)), ["index.json"]),
     ("no tokenizer", remove("tokenizer.json"), ["tokenizer"]),
+    ("tokenizer of tiktoken", lambda d: (d / "tokenizer.json").rename(d / "tiktoken.model"),
+     ["tiktoken.model is not read", "tokenizer.json"]),
     ("tokenizer broken", write("tokenizer.json", b'{"model": '), ["tokenizer.json"]),
     ("tokenizer another kind", write("tokenizer.json", b'{"model": {"type": "Unigram", "vocab": []}}'), ["Unigram"]),
     ("tokenizer's ids wrong", write("tokenizer.json", b'{"model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}}'),

@@ -5,6 +5,7 @@ from holds all experts of a layer in one tensor, as transformers 5 may write the
 
 import base64
 import contextlib
+import hashlib
 import json
 import random
 import re
@@ -260,6 +261,29 @@ def test_routed_experts(model):
         assert [choices(x) for x in s.json("/generate", body)] == chosen
     with server(model=model / "init") as s:
         assert "--enable-return-routed-experts" in json.dumps(s.json("/generate", one, 400))
+
+
+def test_a_bias_that_only_chooses_is_shown_as_files_have_it(model):
+    """The buffer holds it in three parts, which are nobody else's matter."""
+    header, data = read_tensors(model / "init")
+    name = "model.layers.1.mlp.gate.e_score_correction_bias"
+    raw = data[slice(*header[name]["data_offsets"])]
+    with server(model=model / "init") as s:
+        assert s.json("/get_weights_by_name", {"name": name}) == pytest.approx(struct.unpack("<6f", raw), rel=1e-6)
+        assert len(s.json("/get_weights_by_name", {"name": name, "truncate_size": 2})) == 2
+        sums = s.json("/weights_checker", {"action": "checksum"})["ranks"][0]["checksums"]
+        assert sums[name] == hashlib.sha256(raw).hexdigest()
+
+
+def test_routed_experts_have_a_byte_budget(model):
+    """Six numbers a position, ten bytes each: a request that could take more is refused before any work."""
+    body = {"input_ids": [[5] * 200] * 200, "return_routed_experts": True, "sampling_params": {"max_new_tokens": 2}}
+    with server("--enable-return-routed-experts", "--max-logprob-bytes", "1m", "--max-queued-requests", "400",
+                model=model / "init") as s:  # fmt: skip
+        assert "routed experts" in s.json("/generate", body, 400)["message"]
+        assert "routed experts" in s.json("/generate", {**body, "stream": True}, 400)["message"]
+        assert len(s.json("/generate", {**body, "routed_experts_start_len": 190})) == 200
+        assert len(s.json("/generate", {**body, "return_routed_experts": False})) == 200
 
 
 def test_other_experts_are_told(model, tmp_path):

@@ -63,6 +63,13 @@ def test_frozen_tensors_keep_their_bits(model, tmp_path, words, frozen):
     for name in before:
         assert (before[name] == after[name]) == frozen(name), name
 
+    last = max((tmp_path / "whole" / "checkpoints").iterdir())
+    export = ["export", last, tmp_path / "exported", "--hf-checkpoint", model / "init"]
+    without = train(*export)
+    assert without.returncode != 0 and words[0] in without.stderr
+    done = train(*export, *words[: words.index("--advantage-estimator") if "ppo" in words else None])
+    assert done.returncode == 0 and tensors(tmp_path / "exported") == after, done.stderr
+
     sha(rl(model, tmp_path / "parts", *words, rollouts=1))
     assert sha(rl(model, tmp_path / "parts", *words)) == want
     other = rl(model, tmp_path / "parts", *words[2:] if "ppo" in words else [])
@@ -76,6 +83,8 @@ def test_a_pattern_without_a_tensor_ends_the_start(model, tmp_path):
     done = rl(model, tmp_path / "run", "--freeze-params-name-list", "linear_fc1")
     assert done.returncode != 0
     assert "'linear_fc1' is in no tensor's name" in done.stderr
+    done = rl(model, tmp_path / "run", "--freeze-params-name-list", ".")
+    assert done.returncode != 0 and "nothing is left to train" in done.stderr
     both = rl(model, tmp_path / "run", "--freeze-params-name-list", "mlp", "--only-train-params-name-list", "mlp")
     assert both.returncode != 0 and "exclude each other" in both.stderr
 
@@ -89,6 +98,30 @@ def test_sft(model, tmp_path):
     before, after = tensors(model / "init"), tensors(tmp_path / "out")
     for name in before:
         assert (before[name] == after[name]) == ("norm" in name or "q_proj" in name), name
+
+
+def test_a_bias_that_only_chooses_is_nothing_to_train(model, tmp_path):
+    made = train("init", tmp_path / "init", "--family", "glm4_moe", "--hidden-size", 32, "--num-hidden-layers", 1)
+    assert made.returncode == 0, made.stderr
+    done = rl(model, tmp_path / "run", "--hf-checkpoint", tmp_path / "init", "--only-train-params-name-list",
+              "e_score_correction_bias", "--explain")  # fmt: skip
+    assert done.returncode != 0 and "nothing is left to train" in done.stderr
+
+
+@pytest.mark.parametrize("words", [["mlp.up_proj"], [r"layers\.0\."], ["embed_tokens", "model.norm"]], ids=lambda w: w[0])
+def test_same_weights_over_ranks(model, tmp_path, words):
+    """Four lanes on one rank, and on two in turns, which have the weights in parts; also where the last tensors of the
+    buffer of gradients are frozen."""
+    data = tmp_path / "data.jsonl"
+    data.write_text("".join(json.dumps({"prompt": f"{i}+{i}=", "response": str(2 * i)}) + "\n" for i in range(40)))
+    made = {}
+    for name, more in {"one": [], "two": ["--actor-num-gpus-per-node", 2, "--shard-weights", "on"]}.items():
+        done = train("sft", "--hf-checkpoint", model / "init", "--prompt-data", data, "--save-hf", tmp_path / name, "--lr", "1e-2",
+                     "--global-batch-size", 20, "--max-tokens-per-gpu", 16, "--dtype", "f32", "--gradient-lanes", 4,
+                     "--only-train-params-name-list", *words, *more)  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        made[name] = tensors(tmp_path / name)
+    assert made["one"] == made["two"] and made["one"] != tensors(model / "init")
 
 
 def test_frozen_weights_that_changed_in_place_are_noticed(model, tmp_path):

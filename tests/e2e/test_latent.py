@@ -56,3 +56,9 @@ def test_init_says_what_does_not_fit(tmp_path):
     assert status != 0 and "must be even" in err
     status, _, err = run("clime-train", "init", tmp_path / "a", "--family", "glm4", "--head-dim", "50")
     assert status != 0 and "25 rotating dimensions of 50" in err and not (tmp_path / "a").exists()
+
+
+def test_init_of_an_odd_number_of_heads(tmp_path):
+    """--num-key-value-heads is no matter of latent attention, nor is its default."""
+    status, out, err = run("clime-train", "init", tmp_path / "a", "--family", "deepseek_v3", "--num-attention-heads", "3")
+    assert status == 0, err

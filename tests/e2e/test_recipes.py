@@ -203,6 +203,12 @@ def test_plan_of_what_nobody_has_here(folder):
     for n, says in (12, "a power of two, 12 are none"), (128, "a trainer has at most 64 ranks"):
         status, _, out = plan(shape, "--devices", n, "--optimizer-cpu-offload")
         assert status == 1 and says in out
+    for word, n, says in (("--expert-model-parallel-size", 3, "3 must divide the ranks and the 64 experts"),
+                          ("--response-len", 8000, "of 8256 tokens are more than the model's 8192 positions")):  # fmt: skip
+        status, _, out = plan(shape, "--devices", 8, "--optimizer-cpu-offload", word, n)
+        assert status == 1 and says in out, out
+    status, _, out = plan(folder / "qwen3", "--devices", 8, "--expert-model-parallel-size", 2)
+    assert status == 1 and "--expert-model-parallel-size 2: Qwen3ForCausalLM has no experts" in out
     for words, says in ((["--devices", "9", "--hosts", "2"], "--devices 9 are not as many"), ([], "--hf-checkpoint is missing"),
                         (["--devices", "4", "--context-parallel-size", "3"], "--context-parallel-size 3 is no power of two that"),
                         (["--devices", "4", "--context-parallel-size", "8"], "divides --devices 4")):  # fmt: skip

@@ -1,5 +1,6 @@
 /* clime-train export: turns a checkpoint folder into a Hugging Face folder. Runs alone on the main thread.
- * The checkpoint holds master weights and moments only; shape, tokenizer and template come from --hf-checkpoint. */
+ * The checkpoint holds master weights and moments only; shape, tokenizer, template and what the run froze come from
+ * --hf-checkpoint. */
 #include "trainer/cmd/export.h"
 
 #include <stdio.h>
@@ -30,6 +31,9 @@ int clime_export_main(int argc, char **argv) {
         {"hf-checkpoint", CLIME_OPT_STRING, &o.hf_checkpoint, NULL, "DIR", "the folder the run started from"},
         {"device", CLIME_OPT_STRING, &device, "auto", "NAME", "auto, cpu or cuda: the kind the checkpoint was made on"},
         {"dtype", CLIME_OPT_STRING, &dtype, "auto", "TYPE", "auto, bf16 or f32 (or bfloat16, float32)"},
+        {"only-train-params-name-list", CLIME_OPT_LIST, &o.only_train, NULL, "REGEX",
+         "as the run had it: a checkpoint holds what was trained"},
+        {"freeze-params-name-list", CLIME_OPT_LIST, &o.freeze, NULL, "REGEX", "the same"},
     };
     enum clime_err err = clime_options_parse(table, (int)CLIME_COUNT(table), argc, argv, where, 2,
                                              "clime-train export CHECKPOINT OUT --hf-checkpoint DIR\n"

@@ -104,6 +104,7 @@ static enum clime_err parse(int argc, char **argv, struct init_options *o, const
                             "clime-train init DIR [options]\nMakes a model folder with random weights.", e);
     if (err) return err;
     if (!*dir) return clime_fail(e, CLIME_ERR_INPUT, "init needs the folder to make: clime-train init DIR");
+    if (clime_family_facts(o->family)->latent) o->HK = o->H; /* as many as heads, whatever the option's default */
     if (o->H % o->HK) return clime_fail(e, CLIME_ERR_INPUT, "--num-key-value-heads must divide --num-attention-heads");
     if (o->Dh % 2) return clime_fail(e, CLIME_ERR_INPUT, "--head-dim must be even");
     err = check_latent(o, e);

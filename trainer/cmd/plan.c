@@ -116,6 +116,22 @@ static bool are_ranks(int devices) {
     return devices <= CLIME_GROUP_MAX && !(devices & (devices - 1));
 }
 
+/* Words with which a run would be refused at its start, or would not make what is reckoned here. */
+static bool print_refusals(const struct clime_config *c, const struct clime_plan_wish *wish,
+                           const struct clime_run_plan *p) {
+    const bool experts = wish->experts_over > 1 && !p->training[CLIME_PLAN_EXPERTS].possible;
+    const bool positions = wish->prompt_len + wish->answer_len > c->max_pos;
+    if (experts && !p->work.E)
+        printf("limit: --expert-model-parallel-size %d: %s has no experts\n", wish->experts_over, c->architecture);
+    else if (experts)
+        printf("limit: --expert-model-parallel-size %d must divide the ranks and the %d experts\n", wish->experts_over,
+               p->work.E);
+    if (positions)
+        printf("limit: a prompt and an answer of %.0f tokens are more than the model's %d positions\n",
+               wish->prompt_len + wish->answer_len, c->max_pos);
+    return experts || positions;
+}
+
 /* What stands in the way, in words. */
 static void print_limits(const struct clime_plan_wish *wish, const struct clime_run_plan *p) {
     const struct clime_plan_training *sharded = &p->training[CLIME_PLAN_SHARDED];
@@ -175,7 +191,8 @@ int clime_plan_main(int argc, char **argv) {
     if (p.tokens_per_s > 0)
         printf("a rollout: %.1f s, %.0f answered tokens a device and second\n", p.generate_s + p.training[p.way].step_s,
                p.tokens_per_s);
+    const bool refused = print_refusals(&m->cfg, &wish, &p);
     print_limits(&wish, &p);
     clime_model_close(m);
-    return p.tokens_per_s > 0 && are_ranks(wish.devices) ? 0 : 1;
+    return p.tokens_per_s > 0 && are_ranks(wish.devices) && !refused ? 0 : 1;
 }

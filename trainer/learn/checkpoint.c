@@ -238,7 +238,10 @@ static enum clime_err read_state(struct clime_learner *l, const char *dir, struc
     else if (strcmp(clime_tree_str(clime_tree_get(root, "layout"), ""), hash) != 0)
         err = clime_fail(e, CLIME_ERR_INPUT, "%s belongs to a model of another shape", path);
     else if (strcmp(clime_tree_str(clime_tree_get(root, "states"), hash), states) != 0)
-        err = clime_fail(e, CLIME_ERR_INPUT, "%s belongs to a run that froze other tensors", path);
+        err = clime_fail(e, CLIME_ERR_INPUT,
+                         "%s belongs to a run that froze other tensors: give its --only-train-params-name-list or "
+                         "--freeze-params-name-list",
+                         path);
     else if (strcmp(device, clime_dev_info(l->model->dev)->name) != 0)
         err =
             clime_fail(e, CLIME_ERR_INPUT,

@@ -7,6 +7,7 @@
 
 #define SHAPE "the model's shape is read from config.json"
 #define WHOLE "every rank computes rows of its own with whole layers"
+#define ONE_WAY "rows go to experts in one way (--expert-model-parallel-size)"
 #define HOOK                                                                                                           \
     "Python cannot be called; trainer/plugin/plugin.h says what a shared library can be, and a reward may be a "       \
     "command or a "                                                                                                    \
@@ -215,6 +216,19 @@ static const struct clime_inert rows[] = {
     {"model-name", false, NULL, SHAPE},
     {"max-position-embeddings", false, NULL, SHAPE},
     {"make-vocab-size-divisible-by", false, NULL, SHAPE},
+    {"position-embedding-type", false, NULL, SHAPE},
+    {"no-masked-softmax-fusion", true, NULL, SAME_BITS},
+    /* latent attention */
+    {"multi-latent-attention", true, NULL, SHAPE},
+    {"q-lora-rank", false, NULL, SHAPE},
+    {"kv-lora-rank", false, NULL, SHAPE},
+    {"qk-head-dim", false, NULL, SHAPE},
+    {"qk-pos-emb-head-dim", false, NULL, SHAPE},
+    {"v-head-dim", false, NULL, SHAPE},
+    {"rotary-scaling-factor", false, NULL, SHAPE},
+    {"mscale", false, NULL, SHAPE},
+    {"mscale-all-dim", false, NULL, SHAPE},
+    {"no-rope-fusion", true, NULL, SAME_BITS},
     /* experts */
     {"num-experts", false, NULL, SHAPE},
     {"moe-ffn-hidden-size", false, NULL, SHAPE},
@@ -232,8 +246,8 @@ static const struct clime_inert rows[] = {
     {"moe-aux-loss-coeff", false, "0", NO_BALANCE},
     {"moe-router-bias-update-rate", false, "0", NO_BALANCE},
     {"moe-token-drop-policy", false, NULL, "no token is dropped"},
-    {"moe-token-dispatcher-type", false, NULL, WHOLE},
-    {"moe-enable-deepep", true, NULL, WHOLE},
+    {"moe-token-dispatcher-type", false, NULL, ONE_WAY},
+    {"moe-enable-deepep", true, NULL, ONE_WAY},
     {"moe-permute-fusion", true, NULL, SAME_BITS},
     {"moe-grouped-gemm", true, NULL, SAME_BITS},
     {"seq-length", false, NULL, "samples are packed, never padded"},

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_ROWS (CLIME_MAX_INERT + 176)
+#define MAX_ROWS (CLIME_MAX_INERT + 192)
 
 static const char eval_usage[] =
     "clime-train eval --run DIR --hf-checkpoint DIR --eval-prompt-data NAME FILE --eval-max-response-len N [options]\n"

@@ -14,6 +14,7 @@
 #include "common/log.h"
 #include "common/os/atomic_file.h"
 #include "common/os/dirs.h"
+#include "model/weights/safetensors.h"
 #include "model/weights/weights.h"
 
 static char dir[] = "/tmp/clime-fp8-XXXXXX";
@@ -89,7 +90,7 @@ static const struct {
     {"\"model.layers.0.self_attn.q_proj.weight_scale_inv\"", "\"model.embed_tokens.weight_scale_inv\"             ",
      "'model.embed_tokens.weight' is BF16 and model.embed_tokens.weight_scale_inv is there"},
     {"\"F8_E4M3\"", "\"F8_E5M2\"", "has type F8_E5M2; BF16, F16 and F32"},
-    {"[2,1]", "[1,2]", "must be F32 of shape [2, 1]"},
+    {"[2,1]", "[1,2]", "must be F32, BF16 or F16 of shape [2, 1]"},
     {"\"fp8\"", "\"awq\"", "only FP8 in blocks is read"},
     {"\"e4m3\"", "\"e5m2\"", "only FP8 in blocks is read"},
     {"quantization_config", "quantization_confix", "is not part of this model"},
@@ -137,6 +138,64 @@ static void a_code_of_nan_is_refused(void **state) {
     clime_buf_free(&codes);
 }
 
+/* The golden folder's file with its scales cut off to bf16, and stored as such or as fp32. */
+static void put_cut_scales(bool narrow) {
+    struct clime_buf file, header, data;
+    struct clime_st_file f;
+    struct clime_error e = {0};
+    read_golden("model.safetensors", &file);
+    put("whole.safetensors", &file);
+    char *path = xasprintf("%s/whole.safetensors", dir);
+    if (clime_st_open(path, &f, &e)) fail_msg("%s", e.msg);
+    clime_buf_init(&header, 1 << 20);
+    clime_buf_init(&data, 1 << 20);
+    for (int i = 0; i < f.header.n; i++) {
+        const struct clime_st_tensor *t = &f.header.tensors[i];
+        bool scale = strstr(t->name, "_scale_inv") != NULL;
+        size_t from = data.len;
+        for (const uint8_t *x = f.data + t->begin; x < f.data + t->end; x += scale ? 4 : 1) {
+            uint8_t cut[4] = {0, 0, x[scale ? 2 : 0], x[scale ? 3 : 0]};
+            clime_buf_add(&data, scale ? cut + (narrow ? 2 : 0) : x, scale ? (narrow ? 2 : 4) : 1);
+        }
+        clime_buf_printf(&header, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[%lld", i ? "," : "{", t->name,
+                         scale && narrow ? "BF16" : t->dtype, (long long)t->dim[0]);
+        if (t->n_dim == 2) clime_buf_printf(&header, ",%lld", (long long)t->dim[1]);
+        clime_buf_printf(&header, "],\"data_offsets\":[%zu,%zu]}", from, data.len);
+    }
+    clime_buf_addc(&header, '}');
+    clime_buf_clear(&file);
+    uint64_t len = header.len;
+    clime_buf_add(&file, &len, 8);
+    clime_buf_add(&file, header.data, header.len);
+    clime_buf_add(&file, data.data, data.len);
+    put("model.safetensors", &file);
+    clime_st_close(&f);
+    clime_buf_free(&file);
+    clime_buf_free(&header);
+    clime_buf_free(&data);
+    free(path);
+}
+
+/* Qwen3's FP8 folders have their scales in bf16. */
+static void scales_in_bf16(void **state) {
+    (void)state;
+    struct clime_buf config;
+    struct clime_error e = {0};
+    void *flat[2];
+    size_t n, m;
+    read_golden("config.json", &config);
+    put("config.json", &config);
+    put_cut_scales(false);
+    if (import(CLIME_F32, &flat[0], &n, &e)) fail_msg("%s", e.msg);
+    put_cut_scales(true);
+    if (import(CLIME_F32, &flat[1], &m, &e)) fail_msg("%s", e.msg);
+    assert_int_equal(n, m);
+    assert_memory_equal(flat[0], flat[1], n);
+    free(flat[0]);
+    free(flat[1]);
+    clime_buf_free(&config);
+}
+
 static int make_dir(void **state) {
     (void)state;
     return mkdtemp(dir) ? 0 : -1;
@@ -150,6 +209,6 @@ static int remove_dir(void **state) {
 int main(void) {
     clime_log_open("test", CLIME_LOG_WARN);
     const struct CMUnitTest tests[] = {cmocka_unit_test(as_torch_reads_it), cmocka_unit_test(what_is_wrong_is_said),
-                                       cmocka_unit_test(a_code_of_nan_is_refused)};
+                                       cmocka_unit_test(a_code_of_nan_is_refused), cmocka_unit_test(scales_in_bf16)};
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }

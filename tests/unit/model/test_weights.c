@@ -533,6 +533,43 @@ static void check_fused_misfits(void) {
     clime_layout_free(&l);
 }
 
+/* Tensors of a layer that predicts further tokens are refused when they are read, where no folder could be made of
+ * them: writing it is what a training ends with. */
+static void check_carried_misfits(void) {
+    static const char one[] = "{\"model.layers.2.%s\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]}}";
+    struct clime_config c = configs[CLIME_COUNT(configs) - 1];
+    struct clime_layout l;
+    struct clime_error e = {0};
+    char from[96], to[96], name[256];
+    c.n_next = 1;
+    clime_layout_make(&c, &l);
+    float *flat = xmalloc((size_t)l.n * sizeof *flat);
+    clear_dir();
+    for (int i = 0; i < 2; i++) {
+        char *json = xasprintf(one, "eh_proj.weight");
+        write_checkpoint(json, 2);
+        free(json);
+        snprintf(from, sizeof from, "%s/model.safetensors", dir);
+        snprintf(to, sizeof to, "%s/%d.safetensors", dir, i);
+        assert_int_equal(rename(from, to), 0);
+    }
+    static const char index[] = "{\"weight_map\":{\"a\":\"0.safetensors\",\"b\":\"1.safetensors\"}}";
+    snprintf(from, sizeof from, "%s/model.safetensors.index.json", dir);
+    assert_int_equal(clime_atomic_save(from, index, strlen(index), NULL), CLIME_OK);
+    assert_int_equal(clime_weights_import(dir, &c, &l, CLIME_F32, flat, &e), CLIME_ERR_INPUT);
+    assert_non_null(strstr(e.msg, "tensor 'model.layers.2.eh_proj.weight' is in two files"));
+    clear_dir();
+    memset(name, 'x', sizeof name);
+    name[sizeof name - 1] = 0;
+    char *json = xasprintf(one, name);
+    write_checkpoint(json, 2);
+    free(json);
+    assert_int_equal(clime_weights_import(dir, &c, &l, CLIME_F32, flat, &e), CLIME_ERR_LIMIT);
+    assert_non_null(strstr(e.msg, "a tensor's name has more than"));
+    free(flat);
+    clime_layout_free(&l);
+}
+
 static void test_misfit(void **state) {
     (void)state;
     static const struct {
@@ -565,6 +602,7 @@ static void test_misfit(void **state) {
         if (!strstr(e.msg, cases[i].error)) fail_msg("case %zu: '%s' lacks '%s'", i, e.msg, cases[i].error);
     }
     check_fused_misfits();
+    check_carried_misfits();
     clear_dir();
     static const char *const indexes[] = {
         "{}", "{\"weight_map\":{\"a\":3}}", "{\"weight_map\":{\"a\":\"../x.safetensors\"}}",
