@@ -5,9 +5,9 @@
  * expert's own first row or a multiple of ROWS after it, so it does not depend on other experts' load; it may read rows
  * of the next expert past its end, and does not store what comes of them. Two warps bring the operands into a ring, two
  * warpgroups multiply 64 rows each, or half of the columns each where rows are few. dW sums over an expert's rows, so
- * rows past its end are cleared before anyone reads them: no expert sees another's NaN. Its fp32 sums weigh as much as
- * its products, so there each warpgroup has tiles, a ring and two warps of its own: one adds while the other
- * multiplies.
+ * rows past its end are cleared before anyone reads them: no expert sees another's NaN. Where it is added to what is
+ * there, its fp32 sums weigh as much as its products, so each warpgroup has tiles, a ring and two warps of its own: one
+ * adds while the other multiplies.
  */
 #include "kernels/cuda/wgmma.cuh"
 
@@ -15,8 +15,8 @@ enum { PANEL = 64, CONSUMERS = 2, WARPS = CONSUMERS * 4, THREADS = (CONSUMERS + 
 enum { SQUARE = PANEL * 64 * 2 }; /* bytes of a panel of 64 rows */
 enum { SMEM = 227 << 10, COUNTS = CLIME_MAX_EXPERTS + 1 };
 
-/* A tile has the rows of WM and the columns of WN warpgroups, NB columns each; or, where they work ALONE, 128 x 128 of
- * one. A stage of the ring has PANEL of what is summed over. */
+/* A tile has the rows of WM and the columns of WN warpgroups, NB columns each; or, where they work ALONE, which adds
+ * dW, 128 x 128 of one. A stage of the ring has PANEL of what is summed over. */
 template <enum clime_lt_kind KIND_, int WM_, int WN, int NB_, bool ALONE_ = false> struct tile_shape {
     static constexpr enum clime_lt_kind KIND = KIND_;
     static constexpr bool DW = KIND == CLIME_LT_DW, FORWARD = KIND == CLIME_LT_FORWARD, ALONE = ALONE_;
@@ -43,7 +43,6 @@ struct tiles_args {
     int E, N, K;
     const int32_t *start;
     void *y;
-    bool add; /* dW: to what is there */
 };
 
 /* ---- which tiles there are ---- */
@@ -62,7 +61,7 @@ template <class S> static __device__ void count_units(const tiles_args &a, tiles
         int lane = threadIdx.x, before = 0;
         for (int base = 0; base < a.E; base += 32) {
             int e = base + lane, rows = e < a.E ? s.start[e + 1] - s.start[e] : 0;
-            int n = S::DW ? rows > 0 || !a.add : (rows + S::ROWS - 1) / S::ROWS;
+            int n = S::DW ? rows > 0 || !S::ALONE : (rows + S::ROWS - 1) / S::ROWS;
 #pragma unroll
             for (int m = 1; m < 32; m *= 2) {
                 int other = __shfl_up_sync(0xffffffffu, n, m);
@@ -180,27 +179,29 @@ static __device__ __forceinline__ void store_rows(const tiles_args &a, const til
     }
 }
 
-/* fp32, added to what is there, or to zeros. */
+/* fp32, added to what is there or, as what a chain that begins with zeros gives, written. */
 template <class S>
-static __device__ __forceinline__ void add_rows(const tiles_args &a, const tile &t, int row, int column,
-                                                float (&d)[S::N / 8][4]) {
+static __device__ __forceinline__ void store_sums(const tiles_args &a, const tile &t, int row, int column,
+                                                  float (&d)[S::N / 8][4]) {
     constexpr int BATCH = 8; /* loads under way */
+    constexpr bool ADD = S::ALONE;
     int lane = threadIdx.x & 31;
     float *y = (float *)a.y + (size_t)t.expert * a.N * a.K;
 #pragma unroll
     for (int n0 = 0; n0 < S::N / 8; n0 += BATCH) {
-        float2 old[BATCH][2] = {};
+        float2 old[BATCH][2];
 #pragma unroll
-        for (int i = 0; i < BATCH * 2; i++) {
+        for (int i = 0; ADD && i < BATCH * 2; i++) {
             int r = row + lane / 4 + i % 2 * 8, c = column + (n0 + i / 2) * 8 + lane % 4 * 2;
-            if (a.add && r < a.N && c < a.K) old[i / 2][i % 2] = *(const float2 *)(y + (size_t)r * a.K + c);
+            if (r < a.N && c < a.K) old[i / 2][i % 2] = *(const float2 *)(y + (size_t)r * a.K + c);
         }
 #pragma unroll
         for (int i = 0; i < BATCH * 2; i++) {
             int r = row + lane / 4 + i % 2 * 8, c = column + (n0 + i / 2) * 8 + lane % 4 * 2;
             const float *v = &d[n0 + i / 2][i % 2 * 2];
-            float2 o = old[i / 2][i % 2];
-            if (r < a.N && c < a.K) *(float2 *)(y + (size_t)r * a.K + c) = make_float2(o.x + v[0], o.y + v[1]);
+            float2 sum =
+                ADD ? make_float2(old[i / 2][i % 2].x + v[0], old[i / 2][i % 2].y + v[1]) : make_float2(v[0], v[1]);
+            if (r < a.N && c < a.K) *(float2 *)(y + (size_t)r * a.K + c) = sum;
         }
     }
 }
@@ -249,7 +250,7 @@ template <class S> static __device__ void multiply(const tiles_args &a, tiles_sh
             int row = t.row + (S::ALONE ? p : down) * 64 + warp % 4 * 16;
             int column = t.column + across + (S::ALONE ? 0 : p * S::N);
             if constexpr (S::DW)
-                add_rows<S>(a, t, row, column, d[p]);
+                store_sums<S>(a, t, row, column, d[p]);
             else
                 store_rows<S>(a, t, row, column, d[p], s.out + warp * 16 * S::LD);
         }
@@ -312,6 +313,7 @@ void clime_cuda_grouped_tiles_open(struct clime_dev *d) {
     open_one<narrow<CLIME_LT_FORWARD>>(d);
     open_one<tall<CLIME_LT_DX>>(d);
     open_one<alone>(d);
+    open_one<tall<CLIME_LT_DW>>(d);
 }
 
 template <class S> static void run(struct clime_dev *d, const struct clime_grouped *g) {
@@ -321,13 +323,13 @@ template <class S> static void run(struct clime_dev *d, const struct clime_group
         !clime_cuda_tensor_map(d, &b_map, g->b, S::DW ? (uint64_t)g->R : (uint64_t)g->E * g->N, g->K, g->K,
                                S::FORWARD ? S::COLUMNS : 64))
         return;
-    tiles_args a = {g->E, g->N, g->K, g->start, g->y, g->add};
+    tiles_args a = {g->E, g->N, g->K, g->start, g->y};
     launch(d, tiles_kernel<S>, d->n_sm, THREADS, sizeof(tiles_shared<S>), a, a_map, b_map);
 }
 
 bool clime_cuda_grouped_tiles(struct clime_dev *d, const struct clime_grouped *g) {
     if (g->kind == CLIME_LT_DW) {
-        run<alone>(d, g);
+        g->add ? run<alone>(d, g) : run<tall<CLIME_LT_DW>>(d, g);
     } else if (g->kind == CLIME_LT_DX) {
         if (g->N % PANEL != 0) return false; /* the next expert's weights would be summed over too */
         run<tall<CLIME_LT_DX>>(d, g);

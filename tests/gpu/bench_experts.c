@@ -69,7 +69,7 @@ static void bench_rows(const struct shape *s, const struct layer *layers, struct
     int R = T * s->k, D = s->D, F = s->F;
     struct clime_router r = {.E = s->E, .k = s->k, .renormalize = true, .scale = 1, .n_groups = 1, .k_groups = 1};
     int32_t *ids = xmalloc((size_t)R * 4);
-    double share, flop = 2.0 * R * D * F, t[10], layer;
+    double share, flop = 2.0 * R * D * F, t[12], layer;
     choose_experts(s->E, s->k, skewed, T, ids, &share);
     ops->copy_in(dev, w->ids[0], ids, (size_t)R * 4);
     TIME(t[0], 5, ops->permute(dev, T, &r, w->ids[0], w->start, w->from, w->at));
@@ -95,11 +95,14 @@ static void bench_rows(const struct shape *s, const struct layer *layers, struct
     TIME(t[7], 5, ops->grouped_dx(dev, R, w->start, w->out, &layers[turn_ % LAYERS].down, w->h));
     TIME(t[8], 5, ops->grouped_dw(dev, R, w->start, &layers[0].gate_up, w->gu, w->in, true, dw));
     TIME(t[9], 5, ops->grouped_dw(dev, R, w->start, &layers[0].down, w->out, w->h, true, dw));
+    TIME(t[10], 5, ops->grouped_dw(dev, R, w->start, &layers[0].gate_up, w->gu, w->in, false, dw));
+    TIME(t[11], 5, ops->grouped_dw(dev, R, w->start, &layers[0].down, w->out, w->h, false, dw));
     printf("  dX %.0f us (%.0f TFLOP/s) and %.0f us (%.0f); dW %.0f us (%.0f TFLOP/s, %.0f%% of the bytes' limit) and "
-           "%.0f us (%.0f, %.0f%%)\n",
+           "%.0f us (%.0f, %.0f%%); written instead of added %.0f us (%.0f TFLOP/s) and %.0f us (%.0f)\n",
            t[6] * 1e6, 2 * flop / t[6] * 1e-12, t[7] * 1e6, flop / t[7] * 1e-12, t[8] * 1e6, 2 * flop / t[8] * 1e-12,
            100 * 16.0 * (double)each / copy_rate / t[8], t[9] * 1e6, flop / t[9] * 1e-12,
-           100 * 8.0 * (double)each / copy_rate / t[9]);
+           100 * 8.0 * (double)each / copy_rate / t[9], t[10] * 1e6, 2 * flop / t[10] * 1e-12, t[11] * 1e6,
+           flop / t[11] * 1e-12);
     ops->free(dev, dw);
     free(ids);
 }
