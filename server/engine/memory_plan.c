@@ -22,7 +22,7 @@ static size_t less(size_t a, size_t b) {
 /* As many pages as the fraction allows, and no more than twice what max_running full sequences could use: the second
  * half is for the prefix cache. */
 static int64_t choose_pages(const struct clime_server_memory *p, const struct clime_sched_options *sched,
-                            const struct clime_memory_want *want, size_t page) {
+                            const struct clime_memory_want *want, size_t page, size_t staging) {
     if (want->max_total_tokens > 0) return (want->max_total_tokens + CLIME_PAGE - 1) / CLIME_PAGE;
     size_t room = (size_t)((double)p->free_bytes * want->fraction), rest = CPU_KV_BYTES;
     if (!p->own_memory && want->n_ranks > 1) {
@@ -31,7 +31,7 @@ static int64_t choose_pages(const struct clime_server_memory *p, const struct cl
     }
     if (p->own_memory) {
         room = less(room, p->weights);
-        rest = less(p->free_bytes, p->weights + p->scratch + p->code + p->staging + p->trial);
+        rest = less(p->free_bytes, p->weights + p->scratch + p->code + staging + p->trial);
     }
     if (room > rest) room = rest;
     int64_t fit = (int64_t)(room / page), useful = 2 * (int64_t)sched->max_running * clime_pages_for(want->context);
@@ -78,12 +78,13 @@ enum clime_err clime_server_memory_make(const struct clime_model *m, const struc
     p->scratch =
         clime_runner_bytes(m, sched, want->context) + (want->n_ranks > 1 ? m->ops->links_bytes(want->n_ranks) : 0);
     p->trial = trial_of(m, sched);
-    int64_t n = choose_pages(p, sched, want, page);
+    int64_t n = choose_pages(p, sched, want, page, p->staging);
     if (n < 1 && want->n_ranks > 1 && p->staging) { /* updates that are whole on a device go over HTTP then */
         p->staging = weights;
-        n = choose_pages(p, sched, want, page);
+        n = choose_pages(p, sched, want, page, p->staging);
     }
-    p->kv = (size_t)(n + 1) * page; /* one more for the padding of recorded steps */
+    if (n < 1 && p->staging) n = choose_pages(p, sched, want, page, 0); /* and here all do: it is said */
+    p->kv = (size_t)(n + 1) * page;                                     /* one more for the padding of recorded steps */
     p->n_pages = (int)n;
     bool fits = n > 0 && p->weights + p->kv + p->scratch + p->code <= p->free_bytes;
     if (!p->own_memory || fits) return CLIME_OK;

@@ -3,8 +3,9 @@
  * --mem-fraction-static means what it means in SGLang: the part of the memory that is free at start which weights and
  * KV pool take together. The rest must hold scratch, kernels' code and what is taken for a moment: the staging of an
  * update that comes by the device, and the trial of a product's first use. KV is cut down where it would not. Of a
- * server over several devices, where the staging of whole weights leaves no room, it is that of a device's share. On a
- * device whose memory is the machine's (CPU) only the fraction and a cap of 4 GiB decide. Main thread, at start.
+ * server over several devices, where the staging of whole weights leaves no room, it is that of a device's share; where
+ * that leaves none either, or on one device, as of weights that take half of it, there is none: updates go over HTTP.
+ * On a device whose memory is the machine's (CPU) only the fraction and a cap of 4 GiB decide. Main thread, at start.
  */
 #ifndef CLIME_SERVER_ENGINE_MEMORY_PLAN_H
 #define CLIME_SERVER_ENGINE_MEMORY_PLAN_H

@@ -113,8 +113,8 @@ static void test_sum(void **state) {
     assert_non_null(strstr(e.msg, "does not fit"));
 }
 
-/* Whole weights need not have room a second time on each of several devices: an update may come to each by its share.
- */
+/* Whole weights need not have room a second time on each of several devices, as an update may come to each by its
+ * share; nor at all, where a model would not be served for it. */
 static void test_staging_of_a_share(void **state) {
     (void)state;
     const struct clime_sched_options sched = {.max_running = 64, .chunk = 512, .n_pages = 16};
@@ -138,8 +138,14 @@ static void test_staging_of_a_share(void **state) {
     free_bytes = rest + own + 3 * page;
     assert_int_equal(clime_server_memory_make(share, &sched, &want, &p, &e), CLIME_OK);
     assert_true(p.staging == own && p.n_pages == 3);
-    want.n_ranks = 1; /* alone: no memory for links, and no other way */
+    free_bytes = rest + 2 * page; /* for no staging at all: KV has what there is */
+    assert_int_equal(clime_server_memory_make(share, &sched, &want, &p, &e), CLIME_OK);
+    assert_int_equal(p.n_pages, 2);
+    want.n_ranks = 1; /* alone: no memory for links */
     free_bytes -= ops.links_bytes(2);
+    assert_int_equal(clime_server_memory_make(share, &sched, &want, &p, &e), CLIME_OK);
+    assert_int_equal(p.n_pages, 2);
+    free_bytes -= 2 * page;
     assert_int_equal(clime_server_memory_make(share, &sched, &want, &p, &e), CLIME_ERR_LIMIT);
     clime_model_close(share);
 }
