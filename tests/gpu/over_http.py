@@ -1,12 +1,12 @@
 """A server on one GPU as its clients see it, over HTTP, and a peer beside it: decode at several batch sizes, prefill of long
 prompts, a rollout. And the contract: a request says the same alone and among others, to the bit.
 
-    python3 tests/gpu/over_http.py BUILD SHAPE [--batches 1,16,64,256] [--layers N] [--draw] [--peer COMMAND]
+    python3 tests/gpu/over_http.py BUILD SHAPE [--batches 1,16,64,256] [--layers N] [--draw] [--turns N] [--peer COMMAND]
 
 SHAPE: of shared.py. Random weights, a layer's drawn once for all layers, with --draw every layer's. A step of decode is the
-difference of two lengths of generation after the same prompts, over the tokens between; the best of two turns, of prefill of
-three. Times end with the last byte of the last reply; reading it as JSON is not in them. COMMAND is a line for the shell that
-runs before our server does; its lines of JSON are a peer's figures: {"peer": NAME, "what": "decode", "batch": N, "sampling":
+difference of two lengths of generation after the same prompts, over the tokens between; the best of two turns, or of N, of
+prefill of one more. Times end with the last byte of the last reply; reading it as JSON is not in them. COMMAND is a line for the shell that
+runs before our server does, and begins while the weights are made; its lines of JSON are a peer's figures: {"peer": NAME, "what": "decode", "batch": N, "sampling":
 "greedy"|"temp1"|"temp1+logprobs0", "tokens_per_s": X}, "what": "prefill" with tokens_per_s, "rl" with sampling and new_tokens_per_s.
 What stands behind a peer's figure is ours over its. In the environment: MORE="--words of the server"; TMPDIR: a folder with room
 for the weights, /dev/shm if need be; DEVICE=cpu with the tiny shapes, which are asked for less. Exit status 1 when something is
@@ -130,6 +130,7 @@ def served(root):
 
 
 def make(root, shape, layers, every):
+    """What was made, in words."""
     words = [str(w) for w in SHAPES[shape]]
     at = words.index("--num-hidden-layers") + 1
     layers = layers or int(words[at])
@@ -141,7 +142,7 @@ def make(root, shape, layers, every):
         shutil.rmtree(root / "one")
     size = sum(f.stat().st_size for f in (root / "model").iterdir()) / 2**30
     how = "every layer drawn" if every else "one layer drawn, the others are the same"
-    print(f"{shape}, {layers} layers, {how}: {size:.1f} GiB, made in {time.time() - t0:.1f} s", flush=True)
+    return f"{shape}, {layers} layers, {how}: {size:.1f} GiB, made in {time.time() - t0:.1f} s"
 
 
 def key(what, sampling="", batch=0):
@@ -181,28 +182,28 @@ def alone(server):
             check(itself == among[i : i + 1], f"{name}, request {i} of {n}: alone the same ids and bits of log-probabilities")
 
 
-def decode(server, figures, n):
+def decode(server, figures, turns, n):
     length, (few, many) = DECODE["prompt"], DECODE["new"]
     if not fits(server, n, length + many):
         print(f"decode, batch {n}: no room for its keys", flush=True)
         return
     given = prompts(n, length)
     for sampling in SAMPLINGS:
-        short, long = (server.best(2, given, new, sampling)[0] for new in (few, many))
+        short, long = (server.best(turns, given, new, sampling)[0] for new in (few, many))
         step = max(long - short, 1e-9) / (many - few)
         row(figures, key("decode", sampling, n), f"decode, batch {n}, {sampling}, {step * 1e3:.3f} ms a step", n / step)
 
 
-def prefill(server, figures):
+def prefill(server, figures, turns):
     n, length = PREFILL["n"], PREFILL["prompt"]
-    took, _ = server.best(3, prompts(n, length), 1, "greedy")
+    took, _ = server.best(turns + 1, prompts(n, length), 1, "greedy")
     row(figures, key("prefill"), f"prefill of {n} x {length}, {took:.3f} s", n * length / took)
 
 
-def rollout(server, figures):
+def rollout(server, figures, turns):
     n, samples, length, new = ROLLOUT.values()
     given, sampling = [p for p in prompts(n, length) for _ in range(samples)], "temp1+logprobs"
-    took, replies = server.best(2, given, new, sampling)
+    took, replies = server.best(turns, given, new, sampling)
     different = len({tuple(ids) for ids, _ in replies})
     wait = "" if fits(server, len(given), length + new) else ", some wait for room"
     row(figures, key("rl", sampling), f"rollout of {n} x {samples} x {new}, {sampling}, {different} different{wait}, {took:.3f} s", len(given) * new / took)
@@ -215,20 +216,23 @@ def main():
     a.add_argument("--batches", default="1,4,16" if DEVICE == "cpu" else "1,16,64,256")
     a.add_argument("--layers", type=int)
     a.add_argument("--draw", action="store_true")
+    a.add_argument("--turns", type=int, default=2)
     a.add_argument("--peer")
     o = a.parse_args()
     batches = [int(n) for n in o.batches.split(",")]
     if max(batches) > RUNNING:
         a.error(f"--batches: {RUNNING} run together")
     with checks("over-http") as root:
-        figures = peer(o.peer) if o.peer else {}
-        make(root, o.shape, o.layers, o.draw)
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            made = pool.submit(make, root, o.shape, o.layers, o.draw)
+            figures = peer(o.peer) if o.peer else {}
+        print(made.result(), flush=True)
         with served(root) as server:
             alone(server)
             for n in batches:
-                decode(server, figures, n)
-            prefill(server, figures)
-            rollout(server, figures)
+                decode(server, figures, o.turns, n)
+            prefill(server, figures, o.turns)
+            rollout(server, figures, o.turns)
 
 
 if __name__ == "__main__":
