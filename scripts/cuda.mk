@@ -47,7 +47,12 @@ ERRING_LT = $(O)/gpu/erring/libcublasLt.so.13
 $(ERRING_LT): tests/gpu/erring_lt.c
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) -MF $@.d -fPIC -shared $(addprefix -isystem ,$(wildcard $(CUDA_HOME)/include $(CUDA_HOME)/targets/x86_64-linux/include)) -o $@ $< $(CUDA_LDLIBS)
+# What the GPUs do and when, where CUPTI is.
+TIMELINE = $(if $(wildcard $(CUDA_LIB)/libcupti.so),$(O)/gpu/libtimeline.so)
+$(O)/gpu/libtimeline.so: tests/gpu/timeline.c
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) -MF $@.d -fPIC -shared $(addprefix -isystem ,$(wildcard $(CUDA_HOME)/include $(CUDA_HOME)/targets/x86_64-linux/include)) -o $@ $< -L$(CUDA_LIB) -lcupti -lpthread
 .PHONY: gpu-build gpu-test
-gpu-build: $(GPU_TESTS) $(if $(CUDA_SRC),$(ERRING_LT)) ## build the GPU tests and the benchmark
+gpu-build: $(GPU_TESTS) $(if $(CUDA_SRC),$(ERRING_LT) $(TIMELINE)) ## build the GPU tests and the benchmark
 gpu-test: ## everything of tests/gpu (needs a GPU)
 	@O=$(O) scripts/test-gpu
