@@ -83,8 +83,10 @@ enum clime_err clime_server_memory_make(const struct clime_model *m, const struc
         p->staging = weights;
         n = choose_pages(p, sched, want, page, p->staging);
     }
-    if (n < 1 && p->staging) n = choose_pages(p, sched, want, page, 0); /* and here all do: it is said */
-    p->kv = (size_t)(n + 1) * page;                                     /* one more for the padding of recorded steps */
+    const int64_t most = choose_pages(p, sched, want, page, 0);
+    if (n < 1 && p->staging) n = most; /* and here all do: it is said */
+    p->n_pages_for_staging = (int)(most - n);
+    p->kv = (size_t)(n + 1) * page; /* one more for the padding of recorded steps */
     p->n_pages = (int)n;
     bool fits = n > 0 && p->weights + p->kv + p->scratch + p->code <= p->free_bytes;
     if (!p->own_memory || fits) return CLIME_OK;
@@ -116,4 +118,8 @@ void clime_server_memory_line(const struct clime_server_memory *p, struct clime_
     if (p->staging)
         clime_buf_printf(out, "; staging %.2f of it while an update comes by the device%s", gib(p->staging),
                          p->staging <= left ? "" : ", WHICH DOES NOT FIT: it goes over HTTP");
+    if (p->n_pages_for_staging)
+        clime_buf_printf(out,
+                         ", for which KV has %d pages less: --max-total-tokens %d takes them, and updates go over HTTP",
+                         p->n_pages_for_staging, (p->n_pages + p->n_pages_for_staging) * CLIME_PAGE);
 }

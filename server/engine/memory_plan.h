@@ -25,8 +25,8 @@ struct clime_memory_want {
 struct clime_server_memory {
     size_t free_bytes, total_bytes; /* at start */
     size_t weights, kv, scratch, code;
-    size_t staging, trial; /* for a moment */
-    int n_pages;
+    size_t staging, trial;            /* for a moment */
+    int n_pages, n_pages_for_staging; /* of KV; so many more there would be without staging */
     bool own_memory;
 };
 

@@ -135,6 +135,12 @@ static void test_staging_of_a_share(void **state) {
     free_bytes = rest + whole + 3 * page;
     assert_int_equal(clime_server_memory_make(share, &sched, &want, &p, &e), CLIME_OK);
     assert_true(p.staging == whole && p.n_pages == 3);
+    assert_int_equal(3 + p.n_pages_for_staging, 2 * 64); /* twice what all sequences could use is the most */
+    want.max_total_tokens = (p.n_pages + p.n_pages_for_staging) * CLIME_PAGE;
+    const int all = p.n_pages + p.n_pages_for_staging;
+    assert_int_equal(clime_server_memory_make(share, &sched, &want, &p, &e), CLIME_OK);
+    assert_true(p.n_pages == all && p.n_pages_for_staging == 0);
+    want.max_total_tokens = 0;
     free_bytes = rest + own + 3 * page;
     assert_int_equal(clime_server_memory_make(share, &sched, &want, &p, &e), CLIME_OK);
     assert_true(p.staging == own && p.n_pages == 3);
