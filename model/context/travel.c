@@ -19,7 +19,7 @@ static int wide(const struct clime_travel *t) {
 void clime_travel_init(struct clime_travel *t, const struct clime_ops *ops, struct clime_dev *dev,
                        const struct clime_router *router, int D, int F, int n, int me, int cuts,
                        struct clime_links *links) {
-    CHECK(router->E % n == 0 && (n & (n - 1)) == 0 && n * cuts <= 1 << CLIME_TRAVEL_LEVELS);
+    CHECK(n > 1 && router->E % n == 0 && (n & (n - 1)) == 0 && n * cuts <= 1 << CLIME_TRAVEL_LEVELS);
     *t = (struct clime_travel){.ops = ops,
                                .dev = dev,
                                .links = links,
@@ -153,9 +153,9 @@ struct cargo {
     void *there; /* where it goes on the other rank, as this one has that place */
 };
 
-/* Returns the exchange's number. */
-static uint32_t begin_exchange(struct clime_travel *t, const char *what, const struct turn *at, size_t n_send,
-                               size_t n_receive, int n, const struct cargo *c) {
+/* Returns the exchange's number; -1: nothing goes. */
+static int64_t begin_exchange(struct clime_travel *t, const char *what, const struct turn *at, size_t n_send,
+                              size_t n_receive, int n, const struct cargo *c) {
     struct clime_move sends[3], receives[3];
     struct clime_error e;
     uint32_t number = 0;
@@ -164,15 +164,15 @@ static uint32_t begin_exchange(struct clime_travel *t, const char *what, const s
         sends[i] = (struct clime_move){rank, c[i].send, n_send * c[i].row_bytes, c[i].there};
         receives[i] = (struct clime_move){.rank = rank, .at = c[i].receive, .bytes = n_receive * c[i].row_bytes};
     }
-    if ((n_send || n_receive) && !t->error.code &&
-        (t->puts ? clime_links_put : clime_links_begin)(t->links, what, sends, n_send ? n : 0, receives,
+    if ((!n_send && !n_receive) || t->error.code) return -1;
+    if ((t->puts ? clime_links_put : clime_links_begin)(t->links, what, sends, n_send ? n : 0, receives,
                                                         n_receive ? n : 0, &number, &e))
         failed(t, &e);
     return number;
 }
 
-static void end_exchange(const struct clime_travel *t, uint32_t number) {
-    if (!t->error.code) clime_links_end(t->links, number);
+static void end_exchange(const struct clime_travel *t, int64_t number) {
+    if (number >= 0 && !t->error.code) clime_links_end(t->links, (uint32_t)number);
 }
 
 static void *row(const struct clime_travel *t, const void *x, size_t i) {
@@ -187,7 +187,7 @@ static void first_half(struct clime_travel *t, const struct clime_travel_layer *
     t->ops->swiglu(t->dev, R, t->F, t->gu, t->h);
 }
 
-static uint32_t take_rows(struct clime_travel *t, const struct turn *at, const struct clime_travel_rows *rows) {
+static int64_t take_rows(struct clime_travel *t, const struct turn *at, const struct clime_travel_rows *rows) {
     const struct cargo x = {row(t, rows->places, at->lo), rows->room, (size_t)t->D * width(t), rows->room};
     return begin_exchange(t, "taking rows to experts", at, at->n, at->here, 1, &x);
 }
@@ -200,7 +200,7 @@ static void bring_rows_home(struct clime_travel *t, const struct turn *at, const
 
 void clime_travel_forward(struct clime_travel *t, const struct clime_travel_layer *l, int cut,
                           const struct clime_travel_rows *rows) {
-    uint32_t coming = 0;
+    int64_t coming = -1;
     share_starts(t, l->number, cut, rows);
     if (rows->T) t->ops->gather(t->dev, rows->T * t->k, t->D, rows->from, rows->x, rows->places);
     for (int i = 0; i < t->n; i++) {
@@ -308,7 +308,7 @@ static struct back back_of(const struct clime_travel *t, const struct clime_trav
     return (struct back){&rows[cut], t->weights + at, t->dweights + at};
 }
 
-static uint32_t take_gradients(struct clime_travel *t, const struct turn *at, const struct back *b) {
+static int64_t take_gradients(struct clime_travel *t, const struct turn *at, const struct back *b) {
     const size_t bytes = (size_t)t->D * width(t);
     const struct cargo c[] = {{row(t, b->rows->room, at->lo), t->x, bytes, t->x},
                               {row(t, b->rows->places, at->lo), t->dy, bytes, t->dy},
@@ -344,7 +344,7 @@ void clime_travel_backward(struct clime_travel *t, const struct clime_travel_lay
     const size_t T = (size_t)rows->T, R = T * (size_t)t->k;
     struct tree tree;
     struct leaf *sum = NULL;
-    uint32_t coming = 0;
+    int64_t coming = -1;
     plant(t, l, &tree);
     for (int c = 0; c < t->cuts && R; c++)
         place_rows(t, &rows[c], row(t, dres, (size_t)c * T), weights + (size_t)c * R, back_of(t, rows, c).weights);

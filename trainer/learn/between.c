@@ -122,22 +122,18 @@ static bool gives(const struct clime_between *b, int rank, int made_by) {
     return made_by < 0 ? rank < b->n_ranks : rank % n == made_by && rank - made_by < b->n_ranks;
 }
 
-/* Elements of a rank's part of a piece that another one gives. */
-static int64_t given_by(const struct clime_between *b, int piece, int owner, int rank) {
-    struct clime_range r;
-    int64_t n = 0;
-    int by;
-    for (int at = 0; next_range(b, piece, owner, &at, &r, &by);)
-        if (gives(b, rank, by)) n += r.hi - r.lo;
-    return n;
-}
-
 /* Where in the owner's place what each rank gives of its part of a piece begins; returns how long all of it is. */
 static int64_t lay(const struct clime_between *b, int piece, int owner, int64_t at[CLIME_GROUP_MAX]) {
-    int64_t end = 0;
-    for (int q = 0; q < b->parts->who.world; q++) {
+    const int world = b->parts->who.world;
+    int64_t given[CLIME_GROUP_MAX] = {0}, end = 0; /* elements, by rank */
+    struct clime_range r;
+    int by;
+    for (int i = 0; next_range(b, piece, owner, &i, &r, &by);)
+        for (int q = 0; q < world; q++)
+            if (q != owner && gives(b, q, by)) given[q] += r.hi - r.lo;
+    for (int q = 0; q < world; q++) {
         at[q] = end;
-        if (q != owner) end += (given_by(b, piece, owner, q) + ALIGN - 1) / ALIGN * ALIGN;
+        end += (given[q] + ALIGN - 1) / ALIGN * ALIGN;
     }
     return end;
 }

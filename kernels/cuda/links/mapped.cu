@@ -162,9 +162,10 @@ static enum clime_err show_window(struct clime_link_mapped *m, char *at, size_t 
                                   struct clime_error *e) {
     char *base;
     enum clime_err rc = clime_cuda_share_base(m->d, at, &base, e);
+    if (rc) return rc;
     own->offset = (uint64_t)(at - base);
     own->bytes = bytes;
-    return rc ? rc : clime_cuda_share_export(m->d, base, own->handle, e);
+    return clime_cuda_share_export(m->d, base, own->handle, e);
 }
 
 static enum clime_err open_window(struct clime_link_mapped *m, struct window *w, const struct card *cards,
@@ -184,6 +185,7 @@ static enum clime_err open_window(struct clime_link_mapped *m, struct window *w,
 
 enum clime_err clime_link_mapped_window(struct clime_link_mapped *m, struct clime_group *g, void *at, size_t bytes,
                                         struct clime_error *why, struct clime_error *e) {
+    if (m->unmapped) return CLIME_OK; /* on all ranks */
     struct card *cards = (struct card *)xcalloc((size_t)m->world, sizeof *cards), *own = &cards[m->rank];
     struct window *w = &m->window[m->n_windows++];
     bool all_can = false;
@@ -350,6 +352,12 @@ uint64_t clime_link_mapped_progress(const struct clime_link_mapped *m) {
 
 int clime_link_mapped_awaited(const struct clime_link_mapped *m, uint32_t number) {
     const struct pieces *after = &m->after[number % LINKS_QUEUED];
+    /* who has not come to an exchange that puts something there also holds up what its sender has for the ranks after
+     * it */
+    for (int r = 0; r < m->world; r++) {
+        const struct pair *to = &m->pairs[index_of(m, m->rank, r)];
+        if (r != m->rank && (int32_t)(to->ready - after->put_out[r]) < 0) return r;
+    }
     for (int r = 0; r < m->world; r++) {
         const struct pair *from = &m->pairs[index_of(m, r, m->rank)];
         if (r != m->rank && from->sent == from->taken && from->taken != after->in[r]) return r;
@@ -358,7 +366,6 @@ int clime_link_mapped_awaited(const struct clime_link_mapped *m, uint32_t number
     for (int r = 0; r < m->world; r++) {
         const struct pair *to = &m->pairs[index_of(m, m->rank, r)];
         if (r != m->rank && to->taken != after->out[r]) return r;
-        if (r != m->rank && to->ready < after->put_out[r]) return r;
     }
     return -1;
 }
