@@ -32,17 +32,21 @@ void clime_travel_init(struct clime_travel *t, const struct clime_ops *ops, stru
                                .F = F};
 }
 
-/* Of gate and up first, then of down. */
+/* Gradients of the experts here: of down, and of gate and up twice as many. */
+static size_t down_elements(const struct clime_travel *t) {
+    return (size_t)(t->E / t->n) * (size_t)t->F * (size_t)t->D;
+}
+
+/* Where down's begin, behind those of gate and up. */
 static size_t down_at(const struct clime_travel *t) {
-    const size_t n = (size_t)(t->E / t->n) * 2 * (size_t)t->F * (size_t)t->D;
-    return (n + 63) / 64 * 64;
+    return (2 * down_elements(t) + 63) / 64 * 64;
 }
 
 void clime_travel_plan(struct clime_travel *t, int n_layers, int max_rows, bool backward, struct clime_plan *p) {
     const size_t R = (size_t)max_rows * (size_t)t->k, D = (size_t)t->D, F = (size_t)t->F, dt = width(t),
                  E = (size_t)t->E, n = (size_t)t->n, cuts = (size_t)t->cuts, back = backward ? 1 : 0;
     t->starts = xcalloc((size_t)n_layers * cuts * n * (E + 1), sizeof *t->starts);
-    t->room = down_at(t) + E / n * F * D;
+    t->room = down_at(t) + down_elements(t);
     clime_plan_add(p, "starts of ranks", n * (E + 1) * sizeof *t->all_starts, (void **)&t->all_starts);
     clime_plan_add(p, "start here", (E / n + 1) * sizeof *t->start, (void **)&t->start);
     clime_plan_add(p, "gu of experts", R * 2 * F * dt, &t->gu);
@@ -240,10 +244,6 @@ static void plant(const struct clime_travel *t, const struct clime_travel_layer 
         tree->idle[tree->n_idle++] = leaf;
     }
     tree->idle[tree->n_idle++] = &tree->leaf[0];
-}
-
-static size_t down_elements(const struct clime_travel *t) {
-    return (size_t)(t->E / t->n) * (size_t)t->F * (size_t)t->D;
 }
 
 static void add_leaf(const struct clime_travel *t, const struct leaf *x, const struct leaf *y) {

@@ -352,8 +352,7 @@ uint64_t clime_link_mapped_progress(const struct clime_link_mapped *m) {
 
 int clime_link_mapped_awaited(const struct clime_link_mapped *m, uint32_t number) {
     const struct pieces *after = &m->after[number % LINKS_QUEUED];
-    /* who has not come to an exchange that puts something there also holds up what its sender has for the ranks after
-     * it */
+    /* first who has not come: what a rank puts on the others waits behind what it puts on that one */
     for (int r = 0; r < m->world; r++) {
         const struct pair *to = &m->pairs[index_of(m, m->rank, r)];
         if (r != m->rank && (int32_t)(to->ready - after->put_out[r]) < 0) return r;
