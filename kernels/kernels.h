@@ -259,16 +259,22 @@ struct clime_ops {
     void (*copy_in)(struct clime_dev *d, void *dst, const void *h_src, size_t bytes);  /* h_src is free to reuse */
     void (*copy_out)(struct clime_dev *d, void *h_dst, const void *src, size_t bytes); /* waits: h_dst is filled */
     void (*copy)(struct clime_dev *d, void *dst, const void *src, size_t bytes);
+    /* n rows of so many bytes, as far from each other as the steps say (bytes; each at least a row). */
+    void (*copy_rows)(struct clime_dev *d, int n, size_t bytes, void *dst, size_t dst_step, const void *src,
+                      size_t src_step);
     void (*zero)(struct clime_dev *d, void *p, size_t bytes);
     /* Host memory that the device reads and writes by itself, and copies of it that run while the host goes on.
      * copy_out_start fills h_dst by the time copy_wait of its mark (0 or 1) returns, which reports failures as sync
-     * does; h_src of copy_in_start is free when a copy_out_start that came after it was waited for, or at sync. */
+     * does; h_src of copy_in_start (and of its form by rows) is free when a copy_out_start that came after it was
+     * waited for, or at sync. */
     enum clime_err (*host_alloc)(struct clime_dev *d, size_t bytes, const char *what, void **out,
                                  struct clime_error *e);
     void (*host_free)(struct clime_dev *d, void *p);
     void (*copy_out_start)(struct clime_dev *d, void *h_dst, const void *src, size_t bytes, int mark);
     enum clime_err (*copy_wait)(struct clime_dev *d, int mark, struct clime_error *e);
     void (*copy_in_start)(struct clime_dev *d, void *dst, const void *h_src, size_t bytes);
+    void (*copy_in_rows_start)(struct clime_dev *d, int n, size_t bytes, void *dst, size_t dst_step, const void *h_src,
+                               size_t src_step);
     /* Waits for all queued work; reports the first device failure since the last sync (then the context is dead). */
     enum clime_err (*sync)(struct clime_dev *d, struct clime_error *e);
     /* Free and total bytes of the device's memory (CPU: of the machine). */
@@ -530,8 +536,10 @@ struct clime_ops {
     void (*sumsq)(struct clime_dev *d, size_t n, const float *x, double *h_sums);
     size_t norm_block;
     /* y += the sum of x[0..n_x), added as a balanced tree: ((0 + 1) + (2 + 3)) + ...; where n_x is no power of two,
-     * what is missing at the end adds nothing. fp32; n_x is CLIME_TREE_MAX at most. ROW */
-    void (*accumulate)(struct clime_dev *d, size_t n, int n_x, const float *const *x, float *y);
+     * what is missing at the end adds nothing. So many rows of n elements; a row of y lies y_step elements behind the
+     * one before, of x[i] x_step[i] (NULL: there is one row). fp32; n_x is CLIME_TREE_MAX at most. ROW */
+    void (*accumulate)(struct clime_dev *d, int rows, size_t n, int n_x, const float *const *x, const size_t *x_step,
+                       float *y, size_t y_step);
 };
 
 extern const struct clime_ops clime_cpu_ops;

@@ -49,8 +49,8 @@ bool clime_cut_next(struct clime_cut_walk *c) {
     if (s && i > 0 && !c->held) clime_cut_made(s, i - 1, c->shift, n);
     if (i == t->n_cuts) {
         if (s && !c->held)
-            t->m->ops->accumulate(t->m->dev, n, 1, (const float *const[]){clime_cut_at(s, 0, c->shift)},
-                                  clime_train_grad(t, c->row));
+            t->m->ops->accumulate(t->m->dev, 1, n, 1, (const float *const[]){clime_cut_at(s, 0, c->shift)}, NULL,
+                                  clime_train_grad(t, c->row), 0);
         return false;
     }
     c->n = c->T / t->n_cuts;

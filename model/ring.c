@@ -6,6 +6,7 @@
  * is in front of that one in the queue, and the gather waits for it. */
 #include <stdlib.h>
 
+#include "kernels/runs.h"
 #include "model/model.h"
 #include "model/weights/layout_int.h"
 
@@ -134,6 +135,10 @@ enum clime_err clime_model_ring_link(struct clime_model *m, struct clime_links *
 
 /* ---- layers ---------------------------------------------------------------------------------------------------- */
 
+static void copy_run(const struct clime_model *m, const struct clime_run *r) {
+    m->ops->copy_rows(m->dev, r->n, r->bytes, r->at[0], r->step[0], r->at[1], r->step[1]);
+}
+
 static void begin(struct clime_model *m, int l) {
     struct clime_ring *r = m->ring;
     const int64_t place = r->place[l % CLIME_RING_PLACES];
@@ -144,6 +149,8 @@ static void begin(struct clime_model *m, int l) {
     struct clime_range c;
     struct clime_error e;
     char *run = NULL; /* of one rank's ranges that follow each other: a single move, from place to place */
+    struct clime_runs own_runs = {0}; /* of what this rank keeps */
+    struct clime_run copied;
     r->holds[l % CLIME_RING_PLACES] = -1;
     r->coming = l;
     for (int k = 0; k < n_spans; k++) {
@@ -152,7 +159,9 @@ static void begin(struct clime_model *m, int l) {
             char *at = clime_model_at(m, place + s.at + (c.lo - s.from));
             const size_t bytes = (size_t)(c.hi - c.lo) * width;
             const bool own = c.rank == r->who.rank;
-            if (own) m->ops->copy(m->dev, at, clime_model_at(m, c.at), bytes);
+            if (own && clime_runs_add(&own_runs, &(struct clime_run){bytes, 1, 2, {at, clime_model_at(m, c.at)}, {0}},
+                                      &copied))
+                copy_run(m, &copied);
             if (!run) run = at;
             if (i + 1 < r->n_kept && r->kept[i + 1].rank == c.rank && r->kept[i + 1].lo < s.to) continue;
             const size_t run_bytes = (size_t)(at - run) + bytes;
@@ -162,6 +171,7 @@ static void begin(struct clime_model *m, int l) {
             run = NULL;
         }
     }
+    while (clime_runs_end(&own_runs, &copied)) copy_run(m, &copied);
     if (!m->ranks.err && clime_links_put(r->links, "gathering the weights of a layer", r->sends, n_sends, r->receives,
                                          n_receives, &r->number, &e))
         clime_model_ranks_fail(m, &e);

@@ -158,6 +158,12 @@ void clime_cpu_copy(struct clime_dev *d, void *dst, const void *src, size_t byte
     if (bytes) memcpy(dst, src, bytes);
 }
 
+void clime_cpu_copy_rows(struct clime_dev *d, int n, size_t bytes, void *dst, size_t dst_step, const void *src,
+                         size_t src_step) {
+    for (size_t i = 0; i < (size_t)n; i++)
+        clime_cpu_copy(d, (char *)dst + i * dst_step, (const char *)src + i * src_step, bytes);
+}
+
 void clime_cpu_copy_start(struct clime_dev *d, void *dst, const void *src, size_t bytes, int mark) {
     (void)mark; /* done when it returns */
     clime_cpu_copy(d, dst, src, bytes);

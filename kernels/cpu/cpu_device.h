@@ -9,6 +9,8 @@ void clime_cpu_close(struct clime_dev *d);
 enum clime_err clime_cpu_alloc(struct clime_dev *d, size_t bytes, const char *what, void **out, struct clime_error *e);
 void clime_cpu_free(struct clime_dev *d, void *p);
 void clime_cpu_copy(struct clime_dev *d, void *dst, const void *src, size_t bytes);
+void clime_cpu_copy_rows(struct clime_dev *d, int n, size_t bytes, void *dst, size_t dst_step, const void *src,
+                         size_t src_step);
 void clime_cpu_zero(struct clime_dev *d, void *p, size_t bytes);
 void clime_cpu_copy_start(struct clime_dev *d, void *dst, const void *src, size_t bytes, int mark);
 enum clime_err clime_cpu_copy_wait(struct clime_dev *d, int mark, struct clime_error *e);

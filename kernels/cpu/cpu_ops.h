@@ -75,6 +75,7 @@ void CPU(adamw)(struct clime_dev *d, size_t n, const struct clime_adamw *o, cons
                 float *v, void *params);
 void CPU(adamw_start)(struct clime_dev *d, size_t n, const void *params, float *master, float *m, float *v);
 void CPU(sumsq)(struct clime_dev *d, size_t n, const float *x, double *h_sums);
-void CPU(accumulate)(struct clime_dev *d, size_t n, int n_x, const float *const *x, float *y);
+void CPU(accumulate)(struct clime_dev *d, int rows, size_t n, int n_x, const float *const *x, const size_t *x_step,
+                     float *y, size_t y_step);
 
 #endif

@@ -191,8 +191,9 @@ static void sumsq(struct clime_dev *d, size_t n, const float *x, double *h_sums)
     d->isa->sumsq(d, n, x, h_sums);
 }
 
-static void accumulate(struct clime_dev *d, size_t n, int n_x, const float *const *x, float *y) {
-    d->isa->accumulate(d, n, n_x, x, y);
+static void accumulate(struct clime_dev *d, int rows, size_t n, int n_x, const float *const *x, const size_t *x_step,
+                       float *y, size_t y_step) {
+    d->isa->accumulate(d, rows, n, n_x, x, x_step, y, y_step);
 }
 
 const struct clime_ops clime_cpu_ops = {
@@ -206,12 +207,14 @@ const struct clime_ops clime_cpu_ops = {
     .copy_in = clime_cpu_copy,
     .copy_out = clime_cpu_copy,
     .copy = clime_cpu_copy,
+    .copy_rows = clime_cpu_copy_rows,
     .zero = clime_cpu_zero,
     .host_alloc = clime_cpu_alloc,
     .host_free = clime_cpu_free,
     .copy_out_start = clime_cpu_copy_start,
     .copy_wait = clime_cpu_copy_wait,
     .copy_in_start = clime_cpu_copy,
+    .copy_in_rows_start = clime_cpu_copy_rows,
     .sync = clime_cpu_sync,
     .memory = clime_cpu_memory,
     .scratch_bytes = clime_cpu_scratch_bytes,

@@ -130,7 +130,12 @@ static void accumulate_chunk(void *arg, int i, int slot) {
     }
 }
 
-void CPU(accumulate)(struct clime_dev *d, size_t n, int n_x, const float *const *x, float *y) {
-    struct tree_job j = {.x = x, .n_x = n_x, .n = n, .y = y};
-    clime_cpu_for(d, chunks(n), (double)n * n_x / 4, accumulate_chunk, &j);
+void CPU(accumulate)(struct clime_dev *d, int rows, size_t n, int n_x, const float *const *x, const size_t *x_step,
+                     float *y, size_t y_step) {
+    const float *at[CLIME_TREE_MAX];
+    for (int r = 0; r < rows; r++) {
+        struct tree_job j = {.x = at, .n_x = n_x, .n = n, .y = y + (size_t)r * y_step};
+        for (int i = 0; i < n_x; i++) at[i] = r ? x[i] + (size_t)r * x_step[i] : x[i];
+        clime_cpu_for(d, chunks(n), (double)n * n_x / 4, accumulate_chunk, &j);
+    }
 }

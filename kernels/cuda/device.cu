@@ -281,6 +281,11 @@ void clime_cuda_copy_in_start(struct clime_dev *d, void *dst, const void *h_src,
     CU(d, cudaMemcpyAsync(dst, h_src, bytes, cudaMemcpyHostToDevice, d->stream));
 }
 
+void clime_cuda_copy_in_rows_start(struct clime_dev *d, int n, size_t bytes, void *dst, size_t dst_step,
+                                   const void *h_src, size_t src_step) {
+    CU(d, cudaMemcpy2DAsync(dst, dst_step, h_src, src_step, bytes, (size_t)n, cudaMemcpyHostToDevice, d->stream));
+}
+
 void clime_cuda_copy(struct clime_dev *d, void *dst, const void *src, size_t bytes) {
     clime_cuda_flush(d);
     CU(d, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, d->stream));

@@ -1,4 +1,4 @@
-/* Rows by index: embedding, its gradient, gather, scatter. Launched by the context's owner.
+/* Rows by index: embedding, its gradient, gather, scatter; and at even distances. Launched by the context's owner.
  *
  * The embedding's gradient adds the rows of one id in ascending order without atomics: the block of an id's first row
  * adds all its rows, the blocks of later ones leave at once. */
@@ -71,4 +71,37 @@ CUDA_OP void clime_cuda_embed_bwd(struct clime_dev *d, int T, int D, int V, cons
     (void)V;
     if (T == 0) return;
     launch_after(d, embed_bwd_kernel, T, THREADS, 0, T, D, ids, (const bf16 *)dy, dtable);
+}
+
+/* ---- at even distances ---- */
+
+enum { COPY_EACH = 4, COPY_ROWS = 65535 };
+
+/* n: 16 bytes each, the steps too. */
+__global__ void copy_rows_kernel(size_t n, uint4 *dst, size_t dst_step, const uint4 *src, size_t src_step) {
+    const size_t first = (size_t)blockIdx.x * COPY_EACH * THREADS + threadIdx.x;
+    uint4 v[COPY_EACH];
+    dst += blockIdx.y * dst_step;
+    src += blockIdx.y * src_step;
+#pragma unroll
+    for (int i = 0; i < COPY_EACH; i++)
+        if (first + i * THREADS < n) v[i] = src[first + i * THREADS];
+#pragma unroll
+    for (int i = 0; i < COPY_EACH; i++)
+        if (first + i * THREADS < n) dst[first + i * THREADS] = v[i];
+}
+
+/* The driver's own copy of such rows within a device takes twice as long. */
+CUDA_OP void clime_cuda_copy_rows(struct clime_dev *d, int n, size_t bytes, void *dst, size_t dst_step, const void *src,
+                                  size_t src_step) {
+    const size_t each = (size_t)COPY_EACH * THREADS * sizeof(uint4);
+    if (n == 1) return clime_cuda_copy(d, dst, src, bytes);
+    if (((uintptr_t)dst | (uintptr_t)src | dst_step | src_step | bytes) % sizeof(uint4) || n > COPY_ROWS) {
+        clime_cuda_flush(d);
+        CU(d, cudaMemcpy2DAsync(dst, dst_step, src, src_step, bytes, (size_t)n, cudaMemcpyDeviceToDevice, d->stream));
+        return;
+    }
+    launch_after(d, copy_rows_kernel, dim3((unsigned)((bytes + each - 1) / each), (unsigned)n), THREADS, 0,
+                 bytes / sizeof(uint4), (uint4 *)dst, dst_step / sizeof(uint4), (const uint4 *)src,
+                 src_step / sizeof(uint4));
 }

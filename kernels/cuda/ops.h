@@ -21,6 +21,8 @@ void clime_cuda_free(struct clime_dev *d, void *p);
 void clime_cuda_copy_in(struct clime_dev *d, void *dst, const void *h_src, size_t bytes);
 void clime_cuda_copy_out(struct clime_dev *d, void *h_dst, const void *src, size_t bytes);
 void clime_cuda_copy(struct clime_dev *d, void *dst, const void *src, size_t bytes);
+void clime_cuda_copy_rows(struct clime_dev *d, int n, size_t bytes, void *dst, size_t dst_step, const void *src,
+                          size_t src_step);
 void clime_cuda_zero(struct clime_dev *d, void *p, size_t bytes);
 enum clime_err clime_cuda_host_alloc(struct clime_dev *d, size_t bytes, const char *what, void **out,
                                      struct clime_error *e);
@@ -28,6 +30,8 @@ void clime_cuda_host_free(struct clime_dev *d, void *p);
 void clime_cuda_copy_out_start(struct clime_dev *d, void *h_dst, const void *src, size_t bytes, int mark);
 enum clime_err clime_cuda_copy_wait(struct clime_dev *d, int mark, struct clime_error *e);
 void clime_cuda_copy_in_start(struct clime_dev *d, void *dst, const void *h_src, size_t bytes);
+void clime_cuda_copy_in_rows_start(struct clime_dev *d, int n, size_t bytes, void *dst, size_t dst_step,
+                                   const void *h_src, size_t src_step);
 enum clime_err clime_cuda_sync(struct clime_dev *d, struct clime_error *e);
 void clime_cuda_memory(struct clime_dev *d, size_t *free_bytes, size_t *total_bytes);
 size_t clime_cuda_scratch_bytes(const struct clime_scratch_shape *s);
@@ -154,7 +158,8 @@ void clime_cuda_adamw(struct clime_dev *d, size_t n, const struct clime_adamw *o
                       float *m, float *v, void *params);
 void clime_cuda_adamw_start(struct clime_dev *d, size_t n, const void *params, float *master, float *m, float *v);
 void clime_cuda_sumsq(struct clime_dev *d, size_t n, const float *x, double *h_sums);
-void clime_cuda_accumulate(struct clime_dev *d, size_t n, int n_x, const float *const *x, float *y);
+void clime_cuda_accumulate(struct clime_dev *d, int rows, size_t n, int n_x, const float *const *x,
+                           const size_t *x_step, float *y, size_t y_step);
 
 #ifdef __cplusplus
 }

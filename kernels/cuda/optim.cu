@@ -73,6 +73,7 @@ CUDA_OP void clime_cuda_sumsq(struct clime_dev *d, size_t n, const float *x, dou
 
 struct tree { /* what is added */
     const float *x[CLIME_TREE_MAX];
+    size_t step[CLIME_TREE_MAX], y_step; /* from row to row */
     int n;
 };
 
@@ -80,7 +81,7 @@ struct tree { /* what is added */
 template <int LOG, int V>
 static __device__ __forceinline__ lanes<V, float> tree_of(const tree &t, int first, size_t i) {
     if constexpr (LOG == 0) {
-        return load<V>(t.x[first] + i);
+        return load<V>(t.x[first] + blockIdx.y * t.step[first] + i);
     } else {
         const int half = 1 << (LOG - 1);
         lanes<V, float> a = tree_of<LOG - 1, V>(t, first, i);
@@ -92,9 +93,10 @@ static __device__ __forceinline__ lanes<V, float> tree_of(const tree &t, int fir
     }
 }
 
-/* V elements a thread; what is left over is added by the first block. */
+/* V elements a thread; what is left over is added by a row's first block. */
 template <int LOG, int V> __global__ void accumulate_kernel(size_t n, const __grid_constant__ tree t, float *y) {
     size_t i = ((size_t)blockIdx.x * THREADS + threadIdx.x) * V, tail = n / V * V + threadIdx.x;
+    y += blockIdx.y * t.y_step;
     if (i + V <= n) {
         lanes<V, float> a = tree_of<LOG, V>(t, 0, i), b = load<V>(y + i);
 #pragma unroll
@@ -104,24 +106,29 @@ template <int LOG, int V> __global__ void accumulate_kernel(size_t n, const __gr
     if (V > 1 && blockIdx.x == 0 && tail < n) y[tail] += tree_of<LOG, 1>(t, 0, tail).x[0];
 }
 
-template <int LOG> static void accumulate(struct clime_dev *d, size_t n, const tree &t, float *y) {
-    uintptr_t all = (uintptr_t)y;
-    for (int i = 0; i < t.n; i++) all |= (uintptr_t)t.x[i];
+template <int LOG> static void accumulate(struct clime_dev *d, int rows, size_t n, const tree &t, float *y) {
+    uintptr_t all = (uintptr_t)y | t.y_step * sizeof *y;
+    for (int i = 0; i < t.n; i++) all |= (uintptr_t)t.x[i] | t.step[i] * sizeof *y;
     bool aligned = all % 16 == 0;
     size_t threads = aligned ? (n + 3) / 4 : n, blocks = (threads + THREADS - 1) / THREADS;
-    launch_after(d, aligned ? accumulate_kernel<LOG, 4> : accumulate_kernel<LOG, 1>, (unsigned)blocks, THREADS, 0, n, t,
-                 y);
+    launch_after(d, aligned ? accumulate_kernel<LOG, 4> : accumulate_kernel<LOG, 1>,
+                 dim3((unsigned)blocks, (unsigned)rows), THREADS, 0, n, t, y);
 }
 
-CUDA_OP void clime_cuda_accumulate(struct clime_dev *d, size_t n, int n_x, const float *const *x, float *y) {
-    static void (*const of[])(struct clime_dev *, size_t, const tree &, float *) = {
+CUDA_OP void clime_cuda_accumulate(struct clime_dev *d, int rows, size_t n, int n_x, const float *const *x,
+                                   const size_t *x_step, float *y, size_t y_step) {
+    static void (*const of[])(struct clime_dev *, int, size_t, const tree &, float *) = {
         accumulate<0>, accumulate<1>, accumulate<2>, accumulate<3>, accumulate<4>, accumulate<5>, accumulate<6>};
     int log = 0;
-    tree t;
-    if (n == 0) return;
+    tree t = {};
+    if (n == 0 || rows == 0) return;
     CHECK(n_x > 0 && n_x <= CLIME_TREE_MAX);
     memcpy(t.x, x, (size_t)n_x * sizeof *x);
     t.n = n_x;
     while (1 << log < n_x) log++;
-    of[log](d, n, t, y);
+    if (rows > 1) {
+        memcpy(t.step, x_step, (size_t)n_x * sizeof *x_step);
+        t.y_step = y_step;
+    }
+    of[log](d, rows, n, t, y);
 }

@@ -27,6 +27,6 @@ void clime_cut_made(const struct clime_cut_sum *s, int i, size_t shift, size_t n
     for (int size = 1; i & size; size *= 2) {
         const float *right = clime_cut_at(s, i, shift);
         i -= size;
-        s->ops->accumulate(s->dev, n, 1, &right, clime_cut_at(s, i, shift));
+        s->ops->accumulate(s->dev, 1, n, 1, &right, NULL, clime_cut_at(s, i, shift), 0);
     }
 }

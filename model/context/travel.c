@@ -247,8 +247,8 @@ static void plant(const struct clime_travel *t, const struct clime_travel_layer 
 }
 
 static void add_leaf(const struct clime_travel *t, const struct leaf *x, const struct leaf *y) {
-    if (y->gu) t->ops->accumulate(t->dev, 2 * down_elements(t), 1, (const float *const[]){x->gu}, y->gu);
-    if (y->down) t->ops->accumulate(t->dev, down_elements(t), 1, (const float *const[]){x->down}, y->down);
+    if (y->gu) t->ops->accumulate(t->dev, 1, 2 * down_elements(t), 1, (const float *const[]){x->gu}, NULL, y->gu, 0);
+    if (y->down) t->ops->accumulate(t->dev, 1, down_elements(t), 1, (const float *const[]){x->down}, NULL, y->down, 0);
 }
 
 /* The gradients of the i-th cut are made, NULL = it has none: they end all trees of which it is the last. Returns the

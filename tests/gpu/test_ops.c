@@ -595,9 +595,15 @@ static void test_optimizer(struct gpu_test *t) {
         for (int n = 1; n <= 5; n++) {
             const float *cpu[] = {m.cpu, v.cpu, g.cpu, p.cpu, m.cpu}, *gpu[] = {m.gpu, v.gpu, g.gpu, p.gpu, m.gpu};
             for (int i = 0; i < n; i++) cpu[i] += from, gpu[i] += from;
-            t->cpu.ops->accumulate(t->cpu.dev, N - 3 - from, n, cpu, (float *)p.cpu + from);
-            t->gpu.ops->accumulate(t->gpu.dev, N - 3 - from, n, gpu, (float *)p.gpu + from);
+            t->cpu.ops->accumulate(t->cpu.dev, 1, N - 3 - from, n, cpu, NULL, (float *)p.cpu + from, 0);
+            t->gpu.ops->accumulate(t->gpu.dev, 1, N - 3 - from, n, gpu, NULL, (float *)p.gpu + from, 0);
             sides_agree(t, "accumulate", &p);
+            for (size_t row = 4096; row < 4098; row++) { /* rows at any distance, of y behind each other or apart */
+                const size_t step[] = {row, row + 4, 2 * row, row, 3 * row};
+                t->cpu.ops->accumulate(t->cpu.dev, 7, row, n < 3 ? n : 3, cpu, step, (float *)p.cpu + from, 3 * row);
+                t->gpu.ops->accumulate(t->gpu.dev, 7, row, n < 3 ? n : 3, gpu, step, (float *)p.gpu + from, 3 * row);
+                sides_agree(t, "accumulate by rows", &p);
+            }
         }
     }
     struct both *all[] = {&g, &p, &m, &v, &w};

@@ -5,6 +5,8 @@
 
 #include <stdlib.h>
 
+#include "kernels/runs.h"
+
 /* Elements of a piece: of a model of small layers so many of all that is received, and an eighth of all gradients at
  * most. The sums do not depend on it. */
 #define ROOM ((int64_t)1 << 27)
@@ -212,10 +214,23 @@ static void begin_piece(struct clime_between *b, int piece) {
                     &b->number[piece % CLIME_BETWEEN_PLACES], &b->error);
 }
 
+/* Of each row the first place is the sum, the others what is added to it. */
+static void add_run(const struct clime_between *b, const struct clime_run *r) {
+    const float *x[CLIME_GROUP_MAX];
+    size_t step[CLIME_GROUP_MAX];
+    for (int i = 1; i < r->n_at; i++) {
+        x[i - 1] = (const float *)(const void *)r->at[i];
+        step[i - 1] = r->step[i] / sizeof(float);
+    }
+    b->m->ops->accumulate(b->m->dev, r->n, r->bytes / sizeof(float), r->n_at - 1, x, step, (float *)(void *)r->at[0],
+                          r->step[0] / sizeof(float));
+}
+
 /* sum += the balanced tree over the ranks. */
 static void add_piece(struct clime_between *b, int piece) {
     const int rank = b->parts->who.rank;
-    const float *of[CLIME_GROUP_MAX];
+    struct clime_runs runs = {0};
+    struct clime_run run;
     struct clime_range r;
     int64_t in_place[CLIME_GROUP_MAX]; /* the next of what a rank has given */
     int by;
@@ -224,14 +239,16 @@ static void add_piece(struct clime_between *b, int piece) {
      * in order without this wait only because a gather of weights, which is waited for, begins after it. */
     clime_links_end(b->links, b->number[piece % CLIME_BETWEEN_PLACES]);
     for (int at = 0; next_range(b, piece, rank, &at, &r, &by);) {
-        int n = 0;
+        struct clime_run sum = {.bytes = (size_t)(r.hi - r.lo) * sizeof(float), .n = 1, .n_at = 1};
+        sum.at[0] = (char *)(b->sum + r.at);
         for (int q = 0; q < b->parts->who.world; q++) {
             if (!gives(b, q, by)) continue;
-            of[n++] = q == rank ? given(b, r.lo) : place(b, piece) + in_place[q];
+            sum.at[sum.n_at++] = (char *)(q == rank ? given(b, r.lo) : place(b, piece) + in_place[q]);
             in_place[q] += r.hi - r.lo;
         }
-        b->m->ops->accumulate(b->m->dev, (size_t)(r.hi - r.lo), n, of, b->sum + r.at);
+        if (clime_runs_add(&runs, &sum, &run)) add_run(b, &run);
     }
+    while (clime_runs_end(&runs, &run)) add_run(b, &run);
 }
 
 void clime_between_begin(struct clime_between *b, int n_ranks) {

@@ -94,7 +94,7 @@ void clime_lanes_close(struct clime_lanes *l) {
 /* ---- trees ---- */
 
 static void add(const struct clime_lanes *l, int64_t n, int n_x, const float *const *x, float *y) {
-    if (n) l->m->ops->accumulate(l->m->dev, (size_t)n, n_x, x, y);
+    if (n) l->m->ops->accumulate(l->m->dev, 1, (size_t)n, n_x, x, NULL, y, 0);
 }
 
 /* Where the tree that begins with a lane is added up: the left half of one is where the whole is. */

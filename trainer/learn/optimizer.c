@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "kernels/runs.h"
 #include "model/weights/convert.h"
 
 /* Elements of an offloaded piece: 32 MiB of gradients reach the full rate of the bus; small models are cut in eight, so
@@ -228,25 +229,68 @@ double clime_lr_at(const struct clime_learner_options *o, int64_t step) {
     return o->min_lr + (o->lr - o->min_lr) * share;
 }
 
-/* The next piece's gradients come down while this one is updated and its parameters go up. */
+/* Pieces whose gradients and states follow each other, so that they come down and are updated as one. */
+struct chunk {
+    struct pieces from;     /* as they stood before the first of them */
+    struct clime_share all; /* n: of all of them */
+};
+
+static bool next_chunk(struct pieces *p, struct chunk *out) {
+    const int64_t most = p->most;
+    struct clime_share *all = &out->all, s;
+    out->from = *p;
+    if (!next_piece(p, all)) return false;
+    for (struct pieces before = *p; all->n < most; before = *p, all->n += s.n) {
+        p->most = most - all->n;
+        if (next_piece(p, &s) && s.at == all->at + all->n && state_at(p->o, &s) == state_at(p->o, all) + all->n &&
+            s.decay == all->decay)
+            continue;
+        *p = before;
+        break;
+    }
+    p->most = most;
+    return true;
+}
+
+static void upload(const struct clime_model *m, const struct clime_run *r) {
+    m->ops->copy_in_rows_start(m->dev, r->n, r->bytes, r->at[0], r->step[0], r->at[1], r->step[1]);
+}
+
+/* Its weights, which need not lie together: those of experts of which a rank keeps a share lie at even distances. */
+static void upload_chunk(const struct clime_model *m, struct chunk *c, uint16_t *params) {
+    struct clime_runs runs = {0};
+    struct clime_run run;
+    struct clime_share s;
+    for (int64_t at = 0; at < c->all.n; at += s.n) {
+        c->from.most = c->all.n - at;
+        next_piece(&c->from, &s);
+        const struct clime_run piece = {
+            (size_t)s.n * sizeof *params, 1, 2, {clime_model_kept(m, s.offset), (char *)(params + at)}, {0}};
+        if (clime_runs_add(&runs, &piece, &run)) upload(m, &run);
+    }
+    while (clime_runs_end(&runs, &run)) upload(m, &run);
+}
+
+/* The next chunk's gradients come down while this one is updated and its parameters go up. */
 static void step_offloaded(struct clime_optimizer *o, struct clime_model *m, struct clime_adamw *a, float decay,
                            const float *grads) {
     struct pieces p = pieces_of(o, m);
-    struct clime_share now, next;
-    bool more = next_piece(&p, &now);
+    struct chunk now, next;
+    const struct clime_share *s = &now.all;
+    bool more = next_chunk(&p, &now);
 
-    if (more) m->ops->copy_out_start(m->dev, o->piece[0].grad, grads + now.at, (size_t)now.n * sizeof *grads, 0);
+    if (more) m->ops->copy_out_start(m->dev, o->piece[0].grad, grads + s->at, (size_t)s->n * sizeof *grads, 0);
     for (int i = 0; more; i = !i, now = next) {
-        more = next_piece(&p, &next);
+        more = next_chunk(&p, &next);
         if (more)
-            m->ops->copy_out_start(m->dev, o->piece[!i].grad, grads + next.at, (size_t)next.n * sizeof *grads, !i);
-        /* what this piece's parameters held went up before its gradients came down */
+            m->ops->copy_out_start(m->dev, o->piece[!i].grad, grads + next.all.at, (size_t)next.all.n * sizeof *grads,
+                                   !i);
+        /* what this chunk's parameters held went up before its gradients came down */
         m->ops->copy_wait(m->dev, i, NULL); /* a failure stays: the next sync reports it */
-        a->weight_decay = now.decay ? decay : 0;
-        o->ops->adamw(o->dev, (size_t)now.n, a, o->piece[i].grad, master_at(o, m, &now), o->m + state_at(o, &now),
-                      o->v + state_at(o, &now), o->piece[i].params);
-        m->ops->copy_in_start(m->dev, clime_model_kept(m, now.offset), o->piece[i].params,
-                              (size_t)now.n * sizeof(uint16_t));
+        a->weight_decay = s->decay ? decay : 0;
+        o->ops->adamw(o->dev, (size_t)s->n, a, o->piece[i].grad, master_at(o, m, s), o->m + state_at(o, s),
+                      o->v + state_at(o, s), o->piece[i].params);
+        upload_chunk(m, &now, o->piece[i].params);
     }
 }
 

@@ -23,6 +23,7 @@
 
 extern "C" {
 #include "common/group/memory.h"
+#include "kernels/runs.h"
 }
 
 #define PIECE ((size_t)32 << 20)
@@ -298,15 +299,30 @@ static size_t bytes_of(const struct clime_move *moves, int n, int rank) {
     return sum;
 }
 
+/* A copy's begin takes an engine as long as some MB do, so rows at even distances (a rank's share of each expert) go as
+ * one. */
+static void put_run(struct clime_link_mapped *m, const struct clime_run *r) {
+    struct clime_dev *d = m->d;
+    if (r->n == 1)
+        CU(d, cudaMemcpyAsync(r->at[0], r->at[1], r->bytes, cudaMemcpyDeviceToDevice, m->out));
+    else
+        CU(d, cudaMemcpy2DAsync(r->at[0], r->step[0], r->at[1], r->step[1], r->bytes, (size_t)r->n,
+                                cudaMemcpyDeviceToDevice, m->out));
+}
+
 static void put_all(struct clime_link_mapped *m, int to, const struct clime_move *moves, int n) {
     struct clime_dev *d = m->d;
     struct pair *pair = &m->on_device[index_of(m, m->rank, to)];
     const uint32_t number = ++m->n.put_out[to];
+    struct clime_runs runs = {};
+    struct clime_run run;
     clime_link_wait(d, m->out, &pair->ready, number);
-    for (int i = 0; i < n; i++)
-        if (moves[i].rank == to && moves[i].bytes)
-            CU(d, cudaMemcpyAsync(there(m, to, moves[i].to), moves[i].at, moves[i].bytes, cudaMemcpyDeviceToDevice,
-                                  m->out));
+    for (int i = 0; i < n; i++) {
+        if (moves[i].rank != to || !moves[i].bytes) continue;
+        const struct clime_run piece = {moves[i].bytes, 1, 2, {there(m, to, moves[i].to), (char *)moves[i].at}};
+        if (clime_runs_add(&runs, &piece, &run)) put_run(m, &run);
+    }
+    while (clime_runs_end(&runs, &run)) put_run(m, &run);
     clime_link_write(d, m->out, &pair->put, number);
 }
 

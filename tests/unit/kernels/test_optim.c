@@ -99,6 +99,20 @@ static void threads(void **state) {
     }
 }
 
+/* Rows at other distances in each array: the bits of row by row. */
+static void test_tree_by_rows(struct kt *k, const float *const *x, float *y) {
+    enum { ROWS = 5, EACH = 1003, ALL = 70001 };
+    const size_t step[] = {EACH, 2 * EACH, 7000}, y_step = 3 * EACH;
+    float *want = malloc(ALL * sizeof *want);
+    memcpy(want, y, ALL * sizeof *want);
+    for (size_t r = 0; r < ROWS; r++)
+        for (size_t i = 0; i < EACH; i++)
+            want[r * y_step + i] += (x[0][r * step[0] + i] + x[1][r * step[1] + i]) + x[2][r * step[2] + i];
+    k->ops->accumulate(k->dev, ROWS, EACH, 3, x, step, y, y_step);
+    assert_memory_equal(y, want, ALL * sizeof *want);
+    free(want);
+}
+
 /* y += ((0 + 1) + (2 + 3)) + ..., of any number of arrays, to the bit. */
 static void test_tree(struct kt *k) {
     enum { N = 70001, MOST = 9 };
@@ -114,10 +128,11 @@ static void test_tree(struct kt *k) {
                 for (int j = 0; j + step < 16; j += 2 * step) sum[j] += sum[j + step];
             want[i] = y[i] + sum[0];
         }
-        k->ops->accumulate(k->dev, N, n, x, y);
+        k->ops->accumulate(k->dev, 1, N, n, x, NULL, y, 0);
         assert_memory_equal(y, want, N * sizeof *want);
         free(want);
     }
+    test_tree_by_rows(k, x, y);
     for (int i = 0; i < MOST; i++) kt_free(k, (void *)(uintptr_t)x[i]);
     kt_free(k, y);
 }
