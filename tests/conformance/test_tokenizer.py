@@ -318,6 +318,13 @@ SYNTHETIC = {
         ),
         "decoder": BYTE_LEVEL,
     },
+    "intersections": {
+        "model": byte_model(),
+        "pre_tokenizer": sequence(
+            "pretokenizers", split({"Regex": "[ab&&[b1]]|[\\w&&[^\\d_]]{2,}|[^\\p{Han}a][\\p{N}\\s&&[^\\r1]]?"}), BYTE_LEVEL
+        ),
+        "decoder": BYTE_LEVEL,
+    },
     "words and lines": {
         "model": byte_model(),
         "pre_tokenizer": sequence("pretokenizers", split({"Regex": "\\w+|^\\S|\\d$|\\W"}), BYTE_LEVEL),
@@ -441,7 +448,7 @@ UNSUPPORTED = {
     "BertPreTokenizer": {"model": byte_model(), "pre_tokenizer": {"type": "BertPreTokenizer"}},
     "Lowercase": {"model": byte_model(), "normalizer": {"type": "Lowercase"}},
     "CTC": {"model": byte_model(), "decoder": {"type": "CTC"}},
-    "intersection": {"model": byte_model(), "pre_tokenizer": split({"Regex": "[\\p{L}&&[^a]]"})},
+    "intersection": {"model": byte_model(), "pre_tokenizer": split({"Regex": "[\\p{L}&&a]"})},
     "end_of_word_suffix": {"model": byte_model(end_of_word_suffix="</w>")},
     "not in the vocabulary": {"model": byte_model(merges=["q zz"])},
     "RobertaProcessing": {"model": byte_model(), "post_processor": {"type": "RobertaProcessing"}},
