@@ -11,6 +11,7 @@ import subprocess
 import unicodedata
 
 import pytest
+from tiktoken_folder import ALTERNATIVES
 from tokenizer_data import DATA, NAMES, ROOT, unpack_tokenizers
 
 tokenizers = pytest.importorskip("tokenizers")
@@ -316,6 +317,11 @@ SYNTHETIC = {
                             "|\\s+(?!\\S)|\\s+"}, "Removed", True),  # fmt: skip
             BYTE_LEVEL,
         ),
+        "decoder": BYTE_LEVEL,
+    },
+    "kimi": {
+        "model": byte_model(),
+        "pre_tokenizer": sequence("pretokenizers", split({"Regex": "|".join(ALTERNATIVES)}), BYTE_LEVEL),
         "decoder": BYTE_LEVEL,
     },
     "intersections": {
