@@ -96,6 +96,15 @@ static void grow_merges(struct clime_bpe *b) {
     free(old);
 }
 
+static void put_merge(struct clime_bpe *b, int32_t left, int32_t right, uint32_t rank, int32_t id) {
+    if ((b->n_merges + 1) * 2 > b->n_slots) grow_merges(b);
+    struct clime_bpe_merge *m = find_slot(b, pair_key(left, right));
+    m->key = pair_key(left, right); /* a repeated pair takes the later rank */
+    m->rank = rank;
+    m->id = id;
+    b->n_merges++;
+}
+
 enum clime_err clime_bpe_add_merge(struct clime_bpe *b, struct clime_str left, struct clime_str right,
                                    struct clime_error *e) {
     char small[256], *joined = left.len + right.len <= sizeof small ? small : xmalloc(left.len + right.len);
@@ -112,11 +121,7 @@ enum clime_err clime_bpe_add_merge(struct clime_bpe *b, struct clime_str left, s
                         b->n_merges, CLIME_STR_ARG(missing));
         goto done;
     }
-    if ((b->n_merges + 1) * 2 > b->n_slots) grow_merges(b);
-    struct clime_bpe_merge *m = find_slot(b, pair_key(l, r));
-    m->key = pair_key(l, r); /* a repeated pair takes the later rank */
-    m->rank = (uint32_t)b->n_merges++;
-    m->id = id;
+    put_merge(b, l, r, (uint32_t)b->n_merges, id);
 done:
     if (joined != small) free(joined);
     return rc;
@@ -143,6 +148,17 @@ enum clime_err clime_bpe_finish(struct clime_bpe *b, struct clime_error *e) {
     }
     clime_buf_free(&bytes);
     return CLIME_OK;
+}
+
+void clime_bpe_merge_by_id(struct clime_bpe *b) {
+    for (int32_t id = 0; id < b->pieces.n_ids; id++) {
+        struct clime_str whole = clime_vocab_string(&b->pieces, id);
+        for (size_t cut = 1; cut < whole.len; cut++) {
+            struct clime_str left = {whole.ptr, cut}, right = {whole.ptr + cut, whole.len - cut};
+            int32_t l = clime_vocab_find(&b->pieces, left), r = l < 0 ? -1 : clime_vocab_find(&b->pieces, right);
+            if (r >= 0) put_merge(b, l, r, (uint32_t)id, id);
+        }
+    }
 }
 
 /* ---- encode ---- */

@@ -5,13 +5,16 @@
  * Oniguruma 6.9.10 (Unicode 16); Debian 12's PCRE2 10.42 knows Unicode 14, and its \s takes U+180E and its \w neither
  * marks nor connectors. A text with a letter of Unicode 15 would be cut at another place and get other ids. So
  * \s, \d, \w and \p{general category} are spelled out, with the characters assigned after Unicode 14 added by range
- * (UnicodeData.txt 14.0 against 16.0); with a newer PCRE2 the additions say what it knows already.
- * Choice: what PCRE2 would read differently without complaint (class intersection, nested classes, \h, {n}+) is an
- * error, never another tokenisation.
+ * (UnicodeData.txt 14.0 against 16.0); with a newer PCRE2 the additions say what it knows already. \p{Han} is the
+ * script in Oniguruma and, since PCRE2 10.40, its extensions in PCRE2 (U+3001 too).
+ * An intersection [A&&[^B]], which PCRE2 has not, becomes (?:(?![B])[A]): both take one character.
+ * Choice: what PCRE2 would read differently without complaint (other nested classes, \h, {n}+) is an error, never
+ * another tokenisation.
  */
 #include "text/regex.h"
 
 #include <stdint.h>
+#include <stdlib.h>
 
 struct assigned {
     uint32_t first, last;
@@ -55,11 +58,14 @@ static const struct assigned AFTER_14[] = {
 };
 /* clang-format on */
 
+static const char HAN[] = "\\p{sc:Han}\\x{2B739}\\x{2EBF0}-\\x{2EE5D}\\x{31350}-\\x{323AF}"; /* Scripts.txt 16.0 */
+
 struct translator {
     struct clime_str in;
     size_t at;
     struct clime_buf *out;
-    bool in_class;
+    bool in_class, negated; /* negated: the class at hand began with [^ */
+    size_t class_at;        /* where in out it begins */
     struct clime_error *e;
 };
 
@@ -126,13 +132,17 @@ static enum clime_err property(struct translator *t) {
         name++;
         len--;
     }
+    bool han = len == 3 && memcmp(name, "Han", 3) == 0;
     bool category = (len == 1 || (len == 2 && name[1] >= 'a' && name[1] <= 'z')) && memchr("LMNPSZ", *name, 6);
-    if (!category) {
+    if (!han && !category) {
         clime_buf_printf(t->out, "\\%c{%.*s}", negated ? 'P' : 'p', (int)len, name);
     } else {
         enum clime_err rc = open_set(t, negated);
         if (rc) return rc;
-        add_category(t->out, name, len);
+        if (han)
+            clime_buf_adds(t->out, HAN);
+        else
+            add_category(t->out, name, len);
         if (!t->in_class) clime_buf_addc(t->out, ']');
     }
     t->at = close + 1;
@@ -189,8 +199,11 @@ static enum clime_err escape(struct translator *t) {
 /* at is on the '[' that opens a class. */
 static void open_class(struct translator *t) {
     t->in_class = true;
+    t->negated = false;
+    t->class_at = t->out->len;
     clime_buf_addc(t->out, '[');
     if (++t->at < t->in.len && t->in.ptr[t->at] == '^') {
+        t->negated = true;
         clime_buf_addc(t->out, '^');
         t->at++;
     }
@@ -200,26 +213,55 @@ static void open_class(struct translator *t) {
     }
 }
 
+static enum clime_err intersection(struct translator *t);
+
+/* Translates what begins at `at`: an escape, the opening of a class, or one character. */
+static enum clime_err step(struct translator *t) {
+    char c = t->in.ptr[t->at];
+    char next = t->at + 1 < t->in.len ? t->in.ptr[t->at + 1] : '\0';
+    if (c == '\\') return escape(t);
+    if (!t->in_class && c == '[') {
+        open_class(t);
+        return CLIME_OK;
+    }
+    if (t->in_class && c == '[') return refuse(t, "a class inside a class");
+    if (t->in_class && c == '&' && next == '&') return intersection(t);
+    if (!t->in_class && c == '}' && next == '+') return refuse(t, "'+' after an interval");
+    if (t->in_class && c == ']') t->in_class = false;
+    clime_buf_addc(t->out, c);
+    t->at++;
+    return CLIME_OK;
+}
+
+/* [A&&[B]] and [A&&[^B]], which end there; at is on the first '&'. What is written of the class, "[A", is taken back
+ * to stand after the look at B. */
+static enum clime_err intersection(struct translator *t) {
+    size_t begin = t->class_at;
+    bool empty = t->out->len == begin + 1;
+    if (empty || t->negated || t->out->full || t->in.len - t->at < 4 || t->in.ptr[t->at + 2] != '[')
+        return refuse(t, "this class intersection");
+    char *left = xstrndup(t->out->data + begin, t->out->len - begin);
+    t->out->len = begin;
+    clime_buf_adds(t->out, t->in.ptr[t->at + 3] == '^' ? "(?:(?!" : "(?:(?=");
+    size_t inner = t->out->len;
+    t->at += 2;
+    open_class(t);
+    if (t->negated) t->out->len--; /* the look is negated in its place */
+    enum clime_err rc = t->out->len > inner + 1 ? refuse(t, "this class intersection") : CLIME_OK; /* "[]" */
+    while (!rc && t->in_class && t->at < t->in.len)
+        rc = t->in.ptr[t->at] == '&' ? refuse(t, "this class intersection") : step(t);
+    if (!rc && (t->at == t->in.len || t->in.ptr[t->at] != ']')) rc = refuse(t, "this class intersection");
+    if (!rc) {
+        clime_buf_printf(t->out, ")%s])", left);
+        t->at++;
+    }
+    free(left);
+    return rc;
+}
+
 enum clime_err clime_regex_translate(struct clime_str pattern, struct clime_buf *out, struct clime_error *e) {
     struct translator t = {.in = pattern, .out = out, .e = e};
-    while (t.at < pattern.len) {
-        char c = pattern.ptr[t.at];
-        char next = t.at + 1 < pattern.len ? pattern.ptr[t.at + 1] : '\0';
-        if (c == '\\') {
-            enum clime_err rc = escape(&t);
-            if (rc) return rc;
-            continue;
-        }
-        if (!t.in_class && c == '[') {
-            open_class(&t);
-            continue;
-        }
-        if (t.in_class && c == '[') return refuse(&t, "a class inside a class");
-        if (t.in_class && c == '&' && next == '&') return refuse(&t, "class intersection");
-        if (!t.in_class && c == '}' && next == '+') return refuse(&t, "'+' after an interval");
-        if (t.in_class && c == ']') t.in_class = false;
-        clime_buf_addc(out, c);
-        t.at++;
-    }
-    return CLIME_OK;
+    enum clime_err rc = CLIME_OK;
+    while (!rc && t.at < pattern.len) rc = step(&t);
+    return rc;
 }

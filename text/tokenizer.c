@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "text/long_text.h"
 #include "text/tokenizer_int.h"
 #include "text/unicode.h"
 
@@ -108,7 +109,7 @@ enum clime_err clime_tokenizer_load(const char *dir, struct clime_tokenizer **ou
     if (!e) e = &unread; /* the scanner wants one */
     struct clime_tokenizer *t = xcalloc(1, sizeof *t);
     struct clime_matcher *matcher = clime_matcher_new();
-    char *path = xasprintf("%s/tokenizer.json", dir);
+    char *json_path = xasprintf("%s/tokenizer.json", dir), *tiktoken_path = xasprintf("%s/tiktoken.model", dir);
     clime_bpe_init(&t->bpe);
     clime_vocab_init(&t->added_ids);
     clime_vocab_init(&t->added_texts);
@@ -116,13 +117,15 @@ enum clime_err clime_tokenizer_load(const char *dir, struct clime_tokenizer **ou
     t->bos = t->pad = -1;
     t->longest = 1;
 
-    enum clime_err rc =
-        access(path, F_OK) == 0 ? clime_tokenizer_read_json(t, path, e) : clime_tokenizer_read_files(t, dir, e);
+    enum clime_err rc = access(json_path, F_OK) == 0       ? clime_tokenizer_read_json(t, json_path, e)
+                        : access(tiktoken_path, F_OK) == 0 ? clime_tokenizer_read_tiktoken(t, dir, e)
+                                                           : clime_tokenizer_read_files(t, dir, e);
     if (!rc) rc = build_tries(t, matcher, e);
     if (!rc) rc = build_pieces(t, matcher, e);
     if (!rc) rc = clime_tokenizer_read_config(t, dir, e);
     clime_matcher_free(matcher);
-    free(path);
+    free(json_path);
+    free(tiktoken_path);
     if (rc) {
         clime_tokenizer_free(t);
         return rc;
@@ -187,6 +190,7 @@ struct encoding {
     const struct clime_tokenizer *t;
     struct clime_tok_scratch *s;
     struct clime_ids *out;
+    const struct clime_trie *raw, *normalized; /* the added tokens to look for */
     bool plain;
     bool at_start;  /* the stretch at work begins where the text does */
     size_t max_len; /* of out */
@@ -227,7 +231,11 @@ static enum clime_err on_raw(void *arg, int32_t id, struct clime_str text, size_
     enum clime_err rc = clime_normalizer_run(x->t->normalizer, &x->s->norm, x->s->matcher, text, &normal, e);
     if (rc) return rc;
     x->at_start = offset == 0;
-    return clime_added_split(&x->t->normalized, x->t->added, normal, x->plain, on_normalized, x, e);
+    if (!x->t->tiktoken) return clime_added_split(x->normalized, x->t->added, normal, x->plain, on_normalized, x, e);
+    struct clime_long_text rest = {.rest = normal};
+    for (struct clime_str part; !rc && clime_long_text_next(&rest, &part);)
+        rc = clime_added_split(x->normalized, x->t->added, part, x->plain, on_normalized, x, e);
+    return rc;
 }
 
 /* Offset of the first byte that is not valid UTF-8, or len. */
@@ -260,10 +268,17 @@ enum clime_err clime_tokenizer_encode_up_to(const struct clime_tokenizer *t, str
     size_t valid = valid_utf8(text);
     if (valid < text.len) return clime_fail(e, CLIME_ERR_INPUT, "text is not valid UTF-8 at byte %zu", valid);
     size_t len = out->len;
-    struct encoding x = {
-        .t = t, .s = s, .out = out, .plain = flags & CLIME_ENCODE_PLAIN, .max_len = out->len + max_ids};
+    static const struct clime_trie no_tokens;
+    bool plain = flags & CLIME_ENCODE_PLAIN, none = plain && t->tiktoken;
+    struct encoding x = {.t = t,
+                         .s = s,
+                         .out = out,
+                         .raw = none ? &no_tokens : &t->raw,
+                         .normalized = none ? &no_tokens : &t->normalized,
+                         .plain = plain,
+                         .max_len = out->len + max_ids};
     if (flags & CLIME_ENCODE_SPECIAL) clime_ids_append(out, t->prefix.data, t->prefix.len);
-    enum clime_err rc = clime_added_split(&t->raw, t->added, text, x.plain, on_raw, &x, e);
+    enum clime_err rc = clime_added_split(x.raw, t->added, text, plain, on_raw, &x, e);
     if (flags & CLIME_ENCODE_SPECIAL) clime_ids_append(out, t->suffix.data, t->suffix.len);
     if (!rc) rc = check_room(&x, out->len, e);
     if (rc) out->len = len;

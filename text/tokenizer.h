@@ -1,6 +1,7 @@
 /* Tokenizer of a Hugging Face folder: text to token ids and back, exactly as the `tokenizers` library does it.
  *
- * Folders: tokenizer.json (byte-level BPE, and SentencePiece-style BPE with byte fallback), or vocab.json + merges.txt.
+ * Folders: tokenizer.json (byte-level BPE, and SentencePiece-style BPE with byte fallback), tiktoken.model of Moonlight
+ * and Kimi K2 with the ids of their Python class, or vocab.json + merges.txt; of these the first that is there.
  * What a file asks for and clime cannot do (another model than BPE, an unknown pre-tokenizer) is an error at load that
  * names it, never a silent difference.
  *
@@ -30,9 +31,10 @@ struct clime_tok_scratch;
 
 /* ---- load ---- */
 
-/* Reads the folder: tokenizer.json or vocab.json + merges.txt; tokenizer_config.json, special_tokens_map.json,
- * generation_config.json, config.json and chat_template.jinja where they exist. Errors name the file:
- * CLIME_ERR_NOT_FOUND (no tokenizer in dir), CLIME_ERR_INPUT (broken or unsupported), CLIME_ERR_LIMIT, CLIME_ERR_IO. */
+/* Reads the folder: tokenizer.json, tiktoken.model or vocab.json + merges.txt; tokenizer_config.json,
+ * special_tokens_map.json, generation_config.json, config.json and chat_template.jinja where they exist. Errors name
+ * the file: CLIME_ERR_NOT_FOUND (no tokenizer in dir), CLIME_ERR_INPUT (broken or unsupported), CLIME_ERR_LIMIT,
+ * CLIME_ERR_IO. */
 enum clime_err clime_tokenizer_load(const char *dir, struct clime_tokenizer **out, struct clime_error *e);
 void clime_tokenizer_free(struct clime_tokenizer *t); /* NULL is fine; after every scratch and detok made for it */
 

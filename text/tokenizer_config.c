@@ -25,14 +25,13 @@ static enum clime_err read_optional(const char *dir, const char *name, struct cJ
     return rc == CLIME_ERR_NOT_FOUND ? CLIME_OK : rc;
 }
 
-/* A token is written as its text or as an object with its rules; NULL for null, absent or anything else. */
-static const char *token_text(const struct cJSON *node) {
+const char *clime_tokenizer_token_text(const struct cJSON *node) {
     const char *text = clime_tree_str(node, NULL);
     return text ? text : clime_tree_str(clime_tree_get(node, "content"), NULL);
 }
 
 static int32_t token_id(const struct clime_tokenizer *t, const struct cJSON *node) {
-    const char *text = token_text(node);
+    const char *text = clime_tokenizer_token_text(node);
     return text ? clime_tokenizer_id(t, clime_str_of(text)) : -1;
 }
 
@@ -144,7 +143,8 @@ enum clime_err clime_tokenizer_read_config(struct clime_tokenizer *t, const char
     for (size_t i = 0; i < CLIME_COUNT(NAMES); i++) {
         const struct cJSON *node = clime_tree_get(f.tokenizer, NAMES[i]);
         if (clime_tree_kind(node) == CLIME_JSON_ERROR) node = clime_tree_get(f.specials, NAMES[i]);
-        if (token_text(node)) add_text(&t->specials, &t->n_specials, NAMES[i], token_text(node));
+        const char *text = clime_tokenizer_token_text(node);
+        if (text) add_text(&t->specials, &t->n_specials, NAMES[i], text);
     }
 done:
     clime_tree_free(f.tokenizer);

@@ -98,7 +98,8 @@ enum clime_err clime_tokenizer_read_files(struct clime_tokenizer *t, const char 
     clime_buf_init(&text, MAX_FILE_BYTES);
     enum clime_err rc = CLIME_OK;
     if (access(vocab_path, F_OK) != 0 || access(merges_path, F_OK) != 0) {
-        rc = clime_fail(e, CLIME_ERR_NOT_FOUND, "%s: no tokenizer.json, and no vocab.json with merges.txt", dir);
+        rc = clime_fail(e, CLIME_ERR_NOT_FOUND,
+                        "%s: no tokenizer.json, no tiktoken.model, and no vocab.json with merges.txt", dir);
         goto done;
     }
     rc = clime_buf_read_file(&text, vocab_path, e);

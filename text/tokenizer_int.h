@@ -9,6 +9,8 @@
 #include "text/pretok.h"
 #include "text/tokenizer.h"
 
+struct cJSON;
+
 enum clime_token_flags {
     CLIME_TOKEN_SPECIAL = 1, /* left out by skip_special */
     CLIME_TOKEN_BYTE = 2     /* one byte of a byte-fallback run */
@@ -20,7 +22,7 @@ struct clime_named_text { /* a special token or a chat template by name */
 };
 
 struct clime_tokenizer {
-    /* tokenizer_json.c, tokenizer_files.c */
+    /* tokenizer_json.c, tokenizer_files.c, tokenizer_tiktoken.c */
     struct clime_bpe bpe;
     struct clime_normalizer *normalizer;
     struct clime_pretok *pretok;
@@ -28,6 +30,7 @@ struct clime_tokenizer {
     struct clime_added_token *added; /* in file order */
     size_t n_added;
     struct clime_ids prefix, suffix; /* what the post-processor puts around a text */
+    bool tiktoken;                   /* long texts are cut, and in a plain text no added token at all is found */
 
     /* tokenizer.c, from the above */
     struct clime_vocab added_ids;      /* content to id */
@@ -61,6 +64,13 @@ enum clime_err clime_tokenizer_read_vocab(struct clime_tokenizer *t, struct clim
 
 /* tokenizer_files.c: vocab.json + merges.txt. */
 enum clime_err clime_tokenizer_read_files(struct clime_tokenizer *t, const char *dir, struct clime_error *e);
+
+/* tokenizer_tiktoken.c: tiktoken.model of Moonlight and Kimi K2. */
+enum clime_err clime_tokenizer_read_tiktoken(struct clime_tokenizer *t, const char *dir, struct clime_error *e);
+
+/* A token in the small files is written as its text or as an object with its rules; NULL for null, absent or anything
+ * else. */
+const char *clime_tokenizer_token_text(const struct cJSON *node);
 
 /* tokenizer_config.c: the small files beside. After the vocabulary is there. */
 enum clime_err clime_tokenizer_read_config(struct clime_tokenizer *t, const char *dir, struct clime_error *e);

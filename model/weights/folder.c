@@ -19,9 +19,10 @@
 
 /* What travels with a model besides weights and config.json (which is written anew). */
 static const char *const side_files[] = {
-    "tokenizer.json",    "tokenizer_config.json", "vocab.json",
-    "merges.txt",        "tokenizer.model",       "special_tokens_map.json",
-    "added_tokens.json", "chat_template.jinja",   "generation_config.json",
+    "tokenizer.json",    "tokenizer_config.json",    "vocab.json",
+    "merges.txt",        "tokenizer.model",          "special_tokens_map.json",
+    "added_tokens.json", "chat_template.jinja",      "generation_config.json",
+    "tiktoken.model",    "tokenization_moonshot.py", "tokenization_kimi.py", /* the last two load the first in Python */
 };
 
 static enum clime_err copy_file(const char *from_dir, const char *to_dir, const char *name, struct clime_error *e) {
@@ -159,13 +160,9 @@ enum clime_err clime_folder_check(const char *option, const char *dir, int parts
     }
     if (!S_ISDIR(st.st_mode)) return missing(option, dir, "is no folder; a Hugging Face folder is needed", e);
     if (!has(dir, "config.json")) return missing(option, dir, "no config.json there: it is no Hugging Face folder", e);
-    if ((parts & CLIME_FOLDER_TOKENIZER) && !has(dir, "tokenizer.json") &&
+    if ((parts & CLIME_FOLDER_TOKENIZER) && !has(dir, "tokenizer.json") && !has(dir, "tiktoken.model") &&
         !(has(dir, "vocab.json") && has(dir, "merges.txt")))
-        return missing(option, dir,
-                       has(dir, "tiktoken.model") /* Moonlight's and Kimi K2's */
-                           ? "no tokenizer.json there, and its tiktoken.model is not read: make a tokenizer.json of it"
-                           : "no tokenizer.json there, and no vocab.json with merges.txt",
-                       e);
+        return missing(option, dir, "no tokenizer.json there, no tiktoken.model, and no vocab.json with merges.txt", e);
     if ((parts & CLIME_FOLDER_WEIGHTS) && !clime_folder_has_weights(dir))
         return missing(option, dir, "no model.safetensors there, and no model.safetensors.index.json", e);
     return CLIME_OK;

@@ -11,6 +11,7 @@ import subprocess
 import unicodedata
 
 import pytest
+from tiktoken_folder import ALTERNATIVES
 from tokenizer_data import DATA, NAMES, ROOT, unpack_tokenizers
 
 tokenizers = pytest.importorskip("tokenizers")
@@ -318,6 +319,18 @@ SYNTHETIC = {
         ),
         "decoder": BYTE_LEVEL,
     },
+    "kimi": {
+        "model": byte_model(),
+        "pre_tokenizer": sequence("pretokenizers", split({"Regex": "|".join(ALTERNATIVES)}), BYTE_LEVEL),
+        "decoder": BYTE_LEVEL,
+    },
+    "intersections": {
+        "model": byte_model(),
+        "pre_tokenizer": sequence(
+            "pretokenizers", split({"Regex": "[ab&&[b1]]|[\\w&&[^\\d_]]{2,}|[^\\p{Han}a][\\p{N}\\s&&[^\\r1]]?"}), BYTE_LEVEL
+        ),
+        "decoder": BYTE_LEVEL,
+    },
     "words and lines": {
         "model": byte_model(),
         "pre_tokenizer": sequence("pretokenizers", split({"Regex": "\\w+|^\\S|\\d$|\\W"}), BYTE_LEVEL),
@@ -441,7 +454,7 @@ UNSUPPORTED = {
     "BertPreTokenizer": {"model": byte_model(), "pre_tokenizer": {"type": "BertPreTokenizer"}},
     "Lowercase": {"model": byte_model(), "normalizer": {"type": "Lowercase"}},
     "CTC": {"model": byte_model(), "decoder": {"type": "CTC"}},
-    "intersection": {"model": byte_model(), "pre_tokenizer": split({"Regex": "[\\p{L}&&[^a]]"})},
+    "intersection": {"model": byte_model(), "pre_tokenizer": split({"Regex": "[\\p{L}&&a]"})},
     "end_of_word_suffix": {"model": byte_model(end_of_word_suffix="</w>")},
     "not in the vocabulary": {"model": byte_model(merges=["q zz"])},
     "RobertaProcessing": {"model": byte_model(), "post_processor": {"type": "RobertaProcessing"}},

@@ -161,8 +161,10 @@ FOLDERS = [
     ("index broken", lambda d: (remove("model.safetensors")(d), write(
         "model.safetensors.index.json", b"{")(d)), ["index.json"]),
     ("no tokenizer", remove("tokenizer.json"), ["tokenizer"]),
-    ("tokenizer of tiktoken", lambda d: (d / "tokenizer.json").rename(d / "tiktoken.model"),
-     ["tiktoken.model is not read", "tokenizer.json"]),
+    ("tokenizer of tiktoken, another class", lambda d: (d / "tokenizer.json").rename(d / "tiktoken.model"),
+     ["PreTrainedTokenizerFast", "tiktoken.model"]),
+    ("tokenizer of tiktoken, broken", lambda d: ((d / "tokenizer.json").rename(d / "tiktoken.model"), write(
+        "tokenizer_config.json", b'{"tokenizer_class": "TikTokenTokenizer"}')(d)), ["tiktoken.model", "line 1"]),
     ("tokenizer broken", write("tokenizer.json", b'{"model": '), ["tokenizer.json"]),
     ("tokenizer another kind", write("tokenizer.json", b'{"model": {"type": "Unigram", "vocab": []}}'), ["Unigram"]),
     ("tokenizer's ids wrong", write("tokenizer.json", b'{"model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}}'),

@@ -1,4 +1,8 @@
-/* Fuzzes tokenizer.json: loads it from a folder, encodes and decodes.
+/* Fuzzes tokenizer.json, and tiktoken.model with what stands beside it: loads a folder, encodes and decodes.
+ *
+ * What begins with a line break is tiktoken.model from the 257th line on (those of the bytes go before it), then, each
+ * after a NUL byte and where it is there, tokenizer_config.json and the class's Python file; all else is
+ * tokenizer.json.
  *
  * Invariants: a file loads or is refused with a message; what loads encodes any valid text to ids of its vocabulary,
  * and refuses other bytes; decoding as a stream gives the text of decoding at once, which is valid UTF-8.
@@ -11,11 +15,17 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/base64.h"
 #include "common/utf8.h"
 #include "text/tokenizer.h"
 
 static char folder[] = "/tmp/fuzz_tokenizer.XXXXXX";
-static char path[64];
+static struct clime_buf bytes; /* tiktoken.model's lines of the 256 bytes */
+
+enum { JSON, MODEL, CONFIG, PYTHON, N_FILES };
+static const char *const names[N_FILES] = {"tokenizer.json", "tiktoken.model", "tokenizer_config.json",
+                                           "tokenization_kimi.py"};
+static char paths[N_FILES][80];
 
 static void check_text(struct clime_str s) {
     uint32_t cp;
@@ -56,13 +66,41 @@ static void check_encode(const struct clime_tokenizer *t, struct clime_tok_scrat
     clime_ids_free(&ids);
 }
 
+#define CONFIGURATION                                                                                                  \
+    "{\"auto_map\":{\"AutoTokenizer\":[\"tokenization_kimi.TikTokenTokenizer\",null]},\"bos_token\":\"<s>\","          \
+    "\"eos_token\":{\"content\":\"<s>\"},\"unk_token\":\"<u>\",\"pad_token\":\"<u>\",\"additional_special_tokens\":"   \
+    "[\"<s>\"],\"added_tokens_decoder\":{\"258\":{\"content\":\"<s>\",\"special\":true},\"259\":{\"content\":\"<u>\"}" \
+    "}}"
+
+static void write_file(int file, struct clime_str head, struct clime_str data) {
+    FILE *f = fopen(paths[file], "wb");
+    CHECK(f && fwrite(head.ptr, 1, head.len, f) == head.len && fwrite(data.ptr, 1, data.len, f) == data.len);
+    CHECK(fclose(f) == 0);
+}
+
+static void write_folder(const char *data, size_t len) {
+    struct clime_str none = {"", 0};
+    for (int i = 0; i < N_FILES; i++) unlink(paths[i]); /* one that is cut and written again is flushed by ext4 */
+    if (!len || data[0] != '\n') {
+        write_file(JSON, none, (struct clime_str){data, len});
+        return;
+    }
+    write_file(CONFIG, none, clime_str_of(CONFIGURATION));
+    for (int file = MODEL; file < N_FILES; file++) {
+        const char *end = memchr(data, '\0', len);
+        struct clime_str part = {data, end ? (size_t)(end - data) : len};
+        write_file(file, file == MODEL ? clime_buf_str(&bytes) : none, part);
+        if (!end) return;
+        len -= part.len + 1;
+        data = end + 1;
+    }
+}
+
 static void target(const char *data, size_t len) {
     static const int32_t strange[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 1000000, 300, 255};
     struct clime_tokenizer *t = NULL;
     struct clime_error e = {0};
-    unlink(path); /* a file that is cut and written again is flushed to the disk by ext4 */
-    FILE *f = fopen(path, "wb");
-    CHECK(f && fwrite(data, 1, len, f) == len && fclose(f) == 0);
+    write_folder(data, len);
     if (clime_tokenizer_load(folder, &t, &e)) {
         CHECK(e.code && e.msg[0]);
         return;
@@ -78,6 +116,19 @@ static void target(const char *data, size_t len) {
     clime_tokenizer_free(t);
 }
 
+/* clang-format off */
+#define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]"
+#define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]"
+#define RAW(text) "r\"\"\"" text "\"\"\","
+#define CLASS                                                                                                          \
+    "num_reserved_special_tokens = 256\npat_str = \"|\".join(["                                                        \
+    RAW("[\\p{Han}]+")                                                                                                 \
+    RAW("[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+(?i:'s|'t|'re|'ve|'m|'ll|'d)?")                                     \
+    RAW("[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER "*(?i:'s|'t|'re|'ve|'m|'ll|'d)?")                                     \
+    RAW("\\p{N}{1,3}") RAW(" ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*") RAW("\\s*[\\r\\n]+") RAW("\\s+(?!\\S)") RAW("\\s+")         \
+    "])\nrange(n, n + self.num_reserved_special_tokens)\n"                                                              \
+    "TIKTOKEN_MAX_ENCODE_CHARS = 400_000\nMAX_NO_WHITESPACES_CHARS = 25_000\n"
+/* clang-format on */
 #define SEED(text)                                                                                                     \
     { text, sizeof text - 1 }
 static const struct clime_str seeds[] = {
@@ -106,6 +157,9 @@ static const struct clime_str seeds[] = {
         "\"<0xC3>\":3,\"<0xA9>\":4,\"\xe2\x96\x81\":5,\"a\":6,\"b\":7,\"\xe2\x96\x81"
         "a\":8,\"ab\":9},\"merges\":["
         "\"\xe2\x96\x81 a\",\"a b\"]}}"),
+    SEED("\nYWI= 256\nzIE= 257\r\n"),
+    SEED("\nYWI= 257\nYWJh 256\0" CONFIGURATION),
+    SEED("\nzIE= 256\nYWI= 257\0" CONFIGURATION "\0" CLASS),
 };
 static const char *const words[] = {"{",
                                     "}",
@@ -137,11 +191,20 @@ static const char *const words[] = {"{",
                                     "\"normalized\":true",
                                     "\"lstrip\":true",
                                     "\"content\":\"\"",
+                                    "YWI= ",
+                                    "=",
+                                    " 257\n",
+                                    "&&[^",
                                     NULL};
 
 int main(int argc, char **argv) {
     CHECK(mkdtemp(folder));
-    snprintf(path, sizeof path, "%s/tokenizer.json", folder);
+    for (int i = 0; i < N_FILES; i++) snprintf(paths[i], sizeof paths[i], "%s/%s", folder, names[i]);
+    clime_buf_init(&bytes, 1 << 20);
+    for (int i = 0; i < 256; i++) {
+        clime_base64_encode(&(uint8_t){(uint8_t)i}, 1, &bytes);
+        clime_buf_printf(&bytes, i < 255 ? " %d\n" : " %d", i);
+    }
     const struct fuzz f = {.seeds = seeds,
                            .n_seeds = (int)CLIME_COUNT(seeds),
                            .words = words,
@@ -149,7 +212,8 @@ int main(int argc, char **argv) {
                            .iterations = 10000,
                            .target = target};
     int status = fuzz_main(argc, argv, &f);
-    unlink(path);
+    for (int i = 0; i < N_FILES; i++) unlink(paths[i]);
     rmdir(folder);
+    clime_buf_free(&bytes);
     return status;
 }

@@ -65,8 +65,10 @@ static enum clime_err put_sum(struct clime_rl *rl, const char *name, uint64_t su
 
 /* The files that say how text becomes tokens and back, and the model's shape. */
 static enum clime_err sum_folder(const char *dir, uint64_t *sum, struct clime_error *e) {
-    static const char *const names[] = {"config.json",           "generation_config.json",  "tokenizer.json",
-                                        "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"};
+    char *json = xasprintf("%s/tokenizer.json", dir);
+    const char *names[] = {
+        "config.json",           "generation_config.json",  access(json, F_OK) ? "tiktoken.model" : "tokenizer.json",
+        "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"};
     struct clime_checksum all;
     enum clime_err rc = CLIME_OK;
     clime_checksum_init(&all);
@@ -77,6 +79,7 @@ static enum clime_err sum_folder(const char *dir, uint64_t *sum, struct clime_er
         clime_checksum_add(&all, &one, sizeof one);
         free(path);
     }
+    free(json);
     *sum = clime_checksum_done(&all);
     return rc;
 }
