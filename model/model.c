@@ -455,6 +455,7 @@ void clime_model_close(struct clime_model *m) {
     if (m->dev) {
         if (m->coming.flat) clime_model_use_share(m, false);
         drop_weights(m);
+        clime_ring_drop_whole(m);
         clime_plan_free(&m->plan, m->dev);
         if (!m->beside) m->ops->close(m->dev);
     }

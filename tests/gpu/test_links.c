@@ -136,6 +136,33 @@ static int open_window(const struct clime_place *p, struct rank *r, size_t bytes
     return 0;
 }
 
+/* Row i of two kinds by turns, long and short ones, each kind at even distances: here it lies one behind the other at
+ * `from`, and goes to where the next rank has `to`. */
+static struct clime_move row_of(int i, char *from, char *to, int rank) {
+    const size_t pair = (size_t)(i / 2), bytes = i % 2 ? 512 : 3072;
+    return (struct clime_move){rank, from + pair * 3584 + (i % 2 ? 3072 : 0), bytes,
+                               to + pair * (i % 2 ? 768 : 8192) + (i % 2 ? 1 << 20 : 0)};
+}
+
+static int put_rows(const struct clime_place *p, const struct rank *r, char *buf) {
+    const int me = p->rank, world = p->world;
+    enum { ROWS = 101 };
+    struct clime_move sends[ROWS], receives[ROWS];
+    struct clime_error e;
+    uint32_t number;
+    r->ops->zero(r->dev, buf, 2 << 20);
+    for (int i = 0; i < ROWS; i++) {
+        sends[i] = row_of(i, buf + (2 << 20), buf, (me + 1) % world);
+        put(r, sends[i].at, sends[i].bytes, me, 6, i);
+        receives[i] = (struct clime_move){(me + world - 1) % world, sends[i].to, sends[i].bytes};
+    }
+    CHECK_RC(clime_links_put(r->links, "putting rows", sends, ROWS, receives, ROWS, &number, &e));
+    clime_links_end(r->links, number);
+    for (int i = 0; i < ROWS; i++)
+        if (!holds(r, receives[i].at, receives[i].bytes, (me + world - 1) % world, 6, i)) return 6;
+    return 0;
+}
+
 static int windows(const struct clime_place *p, void *work) {
     enum { ROUNDS = 6, MANY = 300, EACH = 4096 };
     struct rank r;
@@ -178,8 +205,9 @@ static int windows(const struct clime_place *p, void *work) {
     }
     for (int i = 0; i < MANY; i++)
         if (!holds(&r, buf + (size_t)(2 * i) * EACH, EACH, (me + 2 * world - 2) % world, 8, i)) return 4;
+    const int rc = put_rows(p, &r, buf);
     close_rank(&r);
-    return 0;
+    return rc;
 }
 
 /* Seconds of a turn of an exchange with the next rank and the last. */

@@ -39,8 +39,8 @@ PARTS = ("--shard-weights", "on")
 CASES = {
     "qwen3-4b": (36, (1, 4), (PACK, PACK // 4), ()),
     "qwen3-32b": (16, (4,), (PACK,), PARTS),
-    "qwen3-30b-a3b": (18, (4,), (PACK,), PARTS),
-    "moonlight": (18, (4,), (PACK,), PARTS),
+    "qwen3-30b-a3b": (18, (4,), (PACK, PACK // 8), PARTS),
+    "moonlight": (18, (4,), (PACK, PACK // 8), PARTS),
 }
 TINY = {"tiny": (2, (1, 2), (PACK, PACK // 4), ()), "tiny-experts": (2, (2,), (PACK,), PARTS), "tiny-latent": (2, (2,), (PACK,), PARTS)}
 ALL = CASES | TINY
