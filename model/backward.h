@@ -32,9 +32,10 @@ struct clime_train_options {
     int max_seqs;   /* sequences in it */
     int head_chunk; /* rows of logits at a time; 0 = as many as ops->head_bytes holds */
     enum clime_recompute recompute;
-    bool keep_logits;  /* those of all loss rows stay for the backward pass, max_rows * V * 4 bytes; else one chunk's,
-                        * and where there are more each is made again */
-    bool forward_only; /* reference models and scoring: no gradients, nothing kept, forward without save only */
+    bool keep_logits;   /* those of all loss rows stay for the backward pass, max_rows * V * 4 bytes; else one chunk's,
+                         * and where there are more each is made again */
+    bool forward_only;  /* reference models and scoring: no gradients, nothing kept, forward without save only */
+    bool gives_experts; /* batches may give rows their experts */
     struct clime_train_cuts rows;
 };
 enum clime_err clime_train_open(struct clime_model *m, const struct clime_train_options *o, struct clime_train **out,
@@ -85,6 +86,9 @@ struct clime_packed_batch {
     int n_loss;
     const int32_t *row, *target; /* [n_loss], row ascending */
     const float *inv_temp;       /* [n_loss] */
+    /* [L, T, k] of each layer with experts those that a row has instead of its router's choice: distinct, ascending; of
+     * a row whose first is negative the router chooses. NULL: of all rows */
+    const int16_t *given;
 };
 
 /* CLIME_ERR_LIMIT or CLIME_ERR_INPUT for a batch that does not fit the plan or the model.
