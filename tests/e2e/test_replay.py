@@ -10,9 +10,12 @@ import os
 import random
 import sqlite3
 import struct
+import threading
 
+import httpx
 import pytest
 from programs import web
+from test_environments import Run as Sessions, words
 from test_experts import fold, model  # noqa: F401
 from test_external import Proxy
 from test_fleet import Run, rl
@@ -32,35 +35,41 @@ def check_experts(run_dir):
             continue
         assert mixed or status in ("aborted", "pending")
         assert len(experts) == (n_prompt + n - 1) * LAYERS * K
-        chosen = [[experts[p + K * layer : p + K * layer + K] for layer in range(LAYERS)] for p in range(0, len(experts), LAYERS * K)]
+        pairs = [experts[i : i + K] for i in range(0, len(experts), K)]
+        chosen = [pairs[p : p + LAYERS] for p in range(0, len(pairs), LAYERS)]
         assert all(0 <= a < b < 6 for layers in chosen for a, b in layers)
         if routing and status in ("completed", "truncated"):  # the rows that drew tokens chose these
-            assert [fold(layers) for layers in chosen[n_prompt - 1 :]] == list(struct.unpack(f"<{n}I", routing))
-    trained = query(run_dir, "SELECT count(*), sum(s.n_response), sum(s.mixed_kv > 0 AND s.experts IS NULL) FROM step_samples t"
-                             " JOIN samples s ON s.id = t.sample_id WHERE s.mixed_kv")[0]  # fmt: skip
-    assert not trained[2]
+            hashes = struct.unpack(f"<{n}I", routing)  # 0: a token that the policy did not sample
+            assert all(h in (0, fold(layers)) for h, layers in zip(hashes, chosen[n_prompt - 1 :], strict=True)) and any(hashes)
+    trained = query(run_dir, "SELECT s.mask, s.experts FROM step_samples t JOIN samples s ON s.id = t.sample_id WHERE s.mixed_kv")
+    assert all(experts for _, experts in trained)
     steps = [m for m in metrics(run_dir) if m["kind"] == "train"]
-    assert sum(m.get("train/replayed_tokens", 0) for m in steps) == (trained[1] or 0)
+    assert sum(m.get("train/replayed_tokens", 0) for m in steps) == sum(sum(mask) for mask, _ in trained)
     assert not any(m.get("train/replayed_otherwise") or m.get("train/routing_wrong") for m in steps)
-    return trained[0]
+    return len(trained)
 
 
-def mixed_run(model, name, *more):
-    """Two samples are in flight at the first push, whoever is faster: as in test_kv_kept_over_an_update."""
-    run_dir, log = model / name, model / f"{name}.log"
-    more = [*REPLAY, "--over-sampling-batch-size", "40", "--server-max-running-requests", "2", *loss_that(PAUSE, run_dir), *more]
-    p = start(command(model, run_dir, *more), log)
-    wait_until((model / f"{name}.begun").exists, p, run_dir, log)
+def mixing(run_dir, groups=40):
+    """The options of a run in which some samples are in flight at the first push, whoever is faster: the server pauses in the
+    first step (as in test_kv_kept_over_an_update)."""
+    return [*REPLAY, "--over-sampling-batch-size", str(groups), "--server-max-running-requests", "6", *loss_that(PAUSE, run_dir)]
+
+
+def go_on(p, run_dir, log):
+    """The server has the new weights, and goes on."""
+    wait_until(run_dir.with_suffix(".begun").exists, p, run_dir, log)
     port, key = ((run_dir / "ports" / n).read_text().strip() for n in ("server-0", "api-key"))
     with web.Client(base_url=f"http://127.0.0.1:{port}", headers={"Authorization": f"Bearer {key}"}) as server:
-        wait_until(lambda: server.get("/get_weight_version").json()["weight_version"].startswith("2@"), p, run_dir, log)
+        wait_until(lambda: not server.get("/get_weight_version").json()["weight_version"].startswith("0@"), p, run_dir, log)
         assert server.post("/continue_generation", json={}).status_code == 200
-    return more, ended(p, log)
 
 
 def test_mixed_samples_are_replayed(model):
-    more, sha = mixed_run(model, "mixed", "--gradient-lanes", "2", "--recompute-granularity", "full")
-    run_dir = model / "mixed"
+    run_dir, log = model / "mixed", model / "mixed.log"
+    more = [*mixing(run_dir), "--gradient-lanes", "2", "--recompute-granularity", "full"]
+    p = start(command(model, run_dir, *more), log)
+    go_on(p, run_dir, log)
+    sha = ended(p, log)
     mixed = check_experts(run_dir)
     assert mixed and sum(m["rollout/replayed_samples"] for m in rollouts(run_dir)) == mixed
     words = command(model, model / "mixed-replay", *more, "--replay", str(run_dir))
@@ -81,8 +90,40 @@ def test_mixed_samples_are_replayed(model):
             db.execute("UPDATE sample_streams SET data = ? WHERE rowid = ?", (data[:-2] + bytes(first), rowid))
         without_checksums(db)
         db.commit()
-    words = command(model, model / "mixed-other-replay", *more, "--replay", str(other))
-    assert "ran again with loss" in fails(words, model / "mixed-other-replay.log")
+    if (1,) in query(run_dir, "SELECT t.advantage <> 0 FROM step_samples t JOIN samples s ON s.id = t.sample_id WHERE s.mixed_kv"):
+        words = command(model, model / "mixed-other-replay", *more, "--replay", str(other))
+        assert "ran again with loss" in fails(words, model / "mixed-other-replay.log")
+
+
+def test_sessions(model):
+    """A sample of several turns, one of them mixed: the turns' experts are joined, those of what came between them too."""
+    (model / "train.jsonl").symlink_to(model / "task" / "train.jsonl")
+    options = dict(model="init", num_rollout=10, rollout_max_response_len=120, rollout_max_context_len=200)
+    run = Sessions(model, "turns", *mixing(model / "turns", 6), **options)
+
+    def play():
+        while task := run.lease(1):
+            for turn in range(3):
+                run.generate(task, sampling_params={"max_new_tokens": 30}, **({"text": " 7 more:"} if turn else {}))
+            run.end(task, reward=random.random())
+
+    def plays():
+        while run.process.poll() is None:
+            with contextlib.suppress(AssertionError, httpx.TransportError):  # its task was stopped, or the run is at its end
+                play()
+
+    players = [threading.Thread(target=plays) for _ in range(8)]
+    for t in players:
+        t.start()
+    go_on(run.process, run.dir, run.log)
+    sha = ended(run.process, run.log)
+    for t in players:
+        t.join()
+    assert check_experts(run.dir)
+    mixed = query(run.dir, "SELECT s.mask FROM step_samples t JOIN samples s ON s.id = t.sample_id WHERE s.mixed_kv")
+    assert any(0 in mask for (mask,) in mixed)
+    again = [*mixing(model / "turns", 6), "--environment", "--replay", str(run.dir)]
+    assert run_whole(words(model, "turns-again", *again, **options), model / "turns-again.log") == sha
 
 
 def test_kills(model):
@@ -104,8 +145,8 @@ def check_unfinished(run_dir):
     """What a kill leaves of samples that were cut is whole."""
     if (run_dir / "ledger.db").exists():
         with contextlib.suppress(sqlite3.OperationalError):  # killed before it had its tables
-            for n_prompt, n, experts in query(run_dir, "SELECT n_prompt, n_response, experts FROM samples WHERE experts IS NOT NULL"):
-                assert len(experts) == (n_prompt + n - 1) * LAYERS * K
+            sizes = query(run_dir, "SELECT n_prompt + n_response, length(experts) FROM samples WHERE experts IS NOT NULL")
+            assert all(bytes_ == (n - 1) * LAYERS * K for n, bytes_ in sizes)
 
 
 def lie(meta, n):
@@ -172,9 +213,8 @@ def test_servers_must_say_them(model, tmp_path):
 def test_where_it_is_inert(model):
     explain = lambda *more: run_explain(command(model, model / "explain", *more, "--explain"), model / "explain.log")
     assert "--use-rollout-routing-replay: server and trainer choose the same" in explain("--use-rollout-routing-replay")
-    assert "--use-rollout-routing-replay" not in explain(*REPLAY)
-    words = command(model, model / "explain", *REPLAY, "--explain", rollout_max_response_len=200)
-    assert "options without effect" in run_explain(words, model / "explain.log")
+    in_force = explain(*REPLAY)
+    assert "--use-rollout-routing-replay" not in in_force and "train with their servers' experts" in in_force
 
 
 def run_explain(words, log):

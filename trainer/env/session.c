@@ -17,7 +17,7 @@ struct turn {
     int32_t *ids;           /* the path behind those */
     float *logp;            /* [n_sampled] */
     uint32_t *routing;      /* [n_sampled] or NULL */
-    uint8_t *experts;       /* [experts_of, expert_bytes] or NULL: of the positions behind those of the parent's path */
+    uint8_t *experts;       /* [positions, expert_bytes] or NULL: behind those that the parent's path has */
     int32_t expert_bytes;
     struct clime_version_run *versions; /* cover n_sampled */
     int n_versions;
@@ -42,7 +42,7 @@ struct digest {
 struct clime_session {
     struct turn *turns;
     int n, size;
-    int64_t n_abandoned, n_kept; /* turns; tokens, all branches together */
+    int64_t n_abandoned, n_kept; /* turns; tokens, or positions whose experts are kept, all branches together */
     struct digest *digests;      /* [digest_size], by their first bytes; neither whole nor bare: free */
     size_t n_digests, digest_size;
 };
@@ -83,8 +83,12 @@ static int experts_from(const struct turn *t) {
     return t->parent < 0 ? 0 : t->begin - 1;
 }
 
+static int n_experts(const struct turn *t) { /* positions */
+    return length(t) - 1 - experts_from(t);
+}
+
 static size_t experts_bytes(const struct turn *t) {
-    return (size_t)(length(t) - 1 - experts_from(t)) * (size_t)t->expert_bytes;
+    return (size_t)n_experts(t) * (size_t)t->expert_bytes;
 }
 
 /* A stretch of a turn's path, from its end to its beginning: the turn that keeps it, and where it ends. */
@@ -253,7 +257,7 @@ int clime_session_add(struct clime_session *s, int parent, enum clime_turn_kind 
                        .leaf = true};
     if (parent >= 0) s->turns[parent].leaf = false;
     size_t n = (size_t)(length(t) - n_shared), n_sampled = (size_t)t->n_sampled;
-    s->n_kept += (int64_t)n;
+    s->n_kept += in->experts && n_experts(t) > (int)n ? n_experts(t) : (int)n;
     t->ids = xmalloc(n * sizeof *t->ids + 1);
     memcpy(t->ids, in->ids + n_shared, n * sizeof *t->ids);
     t->logp = xmalloc(n_sampled * sizeof *t->logp + 1);

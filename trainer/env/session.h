@@ -21,7 +21,8 @@ struct clime_session;
 struct clime_session *clime_session_new(void);
 void clime_session_free(struct clime_session *s); /* NULL is fine */
 int clime_session_turns(const struct clime_session *s);
-/* Tokens that it keeps: those of all branches, what they begin with in common once. */
+/* Tokens that it keeps: those of all branches, what they begin with in common once; where it keeps experts, each
+ * branch's. */
 int64_t clime_session_tokens(const struct clime_session *s);
 
 /* The turn whose path is the longest that ids begin with; -1 = none. */

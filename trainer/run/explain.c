@@ -140,7 +140,9 @@ static void explain_sampling(const struct clime_rl *rl, struct clime_buf *out) {
         clime_buf_printf(
             out, "  the next one is generated while the steps run; weights are pushed every %" PRId64 " rollout(s)%s\n",
             o->update_weights_interval,
-            !o->fully_async                                    ? ""
+            !o->fully_async ? ""
+            : o->sampling.experts
+                ? ", samples in flight go on with the KV they have, and train with their servers' experts"
             : o->pause_generation_mode == CLIME_PAUSE_IN_PLACE ? ", samples in flight go on with the KV they have"
                                                                : ", samples in flight go on, their KV computed anew");
     if (o->fully_async)

@@ -624,7 +624,7 @@ static int add_turn(struct clime_session *s, int parent, int n_given, bool mixed
     x->n_response = 2;
     x->ids = xcalloc((size_t)x->n_prompt + 2, sizeof *x->ids);
     clime_session_path(s, parent, x->ids);
-    for (int i = begin; i < x->n_prompt + 2; i++) x->ids[i] = 100 * clime_session_turns(s) + i;
+    for (int i = begin; i < x->n_prompt + 2; i++) x->ids[i] = i < x->n_prompt ? i : 100 * clime_session_turns(s) + i;
     x->logp = xcalloc(2, sizeof *x->logp);
     x->versions = xcalloc(1, sizeof *x->versions);
     x->versions[x->n_versions++] = (struct clime_version_run){3, 2};
@@ -635,6 +635,19 @@ static int add_turn(struct clime_session *s, int parent, int n_given, bool mixed
     const int turn = clime_session_add(s, parent, CLIME_TURN_EXTENDED, x);
     clime_sample_free(x);
     return turn;
+}
+
+/* What keeps memory counts against a session's limit: branches share tokens, and not what their experts are of. */
+static void test_what_is_kept(void **state) {
+    (void)state;
+    for (int experts = 0; experts < 2; experts++) {
+        struct clime_session *s = clime_session_new();
+        add_turn(s, -1, 3, false, experts);
+        assert_int_equal(clime_session_tokens(s), 5);
+        add_turn(s, -1, 3, false, experts);
+        assert_int_equal(clime_session_tokens(s), experts ? 9 : 7);
+        clime_session_free(s);
+    }
 }
 
 /* Joined without a gap along the path of a branch, where one of its turns has mixed KV. */
@@ -701,6 +714,7 @@ int main(void) {
         cmocka_unit_test(test_forms_agree),      cmocka_unit_test(test_stop_strings),
         cmocka_unit_test(test_readings_grow),    cmocka_unit_test(test_streams_from_two_threads),
         cmocka_unit_test(test_memory_is_linear), cmocka_unit_test(test_experts_of_turns),
+        cmocka_unit_test(test_what_is_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
