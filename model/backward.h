@@ -97,10 +97,9 @@ struct clime_packed_batch {
 enum clime_err clime_train_forward(struct clime_train *t, const struct clime_packed_batch *b, bool save, float *logp,
                                    float *entropy, struct clime_error *e);
 
-/* routing[n_loss] of the batch last run: a hash of the experts that all layers' routers chose, or that were given, for
- * each loss row, the
- * number that a server says of the row that drew the same token. Waits. Of a model with experts. Of ranks that share
- * the batch all call it, and so with the choices. */
+/* routing[n_loss] of the batch last run: a hash of the experts that all layers' routers chose for each loss row, or
+ * that it was given; the number that a server says of the row that drew the same token. Waits. Of a model with experts.
+ * Of ranks that share the batch all call it, and so with the choices. */
 void clime_train_routing(const struct clime_train *t, const struct clime_packed_batch *b, uint32_t *routing);
 /* Of the batch last run with save, before its backward pass: the experts that each layer with any chose for each row,
  * [layers, T, k], owned; NULL where layers that will be computed again have kept none. Waits. */
