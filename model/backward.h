@@ -32,9 +32,10 @@ struct clime_train_options {
     int max_seqs;   /* sequences in it */
     int head_chunk; /* rows of logits at a time; 0 = as many as ops->head_bytes holds */
     enum clime_recompute recompute;
-    bool keep_logits;  /* those of all loss rows stay for the backward pass, max_rows * V * 4 bytes; else one chunk's,
-                        * and where there are more each is made again */
-    bool forward_only; /* reference models and scoring: no gradients, nothing kept, forward without save only */
+    bool keep_logits;   /* those of all loss rows stay for the backward pass, max_rows * V * 4 bytes; else one chunk's,
+                         * and where there are more each is made again */
+    bool forward_only;  /* reference models and scoring: no gradients, nothing kept, forward without save only */
+    bool gives_experts; /* batches may give rows their experts */
     struct clime_train_cuts rows;
 };
 enum clime_err clime_train_open(struct clime_model *m, const struct clime_train_options *o, struct clime_train **out,
@@ -85,6 +86,9 @@ struct clime_packed_batch {
     int n_loss;
     const int32_t *row, *target; /* [n_loss], row ascending */
     const float *inv_temp;       /* [n_loss] */
+    /* [L, T, k] of each layer with experts those that a row has instead of its router's choice: distinct, ascending; of
+     * a row whose first is negative the router chooses. NULL: of all rows */
+    const int16_t *given;
 };
 
 /* CLIME_ERR_LIMIT or CLIME_ERR_INPUT for a batch that does not fit the plan or the model.
@@ -93,9 +97,9 @@ struct clime_packed_batch {
 enum clime_err clime_train_forward(struct clime_train *t, const struct clime_packed_batch *b, bool save, float *logp,
                                    float *entropy, struct clime_error *e);
 
-/* routing[n_loss] of the batch last run: a hash of the experts that all layers' routers chose for each loss row, the
- * number that a server says of the row that drew the same token. Waits. Of a model with experts. Of ranks that share
- * the batch all call it, and so with the choices. */
+/* routing[n_loss] of the batch last run: a hash of the experts that all layers' routers chose for each loss row, or
+ * that it was given; the number that a server says of the row that drew the same token. Waits. Of a model with experts.
+ * Of ranks that share the batch all call it, and so with the choices. */
 void clime_train_routing(const struct clime_train *t, const struct clime_packed_batch *b, uint32_t *routing);
 /* Of the batch last run with save, before its backward pass: the experts that each layer with any chose for each row,
  * [layers, T, k], owned; NULL where layers that will be computed again have kept none. Waits. */

@@ -48,6 +48,8 @@ struct clime_train {
     int32_t *q_start;       /* [n_seq + 1] of the whole batch */
     int32_t *rows, *target; /* [R] loss rows: row of this rank's, id it predicts */
     float *inv_temp;        /* [R] */
+    int16_t *given;         /* [L, T, k] the experts that rows are given; NULL where batches give none */
+    bool gives;             /* this batch does */
     /* of a model with experts: what their routers chose for each row, and for the loss rows; else NULL */
     uint32_t *routing, *loss_routing; /* [T], [n_loss] of the whole batch */
     int32_t *choices;                 /* [T of all ranks, k] of a layer; NULL where none share the batch */

@@ -27,8 +27,8 @@ static void shared_expert(struct clime_model *m, int T, const int *w, void *cons
               a[CLIME_ACT_SHARED_OUT]);
     if (w[CLIME_W_SHARED_GATE] < 0) return;
     ops->gemm(d, CLIME_F32, T, a[CLIME_ACT_LN2], &m->matrix[w[CLIME_W_SHARED_GATE]], a[CLIME_ACT_SHARED_SCORE]);
-    ops->route(d, T, &shared_router, a[CLIME_ACT_SHARED_SCORE], NULL, a[CLIME_ACT_SHARED_SCORE], a[CLIME_ACT_SHARED_ID],
-               a[CLIME_ACT_SHARED_WEIGHT], NULL);
+    ops->route(d, T, &shared_router, a[CLIME_ACT_SHARED_SCORE], NULL, NULL, a[CLIME_ACT_SHARED_SCORE],
+               a[CLIME_ACT_SHARED_ID], a[CLIME_ACT_SHARED_WEIGHT], NULL);
 }
 
 /* expert_out = down_e(swiglu(gate|up_e(ln2))) of the chosen experts e in their places, this rank's columns of it. It
@@ -66,7 +66,7 @@ static void travelling_rows(struct clime_model *m, int l, int cut, const struct 
 }
 
 /* down_norm = sum over the chosen experts e of weight_e expert_out_e, plus the shared one's. Every rank chooses alike
- * and adds its columns. cut: of the batch's, which b is. */
+ * and adds its columns. cut: of the batch's, which b is; b's given is of this layer. */
 static void experts_of_rows(struct clime_model *m, int l, int cut, const struct clime_batch *b, void *const *a) {
     const struct clime_ops *ops = m->ops;
     const struct clime_router *r = &m->cfg.router;
@@ -76,7 +76,7 @@ static void experts_of_rows(struct clime_model *m, int l, int cut, const struct 
     size_t row = (size_t)D * clime_dtype_bytes(clime_model_dt(m));
     ops->gemm(d, CLIME_F32, T, a[CLIME_ACT_LN2], &m->matrix[w[CLIME_W_ROUTER]], a[CLIME_ACT_SCORES]);
     if (m->cfg.F_shared) shared_expert(m, T, w, a); /* here: its weights can come while the router still chooses */
-    ops->route(d, T, r, a[CLIME_ACT_SCORES], clime_weight(m, w[CLIME_W_ROUTER_BIAS]), a[CLIME_ACT_SCORES],
+    ops->route(d, T, r, a[CLIME_ACT_SCORES], clime_weight(m, w[CLIME_W_ROUTER_BIAS]), b->given, a[CLIME_ACT_SCORES],
                a[CLIME_ACT_CHOSEN], a[CLIME_ACT_WEIGHTS], b->routing);
     ops->permute(d, T, r, a[CLIME_ACT_CHOSEN], a[CLIME_ACT_START], a[CLIME_ACT_FROM], a[CLIME_ACT_AT]);
     if (b->travel && b->again) return;
@@ -94,14 +94,18 @@ static void experts_of_rows(struct clime_model *m, int l, int cut, const struct 
 /* Cut by cut, as the backward pass adds up the gradients of experts: a cut's rows of an expert lie together. */
 void clime_experts_forward(struct clime_model *m, int l, const struct clime_batch *b, void *const *a) {
     struct clime_batch cut = *b;
+    const int k = m->cfg.router.k;
+    const int16_t *given = b->given ? b->given + (size_t)l * (size_t)b->T * (size_t)k : NULL;
+    cut.given = given;
     if (b->cuts <= 1) {
-        experts_of_rows(m, l, 0, b, a);
+        experts_of_rows(m, l, 0, &cut, a);
         return;
     }
     cut.T = b->T / b->cuts;
     for (int i = 0; i < b->cuts; i++) {
         const struct clime_layer_act act = clime_layer_cut(m, a, i, cut.T);
         if (b->routing) cut.routing = b->routing + i * cut.T;
+        if (given) cut.given = given + (ptrdiff_t)i * cut.T * k;
         experts_of_rows(m, l, i, &cut, act.at);
     }
 }

@@ -297,8 +297,10 @@ struct clime_batch {
     const int32_t *pos;  /* [T] device */
     const int32_t *slot; /* [T] device, paged: page * CLIME_PAGE + place; NULL = packed */
     struct clime_attn attn;
-    struct clime_kv *kv; /* NULL = packed */
-    uint32_t *routing;   /* [T] device: folds what the routers choose (ops->route); NULL = nobody asks */
+    struct clime_kv *kv;  /* NULL = packed */
+    uint32_t *routing;    /* [T] device: folds what the routers choose (ops->route); NULL = nobody asks */
+    const int16_t *given; /* [L, T, k] device: experts that rows have instead of the routers' choice (ops->route), of
+                             each layer; NULL = none has */
     int cuts; /* packed: each of so many parts of the rows has its experts' rows together; 0 or 1: all rows */
     struct clime_context *context; /* packed: attention is over its ranks' rows, of which T are here; NULL = over T */
     struct clime_travel *travel;   /* packed: rows go to experts that stay with their rank; NULL = all are here */

@@ -18,6 +18,22 @@
 
 /* ---- the batch ----------------------------------------------------------------------------------------------- */
 
+static enum clime_err check_given(const struct clime_train *t, const struct clime_packed_batch *b,
+                                  struct clime_error *e) {
+    const struct clime_config *c = &t->m->cfg;
+    const int16_t *x = b->given;
+    if (!t->given) return clime_fail(e, CLIME_ERR_INPUT, "no experts that are given are planned for");
+    for (int l = 0; l < c->L; l++) {
+        for (int i = 0; i < b->T; i++, x += c->router.k) {
+            if (!clime_config_has_experts(c, l) || x[0] < 0) continue;
+            for (int j = 0; j < c->router.k; j++)
+                if (x[j] >= c->router.E || (j && x[j] <= x[j - 1]))
+                    return clime_fail(e, CLIME_ERR_INPUT, "the experts given to row %d in layer %d are none", i, l);
+        }
+    }
+    return CLIME_OK;
+}
+
 static enum clime_err check_batch(const struct clime_train *t, const struct clime_packed_batch *b,
                                   struct clime_error *e) {
     const struct clime_config *c = &t->m->cfg;
@@ -43,7 +59,7 @@ static enum clime_err check_batch(const struct clime_train *t, const struct clim
         if (b->row[i] < 0 || b->row[i] >= b->T || (i && b->row[i] <= b->row[i - 1]) || b->target[i] < 0 ||
             b->target[i] >= c->V)
             return clime_fail(e, CLIME_ERR_INPUT, "loss row %d: row %d, target %d", i, b->row[i], b->target[i]);
-    return CLIME_OK;
+    return b->given ? check_given(t, b, e) : CLIME_OK;
 }
 
 /* Which rows and loss rows are whose. */
@@ -62,6 +78,23 @@ static void cut_batch(struct clime_train *t, const struct clime_packed_batch *b)
     }
     t->R = clime_train_loss_from(t, t->n_cuts);
     if (t->context) clime_context_rows(t->context, t->T);
+}
+
+/* Of this rank's rows; those that fill its last cut choose themselves. */
+static void upload_given(struct clime_train *t, const struct clime_packed_batch *b) {
+    const size_t k = (size_t)t->m->cfg.router.k, n = (size_t)t->T * k;
+    const int end = t->first + t->T < b->T ? t->first + t->T : b->T;
+    const size_t own = end > t->first ? (size_t)(end - t->first) * k : 0;
+    t->gives = b->given != NULL;
+    if (!t->gives) return;
+    int16_t *rows = xmalloc(n * sizeof *rows);
+    memset(rows, 0xff, n * sizeof *rows); /* -1 */
+    for (int l = 0; l < t->m->cfg.L; l++) {
+        const int16_t *layer = b->given + (size_t)l * (size_t)b->T * k;
+        if (own) memcpy(rows, layer + (size_t)t->first * k, own * sizeof *rows);
+        t->m->ops->copy_in(t->m->dev, t->given + (size_t)l * n, rows, n * sizeof *rows);
+    }
+    free(rows);
 }
 
 static void upload(struct clime_train *t, const struct clime_packed_batch *b) {
@@ -84,13 +117,19 @@ static void upload(struct clime_train *t, const struct clime_packed_batch *b) {
         ops->copy_in(d, t->target, b->target + first_loss, (size_t)t->R * 4);
         ops->copy_in(d, t->inv_temp, b->inv_temp + first_loss, (size_t)t->R * 4);
     }
+    upload_given(t, b);
     free(pos);
     free(ids);
 }
 
 struct clime_batch clime_train_batch(const struct clime_train *t) {
-    struct clime_batch out = {
-        .T = t->T, .ids = t->ids, .pos = t->pos, .cuts = t->n_cuts, .context = t->context, .travel = t->travel};
+    struct clime_batch out = {.T = t->T,
+                              .ids = t->ids,
+                              .pos = t->pos,
+                              .given = t->gives ? t->given : NULL,
+                              .cuts = t->n_cuts,
+                              .context = t->context,
+                              .travel = t->travel};
     out.attn = (struct clime_attn){.n_seq = t->n_seq, .q_start = t->q_start, .h_q_start = t->start};
     for (int s = 0; s < t->n_seq; s++) {
         int len = t->start[s + 1] - t->start[s];

@@ -227,6 +227,8 @@ static void plan_train(struct clime_train *t) {
     clime_plan_add(p, "q_start", ((size_t)most_seqs(t) + 1) * 4, (void **)&t->q_start);
     size_t routed = c->router.E ? sizeof *t->routing : 0;
     clime_plan_add(p, "routing", T * routed, (void **)&t->routing);
+    clime_plan_add(p, "given experts", t->o.gives_experts ? (size_t)c->L * T * K * sizeof *t->given : 0,
+                   (void **)&t->given);
     clime_plan_add(p, "dres", T * D * dt, &t->dres);
     clime_plan_add(p, "dnorm", back * T * D * dt, &t->dnorm);
     clime_plan_add(p, "dh", back * T * most_width(c) * dt, &t->dh);

@@ -38,7 +38,7 @@ void CPU(qkv_rope_bwd)(struct clime_dev *d, int T, const struct clime_heads *h, 
 void CPU(swiglu)(struct clime_dev *d, int T, int F, const void *gu, void *h);
 void CPU(swiglu_bwd)(struct clime_dev *d, int T, int F, const void *gu, const void *dh, void *dgu);
 void CPU(route)(struct clime_dev *d, int T, const struct clime_router *r, const float *logits, const void *bias,
-                float *scores, int32_t *ids, float *weights, uint32_t *fold);
+                const int16_t *given, float *scores, int32_t *ids, float *weights, uint32_t *fold);
 void CPU(route_bwd)(struct clime_dev *d, int T, const struct clime_router *r, const float *scores, const int32_t *ids,
                     const float *dweights, void *dlogits);
 void CPU(combine)(struct clime_dev *d, int T, int D, int k, const int32_t *at, const float *weights, const void *x,

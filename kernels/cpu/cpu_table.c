@@ -94,8 +94,8 @@ static void swiglu_bwd(struct clime_dev *d, int T, int F, const void *gu, const 
 }
 
 static void route(struct clime_dev *d, int T, const struct clime_router *r, const float *logits, const void *bias,
-                  float *scores, int32_t *ids, float *weights, uint32_t *fold) {
-    d->isa->route(d, T, r, logits, bias, scores, ids, weights, fold);
+                  const int16_t *given, float *scores, int32_t *ids, float *weights, uint32_t *fold) {
+    d->isa->route(d, T, r, logits, bias, given, scores, ids, weights, fold);
 }
 
 static void route_bwd(struct clime_dev *d, int T, const struct clime_router *r, const float *scores, const int32_t *ids,

@@ -17,6 +17,7 @@ struct route_job {
     const float *logits, *scores_in, *dweights;
     const int32_t *ids_in;
     const void *bias;
+    const int16_t *given;
     float *scores, *weights;
     int32_t *ids;
     uint32_t *fold;
@@ -79,17 +80,11 @@ static void route_groups(const struct clime_router *r, const float *c, bool *out
     for (int e = 0; e < r->E; e++) out[e] = !kept[e / size];
 }
 
-static void route_row(const struct route_job *j, int t) {
+/* The k experts with the largest score + bias become chosen. */
+static void route_choose(const struct route_job *j, const float *s, bool *chosen) {
     const struct clime_router *r = j->r;
-    size_t row = (size_t)t * (size_t)r->E, slot = (size_t)t * (size_t)r->k;
-    float c[CLIME_MAX_EXPERTS], sum = 0, *s = j->scores + row;
-    uint32_t terms = 0;
-    bool out[CLIME_MAX_EXPERTS] = {0}, chosen[CLIME_MAX_EXPERTS] = {0};
-    bool bf16 = clime_cpu_bf16(j->d);
-    if (r->sigmoid)
-        route_sigmoid(r->E, j->logits + row, s);
-    else
-        route_softmax(r->E, j->logits + row, s);
+    float c[CLIME_MAX_EXPERTS];
+    bool out[CLIME_MAX_EXPERTS] = {0}, bf16 = clime_cpu_bf16(j->d);
     for (int e = 0; e < r->E; e += VW) {
         int n = vec_lanes(e, r->E);
         size_t at = (size_t)e, E = (size_t)r->E;
@@ -104,6 +99,21 @@ static void route_row(const struct route_job *j, int t) {
         int e = route_largest(r->E, c, out);
         out[e] = chosen[e] = true;
     }
+}
+
+static void route_row(const struct route_job *j, int t) {
+    const struct clime_router *r = j->r;
+    size_t row = (size_t)t * (size_t)r->E, slot = (size_t)t * (size_t)r->k;
+    const int16_t *given = j->given && j->given[slot] >= 0 ? j->given + slot : NULL;
+    float sum = 0, *s = j->scores + row;
+    uint32_t terms = 0;
+    bool chosen[CLIME_MAX_EXPERTS] = {0};
+    if (r->sigmoid)
+        route_sigmoid(r->E, j->logits + row, s);
+    else
+        route_softmax(r->E, j->logits + row, s);
+    if (!given) route_choose(j, s, chosen);
+    for (int i = 0; given && i < r->k; i++) chosen[given[i]] = true;
     for (int e = 0, i = 0; e < r->E; e++) {
         if (!chosen[e]) continue;
         j->ids[slot + (size_t)i++] = e;
@@ -124,12 +134,13 @@ static void route_rows(void *arg, int i, int slot) {
 }
 
 void CPU(route)(struct clime_dev *d, int T, const struct clime_router *r, const float *logits, const void *bias,
-                float *scores, int32_t *ids, float *weights, uint32_t *fold) {
+                const int16_t *given, float *scores, int32_t *ids, float *weights, uint32_t *fold) {
     struct route_job j = {.d = d,
                           .T = T,
                           .r = r,
                           .logits = logits,
                           .bias = bias,
+                          .given = given,
                           .scores = scores,
                           .ids = ids,
                           .weights = weights,

@@ -17,8 +17,8 @@ enum { WARPS = 4, THREADS = 256 };
 
 template <int N>
 __global__ void __launch_bounds__(WARPS * 32)
-    route_kernel(int T, const clime_router r, const float *logits, const bf16 *bias, float *scores, int32_t *ids,
-                 float *weights, uint32_t *fold) {
+    route_kernel(int T, const clime_router r, const float *logits, const bf16 *bias, const int16_t *given,
+                 float *scores, int32_t *ids, float *weights, uint32_t *fold) {
     __shared__ float shared[WARPS][32 * N];
     int warp = threadIdx.x >> 5, t = blockIdx.x * WARPS + warp;
     start_next();
@@ -31,7 +31,11 @@ __global__ void __launch_bounds__(WARPS * 32)
         int e = (threadIdx.x & 31) + 32 * i;
         x[i] = e < r.E ? logits[(size_t)t * r.E + e] : -INFINITY;
     }
-    route_row(r, x, bias, scores + (size_t)t * r.E, ids + (size_t)t * r.k, weights + (size_t)t * r.k,
+    if (given && given[(size_t)t * r.k] >= 0)
+        given += (size_t)t * r.k;
+    else
+        given = NULL;
+    route_row(r, x, bias, given, scores + (size_t)t * r.E, ids + (size_t)t * r.k, weights + (size_t)t * r.k,
               fold ? fold + t : NULL, shared[warp], below, true, [](int, int) {});
 }
 
@@ -63,16 +67,17 @@ static int n_blocks(int T) {
 }
 
 CUDA_OP void clime_cuda_route(struct clime_dev *d, int T, const struct clime_router *r, const float *logits,
-                              const void *bias, float *scores, int32_t *ids, float *weights, uint32_t *fold) {
+                              const void *bias, const int16_t *given, float *scores, int32_t *ids, float *weights,
+                              uint32_t *fold) {
     CHECK(r->E <= CLIME_MAX_EXPERTS && r->k <= r->E);
-    if (T == 0 || (T == 1 && clime_cuda_row_route(d, r, logits, bias, scores, ids, weights, fold))) return;
+    if (T == 0 || (T == 1 && !given && clime_cuda_row_route(d, r, logits, bias, scores, ids, weights, fold))) return;
     int each = (r->E + 31) / 32;
     auto kernel = each <= 1   ? route_kernel<1>
                   : each <= 2 ? route_kernel<2>
                   : each <= 4 ? route_kernel<4>
                   : each <= 8 ? route_kernel<8>
                               : route_kernel<CLIME_MAX_EXPERTS / 32>;
-    launch(d, kernel, n_blocks(T), WARPS * 32, 0, T, *r, logits, (const bf16 *)bias, scores, ids, weights, fold);
+    launch(d, kernel, n_blocks(T), WARPS * 32, 0, T, *r, logits, (const bf16 *)bias, given, scores, ids, weights, fold);
 }
 
 CUDA_OP void clime_cuda_route_bwd(struct clime_dev *d, int T, const struct clime_router *r, const float *scores,

@@ -108,7 +108,7 @@ void clime_cuda_qkv_rope_bwd(struct clime_dev *d, int T, const struct clime_head
 void clime_cuda_swiglu(struct clime_dev *d, int T, int F, const void *gu, void *h);
 void clime_cuda_swiglu_bwd(struct clime_dev *d, int T, int F, const void *gu, const void *dh, void *dgu);
 void clime_cuda_route(struct clime_dev *d, int T, const struct clime_router *r, const float *logits, const void *bias,
-                      float *scores, int32_t *ids, float *weights, uint32_t *fold);
+                      const int16_t *given, float *scores, int32_t *ids, float *weights, uint32_t *fold);
 void clime_cuda_route_bwd(struct clime_dev *d, int T, const struct clime_router *r, const float *scores,
                           const int32_t *ids, const float *dweights, void *dlogits);
 void clime_cuda_permute(struct clime_dev *d, int T, const struct clime_router *r, const int32_t *ids, int32_t *start,

@@ -62,13 +62,13 @@ static __device__ __forceinline__ void keep_groups(const clime_router &r, const 
         if (!kept[n]) key[n] = 0;
 }
 
-/* x: the lane's logits, -inf where there are no more experts. c: 32 N numbers of the warp's in shared memory. fold: the
- * row's, or NULL. below: of each of the lane's experts, how many are chosen before it. Without `write` all is done but
- * what others see; chosen_at(place, expert) is called of each. */
+/* x: the lane's logits, -inf where there are no more experts. given: the row's experts, NULL: it chooses. c: 32 N
+ * numbers of the warp's in shared memory. fold: the row's, or NULL. below: of each of the lane's experts, how many are
+ * chosen before it. Without `write` all is done but what others see; chosen_at(place, expert) is called of each. */
 template <int N, class F>
 static __device__ __forceinline__ void route_row(const clime_router &r, const float (&x)[N], const bf16 *bias,
-                                                 float *scores, int32_t *ids, float *weights, uint32_t *fold, float *c,
-                                                 int (&below)[N], bool write, F chosen_at) {
+                                                 const int16_t *given, float *scores, int32_t *ids, float *weights,
+                                                 uint32_t *fold, float *c, int (&below)[N], bool write, F chosen_at) {
     int lane = threadIdx.x & 31;
     float s[N], top = -INFINITY, all = 0;
     uint32_t key[N], chosen[N] = {};
@@ -99,13 +99,13 @@ static __device__ __forceinline__ void route_row(const clime_router &r, const fl
         key[i] = order_of(v);
         c[e] = v;
     }
-    if (r.k_groups < r.n_groups) {
+    if (!given && r.k_groups < r.n_groups) {
         __syncwarp();
         keep_groups(r, c, key);
         __syncwarp();
     }
     for (int j = 0; j < r.k; j++) {
-        int e = take_largest(key);
+        int e = given ? given[j] : take_largest(key);
 #pragma unroll
         for (int i = 0; i < N; i++) chosen[i] |= e == lane + 32 * i;
     }

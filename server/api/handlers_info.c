@@ -180,6 +180,7 @@ void clime_handle_server_info(struct clime_http_request *rq, void *context) {
     clime_jw_put_int(&w, "max_running_requests", s->opts.max_running_requests);
     clime_jw_put_int(&w, "max_queued_requests", s->opts.max_queued_requests);
     clime_jw_put_int(&w, "chunked_prefill_size", s->opts.chunked_prefill_size);
+    clime_jw_put_bool(&w, "enable_return_routed_experts", s->opts.return_routed_experts);
     clime_jw_put_bool(&w, "disable_radix_cache", s->opts.disable_radix_cache);
     clime_jw_put_double(&w, "startup_time", s->startup_seconds);
     clime_jw_key(&w, "scheduler_info");

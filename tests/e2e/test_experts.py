@@ -256,6 +256,11 @@ def test_routed_experts(model):
         assert not any("routed_experts" in e for e in events if not e["finish_reason"])
         for start in -1, "x":
             assert "routed_experts_start_len" in json.dumps(s.json("/generate", {**one, "routed_experts_start_len": start}, 400))
+        whole = s.json("/generate", {**one, "return_logprob": True})
+        part = {**whole, "output_ids": whole["output_ids"][:5],
+                "meta_info": {**whole["meta_info"], "token_versions": [["default", 5]]}}  # fmt: skip
+        resumed = s.json("/generate", {**one, "return_logprob": True, "resume": part})
+        assert resumed["meta_info"]["resumed_tokens"] == 5 and choices(resumed) == choices(whole)
     with server("--enable-return-routed-experts", "--chunked-prefill-size", "9", "--disable-radix-cache",
                 "--max-running-requests", "2", model=model / "init") as s:  # fmt: skip
         assert [choices(x) for x in s.json("/generate", body)] == chosen

@@ -367,11 +367,11 @@ def test_children_end_with_the_trainer(model):
         time.sleep(0.05)
 
 
-def external_fleet(folder, model_dir, n, *options, key=None):
-    """A router with n servers that no trainer started; (processes, router's URL)."""
+def external_fleet(folder, model_dir, n, *options, key=None, serving=()):
+    """A router with n servers that no trainer started, which have `serving` too; (processes, router's URL)."""
     processes, ports = [], []
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    for name, words in [("clime-router", [])] + [("clime-server", ["--model-path", str(model_dir)])] * n:
+    for name, words in [("clime-router", [])] + [("clime-server", ["--model-path", str(model_dir), *serving])] * n:
         port_file = folder / f"port-{len(ports)}"
         processes.append(subprocess.Popen([os.path.join(BUILD, name), "--port", "0", "--port-file", str(port_file), *words, *options],
                                           stderr=subprocess.DEVNULL))  # fmt: skip

@@ -583,7 +583,6 @@ def test_async_refuses_what_it_cannot_do(model):
         (["--fully-async", "--max-rollouts-ahead", "2", "--max-staleness", "3"], "is below the 4 steps"),
         (["--async", "--max-rollouts-ahead", "2"], "--max-rollouts-ahead 2 needs --fully-async"),
         (["--async", "--pause-generation-mode", "in_place"], "in_place needs --fully-async"),
-        (["--fully-async", "--pause-generation-mode", "in_place", "--use-rollout-routing-replay"], "are not replayed; with retract"),
         (["--async", "--update-weights-interval", "3"], "must be a multiple of"),
         (["--async", "--mask-offpolicy-in-partial-rollout"], "none would be left"),
     ]:

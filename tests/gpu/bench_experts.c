@@ -25,7 +25,7 @@ static void queue(const struct shape *s, int T, const struct layer *l, const str
     struct clime_router r = {.E = s->E, .k = s->k, .renormalize = true, .scale = 1, .n_groups = 1, .k_groups = 1};
     int R = T * s->k;
     ops->gemm(dev, CLIME_F32, T, w->x, &l->router, w->scores);
-    ops->route(dev, T, &r, w->scores, NULL, w->scores, w->unread, w->unread_w, w->fold);
+    ops->route(dev, T, &r, w->scores, NULL, NULL, w->scores, w->unread, w->unread_w, w->fold);
     ops->permute(dev, T, &r, ids, w->start, w->from, w->at);
     ops->grouped_swiglu(dev, R, w->start, w->from, w->x, &l->gate_up, w->in, w->gu, w->h);
     ops->grouped_gemm(dev, R, w->start, w->h, &l->down, w->out);

@@ -257,10 +257,11 @@ static void forward_and_backward(struct clime_train *t, const struct clime_packe
     }
 }
 
-static void bench_training(struct clime_model *m, int n_seq, int len) {
+/* given: the rows' experts (struct clime_packed_batch); NULL: the routers choose. */
+static void bench_training(struct clime_model *m, int n_seq, int len, const int16_t *given) {
     int T = n_seq * len;
     struct clime_train *t;
-    struct clime_train_options o = {.max_rows = T, .max_seqs = n_seq, .keep_logits = true};
+    struct clime_train_options o = {.max_rows = T, .max_seqs = n_seq, .keep_logits = true, .gives_experts = given};
     struct clime_error e;
     int32_t *ids = xmalloc((size_t)T * 4), *start = xmalloc((size_t)(n_seq + 1) * 4), *row = xmalloc((size_t)T * 4);
     float *temp = xmalloc((size_t)T * 4), *logp = xmalloc((size_t)T * 4);
@@ -270,7 +271,7 @@ static void bench_training(struct clime_model *m, int n_seq, int len) {
         temp[i] = 1;
     }
     for (int s = 0; s <= n_seq; s++) start[s] = s * len;
-    struct clime_packed_batch b = {T, n_seq, ids, start, T, row, ids, temp};
+    struct clime_packed_batch b = {T, n_seq, ids, start, T, row, ids, temp, given};
     if (clime_train_open(m, &o, &t, &e)) {
         printf("training %dx%d: %s\n", n_seq, len, e.msg);
         return;
@@ -299,33 +300,21 @@ static void bench_training(struct clime_model *m, int n_seq, int len) {
     free(logp);
 }
 
-static int32_t *given_ids; /* of the rows' experts */
-
-static void route_to_given(struct clime_dev *d, int T, const struct clime_router *r, const float *logits,
-                           const void *bias, float *scores, int32_t *ids, float *weights, uint32_t *fold) {
-    ops->route(d, T, r, logits, bias, scores, ids, weights, fold);
-    ops->copy(d, ids, given_ids, (size_t)(T * r->k) * sizeof *ids);
-}
-
 /* A pack of a model with experts, whose rows go to an even and to a skewed choice of them instead of the router's. */
 static void bench_training_loads(struct clime_model *m, int len) {
     const struct clime_router *r = &m->cfg.router;
-    size_t bytes = (size_t)(len * r->k) * sizeof(int32_t);
-    struct clime_ops given = *ops;
-    int32_t *ids = xmalloc(bytes);
-    given.route = route_to_given;
-    given_ids = room(bytes);
-    m->ops = &given;
+    const int n = len * r->k;
+    int32_t *ids = xmalloc((size_t)n * sizeof *ids);
+    int16_t *given = xmalloc((size_t)(m->cfg.L * n) * sizeof *given);
     for (int skewed = 0; skewed < 2; skewed++) {
         double share;
         choose_experts(r->E, r->k, skewed, len, ids, &share);
-        ops->copy_in(dev, given_ids, ids, bytes);
+        for (int i = 0; i < m->cfg.L * n; i++) given[i] = (int16_t)ids[i % n];
         printf("%s load (%.1f x the mean): ", skewed ? "skewed" : "even", share);
-        bench_training(m, 1, len);
+        bench_training(m, 1, len, given);
     }
-    m->ops = ops;
-    ops->free(dev, given_ids);
     free(ids);
+    free(given);
 }
 
 static void bench_optimizer(void) {
@@ -404,8 +393,8 @@ int main(int argc, char **argv) {
         bench_serving(m);
     }
     if (training) {
-        bench_training(m, 4, 2048);
-        bench_training(m, 1, 8192);
+        bench_training(m, 4, 2048, NULL);
+        bench_training(m, 1, 8192, NULL);
     }
     return 0;
 }

@@ -148,9 +148,9 @@ static void timed_swiglu_bwd(struct clime_dev *d, int T, int F, const void *gu, 
 }
 
 static void timed_route(struct clime_dev *d, int T, const struct clime_router *r, const float *logits, const void *bias,
-                        float *scores, int32_t *ids, float *weights, uint32_t *fold) {
+                        const int16_t *given, float *scores, int32_t *ids, float *weights, uint32_t *fold) {
     op_begin();
-    REAL->route(d, T, r, logits, bias, scores, ids, weights, fold);
+    REAL->route(d, T, r, logits, bias, given, scores, ids, weights, fold);
     op_end(d, "route", 0, 8.0 * T * r->E);
 }
 static void timed_permute(struct clime_dev *d, int T, const struct clime_router *r, const int32_t *ids, int32_t *start,

@@ -45,7 +45,7 @@ static void test_route(struct gpu_test *t) {
                     dw = both_random(t, T * K, CLIME_F32, 1), dx = both_room(t, T * E, CLIME_BF16);
         for (int biased = 0; biased < 2; biased++) {
             BOTH(t, zero, AT(fold), T * 4);
-            BOTH(t, route, T, r, AT(x), biased ? AT(bias) : NULL, AT(scores), AT(ids), AT(w), AT(fold));
+            BOTH(t, route, T, r, AT(x), biased ? AT(bias) : NULL, NULL, AT(scores), AT(ids), AT(w), AT(fold));
             same_ints(t, "folds", &fold, T);
             near_norm(t, "scores", &scores, F32_NEAR);
             same_ints(t, biased ? "ids, with a bias" : "ids", &ids, T * K);
@@ -55,7 +55,7 @@ static void test_route(struct gpu_test *t) {
         ops->copy(t->gpu.dev, one.gpu, x.gpu, T * E * 4);
         ops->zero(t->gpu.dev, one_fold.gpu, T * 4);
         for (size_t row = 0; row < T; row++) /* alone, and over its logits */
-            ops->route(t->gpu.dev, 1, r, (float *)one.gpu + row * E, bias.gpu, (float *)one.gpu + row * E,
+            ops->route(t->gpu.dev, 1, r, (float *)one.gpu + row * E, bias.gpu, NULL, (float *)one.gpu + row * E,
                        (int32_t *)one_ids.gpu + row * K, (float *)one_w.gpu + row * K, (uint32_t *)one_fold.gpu + row);
         same_bits(t, "scores of a row alone", scores.gpu, one.gpu, T * E * 4);
         same_bits(t, "ids of a row alone", ids.gpu, one_ids.gpu, T * K * 4);
@@ -68,6 +68,57 @@ static void test_route(struct gpu_test *t) {
     }
 }
 
+/* Two rows of three are given experts: ids and folds as on the CPU, weights of their scores; the third chooses as if
+ * nobody were given any, and a row's own choice that is given to it gives the bits of that. */
+static void test_given(struct gpu_test *t) {
+    enum { T = 203 };
+    for (size_t c = 0; c < CLIME_COUNT(ROUTERS); c++) {
+        const struct clime_router *r = &ROUTERS[c];
+        const size_t E = (size_t)r->E, K = (size_t)r->k;
+        const struct clime_ops *ops = t->gpu.ops;
+        printf("given, router of %d, %d chosen\n", r->E, r->k);
+        struct both x = both_random(t, T * E, CLIME_F32, 1.5), bias = both_random(t, 3 * E, CLIME_BF16, 0.2),
+                    scores = both_room(t, T * E, CLIME_F32), ids = both_room(t, T * K, CLIME_F32),
+                    w = both_room(t, T * K, CLIME_F32), fold = both_room(t, T, CLIME_F32),
+                    given = both_room(t, T * K, CLIME_BF16), dw = both_random(t, T * K, CLIME_F32, 1),
+                    dx = both_room(t, T * E, CLIME_BF16), own = both_room(t, T * K, CLIME_F32),
+                    own_w = both_room(t, T * K, CLIME_F32), own_fold = both_room(t, T, CLIME_F32);
+        int16_t *choice = given.cpu;
+        for (size_t row = 0; row < T; row++) {
+            int left = r->k;
+            for (int e = 0; e < r->E; e++) /* the first ones that it must, then every other */
+                if (left > 0 && (r->E - e <= left || (e + (int)row) % 2))
+                    choice[row * K + K - (size_t)left--] = (int16_t)e;
+            if (row % 3 == 0) choice[row * K] = -1;
+        }
+        ops->copy_in(t->gpu.dev, given.gpu, choice, T * K * sizeof *choice);
+        BOTH(t, zero, AT(fold), T * 4);
+        BOTH(t, route, T, r, AT(x), AT(bias), AT(given), AT(scores), AT(ids), AT(w), AT(fold));
+        same_ints(t, "ids, given", &ids, T * K);
+        same_ints(t, "folds, given", &fold, T);
+        near_norm(t, "weights, given", &w, F32_NEAR);
+        BOTH(t, route_bwd, T, r, AT(scores), AT(ids), AT(dw), AT(dx));
+        near_norm(t, "route_bwd, given", &dx, BF16_NEAR);
+
+        ops->zero(t->gpu.dev, own_fold.gpu, T * 4);
+        ops->route(t->gpu.dev, T, r, x.gpu, bias.gpu, NULL, scores.gpu, own.gpu, own_w.gpu, own_fold.gpu);
+        for (size_t row = 0; row < T; row += 3)
+            same_bits(t, "weights of a row that is given none", (float *)w.gpu + row * K, (float *)own_w.gpu + row * K,
+                      K * 4);
+        int32_t *chosen = fetch(t, own.gpu, T * K * 4);
+        for (size_t i = 0; i < T * K; i++) choice[i] = (int16_t)chosen[i];
+        free(chosen);
+        ops->copy_in(t->gpu.dev, given.gpu, choice, T * K * sizeof *choice);
+        ops->zero(t->gpu.dev, fold.gpu, T * 4);
+        ops->route(t->gpu.dev, T, r, x.gpu, bias.gpu, given.gpu, scores.gpu, ids.gpu, w.gpu, fold.gpu);
+        same_bits(t, "ids of an own choice", ids.gpu, own.gpu, T * K * 4);
+        same_bits(t, "weights of an own choice", w.gpu, own_w.gpu, T * K * 4);
+        same_bits(t, "folds of an own choice", fold.gpu, own_fold.gpu, T * 4);
+        struct both *all[] = {&x, &bias, &scores, &ids, &w, &fold, &given, &dw, &dx, &own, &own_w, &own_fold};
+        for (size_t i = 0; i < CLIME_COUNT(all); i++) both_free(t, all[i]);
+    }
+}
+
 /* Equal scores: the lowest ids of the lowest groups. NaN: some choice, each once. */
 static void test_ties(struct gpu_test *t) {
     for (size_t c = 0; c < CLIME_COUNT(ROUTERS); c++) {
@@ -76,7 +127,7 @@ static void test_ties(struct gpu_test *t) {
         struct both x = both_room(t, 2 * E, CLIME_F32), s = both_room(t, 2 * E, CLIME_F32),
                     ids = both_room(t, 2 * (size_t)r->k, CLIME_F32), w = both_room(t, 2 * (size_t)r->k, CLIME_F32);
         t->gpu.ops->zero(t->gpu.dev, x.gpu, E * 4); /* the second row stays NaN */
-        t->gpu.ops->route(t->gpu.dev, 2, r, x.gpu, NULL, s.gpu, ids.gpu, w.gpu, NULL);
+        t->gpu.ops->route(t->gpu.dev, 2, r, x.gpu, NULL, NULL, s.gpu, ids.gpu, w.gpu, NULL);
         int32_t *got = fetch(t, ids.gpu, 2 * (size_t)r->k * 4);
         bool lowest = true, once = true;
         for (int i = 0; i < r->k; i++) {
@@ -435,7 +486,7 @@ static void queue_experts(struct gpu_test *t, const struct layer *l, int T) {
     ops->gemm(d, CLIME_F32, T, l->x, &l->router, l->scores);
     ops->gemm_swiglu(d, T, l->x, &l->shared_gate_up, l->shared_gu, l->shared_h);
     ops->gemm(d, CLIME_BF16, T, l->shared_h, &l->shared_down, l->shared);
-    ops->route(d, T, &l->r, l->scores, NULL, l->scores, l->ids, l->w, l->fold);
+    ops->route(d, T, &l->r, l->scores, NULL, NULL, l->scores, l->ids, l->w, l->fold);
     ops->permute(d, T, &l->r, l->ids, l->start, l->from, l->at);
     ops->grouped_swiglu(d, R, l->start, l->from, l->x, &l->gate_up, l->in, l->gu, l->h);
     ops->grouped_gemm(d, R, l->start, l->h, &l->down, l->out);
@@ -539,9 +590,9 @@ int main(int argc, char **argv) {
     static const struct {
         const char *name;
         void (*run)(struct gpu_test *t);
-    } TESTS[] = {{"route", test_route}, {"ties", test_ties},        {"permute", test_permute},
-                 {"sums", test_sums},   {"cpu", test_grouped_cpu},  {"grouped", test_grouped},
-                 {"gated", test_gated}, {"recorded", test_recorded}};
+    } TESTS[] = {{"route", test_route},     {"given", test_given}, {"ties", test_ties},
+                 {"permute", test_permute}, {"sums", test_sums},   {"cpu", test_grouped_cpu},
+                 {"grouped", test_grouped}, {"gated", test_gated}, {"recorded", test_recorded}};
     struct gpu_test t;
     setvbuf(stdout, NULL, _IOLBF, 0);
     gpu_test_open(&t);

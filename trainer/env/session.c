@@ -17,6 +17,8 @@ struct turn {
     int32_t *ids;           /* the path behind those */
     float *logp;            /* [n_sampled] */
     uint32_t *routing;      /* [n_sampled] or NULL */
+    uint8_t *experts;       /* [positions, expert_bytes] or NULL: behind those that the parent's path has */
+    int32_t expert_bytes;
     struct clime_version_run *versions; /* cover n_sampled */
     int n_versions;
     enum clime_sample_status status;
@@ -40,7 +42,7 @@ struct digest {
 struct clime_session {
     struct turn *turns;
     int n, size;
-    int64_t n_abandoned, n_kept; /* turns; tokens, all branches together */
+    int64_t n_abandoned, n_kept; /* turns; tokens, or positions whose experts are kept, all branches together */
     struct digest *digests;      /* [digest_size], by their first bytes; neither whole nor bare: free */
     size_t n_digests, digest_size;
 };
@@ -55,6 +57,7 @@ void clime_session_free(struct clime_session *s) {
         free(s->turns[i].ids);
         free(s->turns[i].logp);
         free(s->turns[i].routing);
+        free(s->turns[i].experts);
         free(s->turns[i].versions);
         free(s->turns[i].finish);
     }
@@ -73,6 +76,19 @@ int64_t clime_session_tokens(const struct clime_session *s) {
 
 static int length(const struct turn *t) {
     return t->begin + t->n_given + t->n_sampled;
+}
+
+/* The first position whose experts a turn brings: no row followed from the last token of its parent's path. */
+static int experts_from(const struct turn *t) {
+    return t->parent < 0 ? 0 : t->begin - 1;
+}
+
+static int n_experts(const struct turn *t) { /* positions */
+    return length(t) - 1 - experts_from(t);
+}
+
+static size_t experts_bytes(const struct turn *t) {
+    return (size_t)n_experts(t) * (size_t)t->expert_bytes;
 }
 
 /* A stretch of a turn's path, from its end to its beginning: the turn that keeps it, and where it ends. */
@@ -200,6 +216,10 @@ int clime_session_prompt(const struct clime_session *s, int turn) {
     return s->turns[turn].n_given;
 }
 
+int clime_session_experts_from(const struct clime_session *s, int turn) {
+    return turn < 0 ? 0 : length(&s->turns[turn]) - 1;
+}
+
 int64_t clime_session_version(const struct clime_session *s, int turn) {
     CHECK(turn >= 0 && turn < s->n);
     const struct turn *t = &s->turns[turn];
@@ -237,7 +257,7 @@ int clime_session_add(struct clime_session *s, int parent, enum clime_turn_kind 
                        .leaf = true};
     if (parent >= 0) s->turns[parent].leaf = false;
     size_t n = (size_t)(length(t) - n_shared), n_sampled = (size_t)t->n_sampled;
-    s->n_kept += (int64_t)n;
+    s->n_kept += in->experts && n_experts(t) > (int)n ? n_experts(t) : (int)n;
     t->ids = xmalloc(n * sizeof *t->ids + 1);
     memcpy(t->ids, in->ids + n_shared, n * sizeof *t->ids);
     t->logp = xmalloc(n_sampled * sizeof *t->logp + 1);
@@ -245,6 +265,11 @@ int clime_session_add(struct clime_session *s, int parent, enum clime_turn_kind 
     if (in->routing) {
         t->routing = xmalloc(n_sampled * sizeof *t->routing + 1);
         memcpy(t->routing, in->routing, n_sampled * sizeof *t->routing);
+    }
+    if (in->experts) {
+        t->expert_bytes = in->expert_bytes;
+        t->experts = xmalloc(experts_bytes(t) + 1);
+        memcpy(t->experts, in->experts, experts_bytes(t));
     }
     t->versions = xmalloc((size_t)t->n_versions * sizeof *t->versions + 1);
     memcpy(t->versions, in->versions, (size_t)t->n_versions * sizeof *t->versions);
@@ -258,6 +283,20 @@ static void add_run(struct clime_sample *out, int64_t version, int n) {
         last->n += n;
     else
         out->versions[out->n_versions++] = (struct clime_version_run){version, n};
+}
+
+/* Those of the turns path[depth], one after another, unless one of them has none. */
+static void join_experts(const struct clime_session *s, const int *path, int depth, struct clime_sample *out) {
+    free(out->experts);
+    out->experts = NULL;
+    for (int k = 0; k < depth; k++)
+        if (!s->turns[path[k]].experts) return;
+    out->expert_bytes = s->turns[path[0]].expert_bytes;
+    out->experts = xmalloc((size_t)(out->n_prompt + out->n_response) * (size_t)out->expert_bytes);
+    for (int k = 0; k < depth; k++) {
+        const struct turn *t = &s->turns[path[k]];
+        memcpy(out->experts + (size_t)experts_from(t) * (size_t)out->expert_bytes, t->experts, experts_bytes(t));
+    }
 }
 
 void clime_session_fill(struct clime_session *s, int turn, struct clime_sample *out) {
@@ -307,5 +346,6 @@ void clime_session_fill(struct clime_session *s, int turn, struct clime_sample *
     out->temperature = last->temperature;
     out->status = last->status;
     out->finish = last->finish ? xstrdup(last->finish) : NULL;
+    if (out->mixed_kv) join_experts(s, path, depth, out);
     free(path);
 }

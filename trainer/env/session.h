@@ -21,7 +21,8 @@ struct clime_session;
 struct clime_session *clime_session_new(void);
 void clime_session_free(struct clime_session *s); /* NULL is fine */
 int clime_session_turns(const struct clime_session *s);
-/* Tokens that it keeps: those of all branches, what they begin with in common once. */
+/* Tokens that it keeps: those of all branches, what they begin with in common once; where it keeps experts, each
+ * branch's. */
 int64_t clime_session_tokens(const struct clime_session *s);
 
 /* The turn whose path is the longest that ids begin with; -1 = none. */
@@ -44,11 +45,15 @@ int clime_session_path(const struct clime_session *s, int turn, int32_t *ids);
 /* How many tokens of a turn's path are the prompt: those before the first that was sampled. */
 int clime_session_prompt(const struct clime_session *s, int turn);
 
+/* The first position whose experts no turn up to this one (-1 = none) has brought. */
+int clime_session_experts_from(const struct clime_session *s, int turn);
+
 /* Of the weights that sampled a turn's last token. */
 int64_t clime_session_version(const struct clime_session *s, int turn);
 
 /* Adds a turn after `parent` (-1 = a root). in: a sample whose prompt is the path of the parent and then the new
- * tokens, and whose response was sampled; it is copied. Returns the turn's number. */
+ * tokens, and whose response was sampled; it is copied. Its experts, where it has any, are of the positions from
+ * clime_session_experts_from(parent) on. Returns the turn's number. */
 int clime_session_add(struct clime_session *s, int parent, enum clime_turn_kind kind, const struct clime_sample *in);
 /* The turn's history: digests of what a client repeats when it goes on from here, of more and more messages up to the
  * turn's answer (keys[n], n > 0); bare: the last one if the answer had no reasoning. Copied. */

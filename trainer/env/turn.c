@@ -127,6 +127,7 @@ static enum clime_err generate(struct clime_environments *v, struct clime_task *
     s->n_prompt = n;
     s->seed = clime_hash64(seed, 2);
     turn->sampling = &sampling;
+    turn->experts_from = clime_session_experts_from(t->session, parent);
     turn->listener = call->rq || call->stream ? &listener : NULL;
     /* --fully-async: the weights may have changed since the last turn, but a session's versions do not go back */
     if (parent >= 0) turn->version = clime_session_version(t->session, parent);

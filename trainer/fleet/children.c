@@ -81,11 +81,12 @@ static enum clime_err make_server(struct clime_fleet *f, int i, const char *prog
                          "--gpu",
                          clime_buf_str(&gpus).ptr,
                          "--mem-fraction-static",
-                         owner ? "0.85" : "0.5"};
-    int n_own = (int)CLIME_COUNT(own), n = n_own + more->n;
+                         owner ? "0.85" : "0.5",
+                         "--enable-return-routed-experts"}; /* the last where it is wanted */
+    int n_own = (int)CLIME_COUNT(own) - !f->o.says_experts, n = n_own + more->n;
     const char **args = xcalloc((size_t)n, sizeof *args);
     char name[CLIME_CHILD_NAME];
-    memcpy(args, own, sizeof own);
+    memcpy(args, own, (size_t)n_own * sizeof *own);
     for (int k = 0; k < more->n; k++) args[n_own + k] = more->items[k];
     snprintf(name, sizeof name, "server-%d", i);
     enum clime_err rc = init_program(f, &f->children[i], name, program, args, n, e);

@@ -61,6 +61,8 @@ struct clime_fleet_options {
     } pull;
     bool mixed_devices; /* servers may be of other kinds of device than the trainer, or each other */
     bool moving;        /* weights change between publishes without a word (--async): only a publish may read them */
+    bool says_experts;  /* of a model with experts, servers must say which every position chose
+                           (--enable-return-routed-experts) */
     bool lends;         /* clime_fleet_offload is called */
     bool serve_folder;  /* the servers' own weights are version 0, nothing is ever pushed (evaluation) */
     const struct clime_opt_list *server_args, *router_args;

@@ -137,6 +137,7 @@ void clime_fleet_took(struct clime_fleet *f, struct clime_fleet_server *s) {
 struct server_info {
     char device_name[64], device_unit[64], host_id[64], weight_version[CLIME_VERSION_LABEL];
     int together; /* 0: it does not say */
+    bool says_experts;
 };
 
 static enum clime_err read_info(const struct clime_fleet_server *s, struct server_info *out, struct clime_error *e) {
@@ -160,6 +161,10 @@ static enum clime_err read_info(const struct clime_fleet_server *s, struct serve
         double n;
         if (clime_str_is(key, "max_running_requests") && clime_json_peek(&j) == CLIME_JSON_NUMBER) {
             if (clime_json_double(&j, &n) && n >= 1) out->together = n < CLIME_FLEET_ROOM ? (int)n : CLIME_FLEET_ROOM;
+            continue;
+        }
+        if (clime_str_is(key, "enable_return_routed_experts") && clime_json_peek(&j) == CLIME_JSON_BOOL) {
+            clime_json_bool(&j, &out->says_experts);
             continue;
         }
         for (size_t i = 0; i < CLIME_COUNT(fields); i++)
@@ -197,8 +202,15 @@ static void choose_way(struct clime_fleet *f, struct clime_fleet_server *s, cons
     LOG_INFO("weights go to %s %s", clime_fleet_name(s), clime_way_names[s->way]);
 }
 
-/* Bits are promised within a kind of device. One of another kind is refused: at the begin by an error, later it stays
- * out. */
+/* One that cannot serve here as it is: at the begin an error, later it stays out. */
+static void refuse(struct clime_fleet *f, struct clime_fleet_server *s) {
+    if (!f->was_published || s->child)
+        f->fatal = s->last;
+    else
+        quarantine(f, s);
+}
+
+/* Bits are promised within a kind of device. */
 static void take_info(struct clime_fleet *f, struct clime_fleet_server *s) {
     struct server_info info;
     if (read_info(s, &info, &s->last)) {
@@ -214,10 +226,16 @@ static void take_info(struct clime_fleet *f, struct clime_fleet_server *s) {
                    "%s computes on %s, the trainer on %s: numbers are the same bits within one kind of device only "
                    "(--allow-mixed-devices takes it all the same)",
                    clime_fleet_name(s), info.device_name, f->device);
-        if (!f->was_published || s->child)
-            f->fatal = s->last;
-        else
-            quarantine(f, s);
+        refuse(f, s);
+        return;
+    }
+    if (f->o.says_experts && f->push.model && f->push.model->cfg.router.E && !info.says_experts) {
+        clime_fail(
+            &s->last, CLIME_ERR_INPUT,
+            "%s does not say which experts its routers choose, which --use-rollout-routing-replay needs: start it "
+            "with --enable-return-routed-experts",
+            clime_fleet_name(s));
+        refuse(f, s);
         return;
     }
     snprintf(s->device, sizeof s->device, "%s", info.device_name[0] ? info.device_name : f->device);

@@ -17,6 +17,7 @@
 struct clime_train_options clime_critic_train_options(struct clime_train_options policy) {
     policy.head_chunk = 1; /* no logits are made */
     policy.keep_logits = false;
+    policy.gives_experts = false; /* its routers choose */
     return policy;
 }
 

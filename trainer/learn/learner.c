@@ -30,6 +30,7 @@ static struct clime_train_options train_options(const struct clime_learner_optio
         .max_rows = rows,
         .max_seqs = rows,
         .recompute = o->recompute,
+        .gives_experts = o->replays_experts,
         .rows = {.cuts = o->context_parallel, .ranks = share, .rank = o->place.rank % share}};
 }
 
@@ -37,6 +38,7 @@ static struct clime_train_options train_options(const struct clime_learner_optio
 static struct clime_train_options ref_options(const struct clime_learner_options *o) {
     struct clime_train_options t = train_options(o);
     t.forward_only = true;
+    t.gives_experts = false;
     return t;
 }
 

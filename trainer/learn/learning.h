@@ -30,7 +30,8 @@ struct clime_learner_options { /* names are slime's options */
                                to max_seq_len */
     int max_seq_len;
     enum clime_recompute recompute;
-    bool read_whole;     /* servers get the weights from this rank's device memory, which must have all of them */
+    bool replays_experts; /* samples may hold those that their rows are given (trainer/sample/experts.h) */
+    bool read_whole;      /* servers get the weights from this rank's device memory, which must have all of them */
     int server_devices;  /* of each server on the ranks' devices: as many as there are ranks compute with parts that are
                             their shares, in place; 0 = there is none */
     bool beside_servers; /* sft: servers evaluate on the same device */
@@ -84,6 +85,8 @@ struct clime_step_stats {
         int32_t token;
         int layer; /* -1 = not known (trainer/learn/routing.h) */
     } routing_at;
+    int64_t replayed_tokens;    /* of samples whose rows are given their experts, those of which a server said a hash */
+    int64_t replayed_otherwise; /* of these those that other experts drew than its row was given */
     int64_t tokens, trained_tokens, n_micro;
     int64_t forward_us, backward_us, ref_us, optimizer_us;
     int n_ranks; /* 0 = alone: the times are those above */

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "trainer/sample/experts.h"
+
 void clime_micro_alloc(struct clime_micro *mb, size_t rows) {
     mb->ids = xcalloc(rows, sizeof *mb->ids);
     mb->start = xcalloc(rows + 1, sizeof *mb->start);
@@ -28,6 +30,7 @@ void clime_micro_free(struct clime_micro *mb) {
     free(mb->g_entropy);
     free(mb->routing);
     free(mb->index);
+    free(mb->given);
 }
 
 enum clime_err clime_micro_check(const struct clime_sample *const *samples, const struct clime_packing *p, size_t rows,
@@ -71,4 +74,14 @@ void clime_micro_fill(struct clime_micro *mb, const struct clime_sample *const *
                                         .row = mb->row,
                                         .target = mb->target,
                                         .inv_temp = mb->inv_temp};
+}
+
+void clime_micro_give(struct clime_micro *mb, const struct clime_config *c, const struct clime_sample *const *samples,
+                      const int32_t *which, int n) {
+    bool any = false;
+    for (int i = 0; i < n; i++) any = any || samples[which[i]]->experts;
+    if (!any) return;
+    mb->given = xrealloc(mb->given, (size_t)c->L * (size_t)mb->b.T * (size_t)c->router.k * sizeof *mb->given);
+    for (int i = 0; i < n; i++) clime_experts_give(c, samples[which[i]], mb->b.T, mb->start[i], mb->given);
+    mb->b.given = mb->given;
 }

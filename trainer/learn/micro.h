@@ -12,6 +12,7 @@ struct clime_micro {
     float *inv_temp, *logp, *entropy, *g_logp, *g_entropy;
     uint32_t *routing; /* [n_loss] (clime_train_routing) */
     int64_t *index;    /* stream entry of each loss row */
+    int16_t *given;    /* clime_micro_give */
     struct clime_packed_batch b;
 };
 
@@ -24,6 +25,9 @@ enum clime_err clime_micro_check(const struct clime_sample *const *samples, cons
 
 /* The samples which[0..n) one after another; the loss rows are their entries of the stream. */
 void clime_micro_fill(struct clime_micro *mb, const struct clime_sample *const *samples, const struct clime_stream *s,
+                      const int32_t *which, int n);
+/* Behind fill: the rows of those that hold experts are given them, for the policy of this shape. */
+void clime_micro_give(struct clime_micro *mb, const struct clime_config *c, const struct clime_sample *const *samples,
                       const int32_t *which, int n);
 
 #endif

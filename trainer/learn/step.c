@@ -14,6 +14,7 @@
 #include "trainer/learn/routing.h"
 #include "trainer/learn/rows.h"
 #include "trainer/learn/wire.h"
+#include "trainer/sample/experts.h"
 
 static enum clime_err check_samples(const struct clime_learner *l, const struct clime_sample *const *samples, int n,
                                     struct clime_error *e) {
@@ -29,6 +30,20 @@ static enum clime_err check_samples(const struct clime_learner *l, const struct 
             if (s->ids[k] < 0 || s->ids[k] >= l->model->cfg.V)
                 return clime_fail(e, CLIME_ERR_INPUT, "sample %lld/%lld/%d holds token %d outside the vocabulary of %d",
                                   (long long)s->rollout, (long long)s->group, s->member, s->ids[k], l->model->cfg.V);
+        if (s->experts && !l->opts.replays_experts)
+            return clime_fail(e, CLIME_ERR_INPUT,
+                              "sample %lld/%lld/%d was recorded to be trained with its servers' experts: "
+                              "--use-rollout-routing-replay",
+                              (long long)s->rollout, (long long)s->group, s->member);
+        if (s->experts && s->expert_bytes != clime_experts_bytes(&l->model->cfg))
+            return clime_fail(e, CLIME_ERR_INPUT, "sample %lld/%lld/%d holds experts of another model",
+                              (long long)s->rollout, (long long)s->group, s->member);
+        if (!s->experts && s->mixed_kv && l->opts.replays_experts && l->model->cfg.router.E)
+            return clime_fail(
+                e, CLIME_ERR_INPUT,
+                "sample %lld/%lld/%d kept its KV over an update, and which experts its servers chose is not "
+                "recorded",
+                (long long)s->rollout, (long long)s->group, s->member);
     }
     return CLIME_OK;
 }
@@ -47,6 +62,8 @@ enum clime_err clime_learner_score(struct clime_learner *l, struct clime_train *
             continue;
         }
         clime_micro_fill(&mb, samples, s, p->sample + p->first[i], p->first[i + 1] - p->first[i]);
+        if (t == l->train)
+            clime_micro_give(&mb, &l->model->cfg, samples, p->sample + p->first[i], p->first[i + 1] - p->first[i]);
         err = clime_train_forward(t, &mb.b, false, mb.logp, NULL, e);
         for (int k = 0; !err && k < mb.b.n_loss; k++) out[mb.index[k]] = mb.logp[k];
     }
@@ -75,6 +92,11 @@ static void fill_routing(const float *routed, const struct clime_stream *s, int6
                          struct clime_step_stats *out) {
     for (int i = 0; routed && i < s->n_samples; i++)
         for (int64_t k = s->first[i]; k < s->first[i + 1]; k++) {
+            if (s->samples[i]->experts && routed[k] != ROUTED_UNKNOWN) {
+                out->replayed_tokens++;
+                out->replayed_otherwise += routed[k] != ROUTED_ALIKE;
+                continue;
+            }
             if (s->version[k] < 0 || s->version[k] != version || routed[k] == ROUTED_UNKNOWN) continue;
             out->routing_tokens++;
             if (routed[k] == ROUTED_ALIKE || out->routing_wrong++ > 0) continue;
@@ -226,6 +248,7 @@ static enum clime_err run_micro(void *arg, int i, struct clime_error *e) {
     const int32_t *which = pack_samples(st->in->packing, i, &n);
     float *entropy = clime_loss_is_supervised(&l->opts.objective) ? NULL : mb->entropy;
     clime_micro_fill(mb, st->in->samples, st->s, which, n);
+    clime_micro_give(mb, &l->model->cfg, st->in->samples, which, n);
     st->out->tokens += mb->b.T;
     int64_t t0 = clime_now_us(), own0 = own_us(l);
     enum clime_err err = clime_train_forward(l->train, &mb->b, true, mb->logp, entropy, e);

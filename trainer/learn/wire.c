@@ -11,7 +11,7 @@
  * them is looked at here, and its size put right. */
 #if __SIZEOF_POINTER__ == 8
 _Static_assert(sizeof(struct clime_learner_options) == 736, "put_options, clime_wire_options");
-_Static_assert(sizeof(struct clime_sample) == 240, "put_sample, sample");
+_Static_assert(sizeof(struct clime_sample) == 248, "put_sample, sample");
 _Static_assert(sizeof(struct clime_estimate) == 40, "put_estimate, estimate");
 #endif
 
@@ -135,10 +135,19 @@ static void put_sample(struct clime_buf *b, const struct clime_sample *s) {
     put_array(b, s->logp, n, sizeof *s->logp);
     put_array(b, s->teacher_logp, n, sizeof *s->teacher_logp);
     put_array(b, s->routing, n, sizeof *s->routing);
+    put_array(b, s->experts, clime_sample_experts_bytes(s), 1);
     put_array(b, s->mask, n, sizeof *s->mask);
     put_array(b, s->versions, (size_t)s->n_versions, sizeof *s->versions);
     const char *const texts[] = {s->response, s->label, s->metadata, s->own_metadata, s->reward_json};
     for (size_t i = 0; i < CLIME_COUNT(texts); i++) clime_wire_put_text(b, texts[i]);
+}
+
+static uint8_t *experts(struct clime_wire *w, const struct clime_sample *s) {
+    size_t n;
+    uint8_t *out = array(w, 1, &n);
+    const int64_t positions = (int64_t)s->n_prompt + s->n_response - 1;
+    if (out && (positions < 0 || s->expert_bytes < 0 || (int64_t)n != positions * s->expert_bytes)) w->bad = true;
+    return out;
 }
 
 static struct clime_sample *sample(struct clime_wire *w) {
@@ -151,6 +160,7 @@ static struct clime_sample *sample(struct clime_wire *w) {
     s->logp = array_of(w, sizeof *s->logp, n);
     s->teacher_logp = array_of(w, sizeof *s->teacher_logp, n);
     s->routing = array_of(w, sizeof *s->routing, n);
+    s->experts = experts(w, s);
     s->mask = array_of(w, sizeof *s->mask, n);
     s->versions = array_of(w, sizeof *s->versions, s->n_versions < 0 ? 0 : (size_t)s->n_versions);
     char **const texts[] = {&s->response, &s->label, &s->metadata, &s->own_metadata, &s->reward_json};

@@ -19,12 +19,12 @@ static const char samples_sql[] =
     " FROM source.sample_rows s JOIN source.groups g ON g.id = s.group_id"
     " WHERE g.state = 'done' AND NOT EXISTS (SELECT 1 FROM main.sample_rows) ORDER BY s.group_id, s.member, s.part";
 
-/* What the other run's steps made of them is not taken over. */
+/* What the other run's steps made of them is not taken over, nor the experts of its servers' weights. */
 static const char streams_sql[] =
     "INSERT INTO sample_streams(sample_id, name, type, data) SELECT m.id, t.name, t.type, t.data"
     " FROM main.sample_rows m JOIN source.sample_rows s USING(group_id, member, part)"
     " JOIN source.sample_streams t ON t.sample_id = s.id"
-    " WHERE t.name NOT IN (" CLIME_STEP_STREAMS ") AND NOT EXISTS (SELECT 1 FROM main.sample_streams)"
+    " WHERE t.name NOT IN (" CLIME_STEP_STREAMS ", 'experts') AND NOT EXISTS (SELECT 1 FROM main.sample_streams)"
     " ORDER BY m.id, t.rowid";
 
 static enum clime_err copy_rows(struct clime_db *db, struct clime_error *e) {

@@ -357,13 +357,32 @@ static const char *const migrations[] = {
     " (SELECT data FROM sample_streams WHERE sample_id = r.id AND name = 'entropy') AS entropy"
     " FROM sample_rows r;"
     "PRAGMA user_version = 12;",
+
+    /* A stream of samples that are replayed (--use-rollout-routing-replay): the experts of all positions but the last.
+     */
+    "DROP VIEW samples;"
+    "CREATE VIEW samples AS SELECT r.*,"
+    " (SELECT data FROM sample_streams WHERE sample_id = r.id AND name = 'ids') AS ids,"
+    " (SELECT data FROM sample_streams WHERE sample_id = r.id AND name = 'logp') AS logp,"
+    " (SELECT data FROM sample_streams WHERE sample_id = r.id AND name = 'teacher_logp') AS teacher_logp,"
+    " (SELECT data FROM sample_streams WHERE sample_id = r.id AND name = 'routing') AS routing,"
+    " (SELECT data FROM sample_streams WHERE sample_id = r.id AND name = 'experts') AS experts,"
+    " (SELECT data FROM sample_streams WHERE sample_id = r.id AND name = 'mask') AS mask,"
+    " (SELECT data FROM sample_streams WHERE sample_id = r.id AND name = 'response') AS response,"
+    " (SELECT data FROM sample_streams WHERE sample_id = r.id AND name = 'advantages') AS advantages,"
+    " (SELECT data FROM sample_streams WHERE sample_id = r.id AND name = 'old_logp') AS old_logp,"
+    " (SELECT data FROM sample_streams WHERE sample_id = r.id AND name = 'old_values') AS old_values,"
+    " (SELECT data FROM sample_streams WHERE sample_id = r.id AND name = 'returns') AS returns,"
+    " (SELECT data FROM sample_streams WHERE sample_id = r.id AND name = 'entropy') AS entropy"
+    " FROM sample_rows r;"
+    "PRAGMA user_version = 13;",
 };
 
 int clime_schema_version(void) {
     return (int)CLIME_COUNT(migrations);
 }
 
-/* 11 and 12 only gave the view `samples` a column each, for the sqlite3 shell. */
+/* 11, 12 and 13 only gave the view `samples` a column each, for the sqlite3 shell. */
 int clime_schema_readable(void) {
     return 10;
 }

@@ -9,8 +9,9 @@
 enum extent {
     EXTENT_ALL,
     EXTENT_RESPONSE,
+    EXTENT_EXPERTS,
     EXTENT_TEXT
-}; /* elements: of prompt and response, of the response; a text */
+}; /* elements: of prompt and response, of the response; of all positions but the last, as many bytes each; a text */
 
 struct stream {
     const char *name, *type;
@@ -27,6 +28,7 @@ static const struct stream of_sample[] = {
     {"logp", "f32", EXTENT_RESPONSE, 4, OF_SAMPLE(logp)},
     {"teacher_logp", "f32", EXTENT_RESPONSE, 4, OF_SAMPLE(teacher_logp)},
     {"routing", "u32", EXTENT_RESPONSE, 4, OF_SAMPLE(routing)},
+    {"experts", "u8", EXTENT_EXPERTS, 1, OF_SAMPLE(experts)},
     {"mask", "u8", EXTENT_RESPONSE, 1, OF_SAMPLE(mask)},
     {"response", "text", EXTENT_TEXT, 1, OF_SAMPLE(response)},
 };
@@ -48,6 +50,7 @@ static const void *pointer_in(const void *structure, const struct stream *r) {
 }
 
 static size_t bytes_of(const struct stream *r, const struct clime_sample *s) {
+    if (r->extent == EXTENT_EXPERTS) return clime_sample_experts_bytes(s);
     size_t n = (size_t)s->n_response + (r->extent == EXTENT_ALL ? (size_t)s->n_prompt : 0);
     return n * r->element;
 }
@@ -100,7 +103,7 @@ static const struct stream *find(const struct stream *rows, size_t n, const char
 }
 
 /* Takes the stream whose data is the next column of q. */
-static enum clime_err take(struct clime_stmt *q, const struct clime_sample *s, const struct stream *r, void *structure,
+static enum clime_err take(struct clime_stmt *q, struct clime_sample *s, const struct stream *r, void *structure,
                            struct clime_error *e) {
     size_t bytes = 0;
     void *data = NULL;
@@ -110,6 +113,8 @@ static enum clime_err take(struct clime_stmt *q, const struct clime_sample *s, c
                           (long long)s->row_id);
     data = r->extent == EXTENT_TEXT ? clime_db_dup_text(q) : clime_db_dup_blob(q, &bytes);
     memcpy((char *)structure + r->at, &data, sizeof data);
+    if (r->extent == EXTENT_EXPERTS && s->n_prompt + s->n_response > 1)
+        s->expert_bytes = (int32_t)(bytes / ((size_t)s->n_prompt + (size_t)s->n_response - 1));
     if (r->extent == EXTENT_TEXT || bytes == bytes_of(r, s)) return CLIME_OK;
     return clime_fail(e, CLIME_ERR_INPUT, "ledger: %s of sample %lld has %zu bytes instead of %zu", r->name,
                       (long long)s->row_id, bytes, bytes_of(r, s));

@@ -18,7 +18,6 @@
 #define NO_BALANCE "there is no loss and no update that balances experts"
 #define SAME_EXPERTS                                                                                                   \
     "server and trainer choose the same experts from the same bits: nothing is replayed, and every step checks it"
-#define ROLLOUT_REPLAY "use-rollout-routing-replay"
 #define NO_WANDB "only --use-wandb would use it"
 #define NO_BUFFER "there is no rollout buffer server: groups and samples are in the run folder's ledger"
 #define NO_MTP "there is no multi-token prediction"
@@ -82,7 +81,6 @@ static const struct clime_inert rows[] = {
     {"opd-teacher-ckpt-step", false, "",
      "the teacher is a server: start one on that folder and give --opd-teacher-url"},
     {"use-routing-replay", true, NULL, SAME_EXPERTS},
-    {ROLLOUT_REPLAY, true, NULL, SAME_EXPERTS},
     {"freeze-indexer", true, NULL, "no model here has an indexer"},
     {"qwen-gdn-backend", false, NULL, "no model here has linear attention"},
     {"keep-old-actor", true, NULL, "the old log-probabilities are those of the weights that sampled"},
@@ -262,16 +260,7 @@ int clime_rl_inert_rows(struct clime_rl_options *o, struct clime_opt *out) {
 }
 
 enum clime_err clime_rl_inert_check(const struct clime_rl_options *o, struct clime_error *e) {
-    enum clime_err rc = clime_inert_check(rows, CLIME_COUNT(rows), o->inert, e);
-    const bool keeps = o->pause_generation_mode == CLIME_PAUSE_IN_PLACE; /* keys and values, of older weights */
-    for (size_t i = 0; i < CLIME_COUNT(rows) && !rc && keeps; i++)
-        if (o->inert[i].flag && strcmp(rows[i].name, ROLLOUT_REPLAY) == 0)
-            rc =
-                clime_fail(e, CLIME_ERR_INPUT,
-                           "--" ROLLOUT_REPLAY " cannot be honoured with --pause-generation-mode in_place: the experts "
-                           "of samples that keep their keys and values over an update are not replayed; with retract "
-                           "server and trainer choose the same");
-    return rc;
+    return clime_inert_check(rows, CLIME_COUNT(rows), o->inert, e);
 }
 
 void clime_rl_inert_explain(const struct clime_rl_options *o, struct clime_buf *out) {

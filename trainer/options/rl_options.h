@@ -61,6 +61,7 @@ struct clime_rl_options {
     int64_t update_weights_interval; /* rollouts */
     int64_t max_rollouts_ahead;      /* of the one that trains */
     int pause_generation_mode;       /* enum clime_pause_mode */
+    bool rollout_routing_replay;
     struct clime_sampling_options sampling;
     double rollout_request_timeout; /* seconds for one sample, all its tries together */
     /* environments */

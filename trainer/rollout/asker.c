@@ -20,7 +20,6 @@
 #include "trainer/reward/reward.h"
 #include "trainer/rollout/generate.h"
 
-#define MAX_REPLY ((size_t)256 << 20)
 #define MAX_BODY ((size_t)64 << 20)
 #define MAX_REFUSAL ((size_t)4096) /* of an answer that is no stream: its message */
 #define FIRST_PAUSE_US 50000
@@ -195,7 +194,7 @@ static void try_now(struct asked *q) {
     struct clime_http_call call = {.method = "POST",
                                    .url = q->url,
                                    .timeout_us = r->deadline_us - clime_now_us(),
-                                   .max_reply = MAX_REPLY,
+                                   .max_reply = CLIME_GENERATE_MAX_REPLY,
                                    .cancel = cancelled,
                                    .arg = q};
     if (clime_request_stopped(r)) {

@@ -13,6 +13,7 @@
 #include "common/clock.h"
 #include "trainer/ledger/events.h"
 #include "trainer/rollout/rollout_int.h"
+#include "trainer/sample/experts.h"
 
 #define BATCH 256 /* results stored in one transaction */
 #define LEASE_SLACK_US 10000000
@@ -139,6 +140,10 @@ static void count_effort(struct clime_rollout *to, const struct clime_request *r
     if (request->reward_us > to->reward_max_us) to->reward_max_us = request->reward_us;
 }
 
+static void settle_experts(struct clime_sample *s) {
+    for (struct clime_sample *p = s; p; p = p->next) clime_experts_settle(p);
+}
+
 enum clime_err clime_flight_collect(struct clime_rollouts *r, int64_t until_us, struct clime_error *e) {
     struct clime_request *back[BATCH];
     struct clime_lease leases[BATCH];
@@ -150,6 +155,7 @@ enum clime_err clime_flight_collect(struct clime_rollouts *r, int64_t until_us, 
         w->back = true;
         r->n_flight--;
         count_effort(&r->now, back[i]);
+        if (r->c->o->sampling.experts) settle_experts(back[i]->sample);
         leases[i] = w->lease;
     }
     enum clime_err rc = clime_leases_finish(r->c->ledger, leases, n, r->c->run->incarnation, e);

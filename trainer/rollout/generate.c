@@ -15,9 +15,10 @@
 
 #include "common/json/scan.h"
 #include "common/json/write.h"
+#include "trainer/sample/experts.h"
 #include "trainer/sample/label.h"
 
-#define MAX_EVENT ((size_t)64 << 20)
+#define MAX_EVENT CLIME_GENERATE_MAX_REPLY /* experts of all positions come with the last one */
 
 static void write_sampling(struct clime_jw *w, const struct clime_request *r) {
     const struct clime_sampling_options *s = r->sampling;
@@ -46,6 +47,12 @@ static void write_sampling(struct clime_jw *w, const struct clime_request *r) {
     clime_jw_close(w);
 }
 
+/* The first position whose experts are asked for: those before it are known. */
+static int32_t experts_from(const struct clime_request *r) {
+    const struct clime_sample *s = r->sample;
+    return s->experts ? s->n_prompt + s->n_response - 1 : r->experts_from;
+}
+
 void clime_generate_body(const struct clime_request *r, struct clime_buf *out) {
     struct clime_jw w;
     char rid[128];
@@ -66,6 +73,10 @@ void clime_generate_body(const struct clime_request *r, struct clime_buf *out) {
         clime_jw_bool(&w, true);
     }
     if (r->sampling->routing) clime_jw_put_bool(&w, "return_routing_hashes", true);
+    if (r->sampling->experts) {
+        clime_jw_put_bool(&w, "return_routed_experts", true);
+        clime_jw_put_int(&w, "routed_experts_start_len", experts_from(r));
+    }
     clime_jw_close(&w);
 }
 
@@ -82,7 +93,8 @@ struct reply {
     int n, size;
     uint32_t *routing;
     int n_routing, size_routing;
-    struct clime_str finish; /* raw JSON */
+    struct clime_str experts; /* base64 */
+    struct clime_str finish;  /* raw JSON */
     char finish_type[16];
     struct clime_str run;           /* whose weights are asked for */
     struct clime_version_run *runs; /* [n_runs] version -1 = a label that is not this run's */
@@ -195,6 +207,8 @@ static void read_meta(struct clime_json *j, struct reply *p) {
             read_kept(j, p);
         else if (clime_str_is(key, "routing_hashes"))
             read_routing(j, p);
+        else if (clime_str_is(key, "routed_experts"))
+            clime_json_string(j, &p->experts);
         else if (clime_str_is(key, "device_name"))
             clime_json_string(j, &p->device);
         else if (clime_str_is(key, "completion_tokens"))
@@ -204,6 +218,28 @@ static void read_meta(struct clime_json *j, struct reply *p) {
         else
             clime_json_skip(j, NULL);
     }
+}
+
+/* Adds the experts of the positions that the reply's tokens make known. Where a request was given up, a server may have
+ * none of a row that it would compute anew: all of them are asked for again when the sample goes on. */
+static enum clime_err add_experts(struct clime_request *r, const struct reply *p, bool aborted, struct clime_error *e) {
+    const struct clime_config *c = r->sampling->experts;
+    struct clime_sample *s = r->sample;
+    if (p->n == 0) return CLIME_OK;
+    const int from = experts_from(r), n = s->n_prompt + s->n_response + p->n - 1 - from;
+    const size_t each = (size_t)clime_experts_bytes(c), had = s->experts ? (size_t)from * each : 0;
+    uint8_t *all = xmalloc(had + (size_t)n * each + 1);
+    enum clime_err rc = clime_experts_read(c, p->experts, n, all + had, e);
+    if (!rc && had) memcpy(all, s->experts, had);
+    if (rc) {
+        free(all);
+        all = NULL;
+    }
+    if (rc && !aborted) return rc;
+    free(s->experts);
+    s->experts = all;
+    s->expert_bytes = (int32_t)each;
+    return CLIME_OK;
 }
 
 /* Appends the tokens of the reply to those that the sample holds from an earlier rollout, if any. */
@@ -297,6 +333,7 @@ static enum clime_generate_outcome judge(struct clime_request *r, const struct r
         clime_fail(e, CLIME_ERR_INTERNAL, "%d routing hashes for %d tokens", p->n_routing, p->n);
         return CLIME_GENERATE_BROKEN;
     }
+    if (r->sampling->experts && add_experts(r, p, aborted, e)) return CLIME_GENERATE_BROKEN;
     fill_sample(r, p,
                 aborted                          ? CLIME_SAMPLE_ABORTED
                 : strcmp(p->finish_type, "stop") ? CLIME_SAMPLE_TRUNCATED
@@ -402,7 +439,7 @@ static void take_event(struct clime_generate_stream *s, struct clime_str data) {
     clime_buf_clear(&s->event);
     clime_buf_add(&s->event, data.ptr, data.len);
     clime_arena_free(&s->arena);
-    p->finish = p->odd = p->device = (struct clime_str){0};
+    p->finish = p->odd = p->device = p->experts = (struct clime_str){0};
     p->n_runs = 0;
     clime_json_init(&j, s->event.data, s->event.len, &s->arena, &je);
     for (clime_json_object(&j); clime_json_key(&j, &key);) {

@@ -7,6 +7,8 @@
 #include "common/str.h"
 #include "trainer/sample/request.h"
 
+#define CLIME_GENERATE_MAX_REPLY ((size_t)256 << 20)
+
 /* Appends the JSON body of r's next try; tokens that the sample has already are part of the input. */
 void clime_generate_body(const struct clime_request *r, struct clime_buf *out);
 

@@ -158,11 +158,12 @@ static void add_drops(struct clime_metrics_line *m, const struct clime_rl_option
 static void add_staleness(struct clime_metrics_line *m, const struct clime_rl_options *o, const struct clime_rollout *r,
                           int64_t version) {
     int64_t sum = 0, most = 0, tokens = 0, old = 0;
-    int partial = 0, carried = 0, mixed_kv = 0;
+    int partial = 0, carried = 0, mixed_kv = 0, replayed = 0;
     for (int i = 0; i < r->n; i++) {
         const struct clime_sample *s = r->samples[i];
         partial += s->n_versions > 1;
         mixed_kv += s->mixed_kv != 0;
+        replayed += s->experts != NULL;
         carried += s->rollout != r->id;
         for (int k = 0, at = 0; k < s->n_versions; at += s->versions[k++].n) {
             int64_t behind = version - s->versions[k].version, n = 0;
@@ -179,6 +180,7 @@ static void add_staleness(struct clime_metrics_line *m, const struct clime_rl_op
     clime_metrics_line_add(m, "rollout/staleness/offpolicy_frac", (double)old / (double)(tokens > 0 ? tokens : 1));
     clime_metrics_line_int(m, "rollout/partial_samples", partial);
     if (o->fully_async) clime_metrics_line_int(m, "rollout/mixed_kv_samples", mixed_kv);
+    if (o->sampling.experts) clime_metrics_line_int(m, "rollout/replayed_samples", replayed);
     clime_metrics_line_int(m, "rollout/carried_samples", carried);
     if (o->max_staleness >= 0) clime_metrics_line_int(m, "rollout/staleness/reset_samples", r->n_reset);
 }

@@ -140,7 +140,9 @@ static void explain_sampling(const struct clime_rl *rl, struct clime_buf *out) {
         clime_buf_printf(
             out, "  the next one is generated while the steps run; weights are pushed every %" PRId64 " rollout(s)%s\n",
             o->update_weights_interval,
-            !o->fully_async                                    ? ""
+            !o->fully_async ? ""
+            : o->sampling.experts
+                ? ", samples in flight go on with the KV they have, and train with their servers' experts"
             : o->pause_generation_mode == CLIME_PAUSE_IN_PLACE ? ", samples in flight go on with the KV they have"
                                                                : ", samples in flight go on, their KV computed anew");
     if (o->fully_async)
@@ -216,6 +218,10 @@ static void explain_inert_loss(const struct clime_rl_options *o, struct clime_bu
          "--update-weight-host, --update-weight-fanout: servers pull from the folder"},
         {o->custom_generate && (o->environment_port || o->environment_api_key),
          "--environment-port, --environment-api-key: a generate hook needs no interface"},
+        {o->rollout_routing_replay && o->pause_generation_mode != CLIME_PAUSE_IN_PLACE,
+         "--use-rollout-routing-replay: server and trainer choose the same experts from the same bits"},
+        {o->rollout_routing_replay && o->pause_generation_mode == CLIME_PAUSE_IN_PLACE && !o->sampling.experts,
+         "--use-rollout-routing-replay: the model has no experts"},
         {strcmp(o->buffer_filter, "pop_first") && !o->partial_rollout,
          "--buffer-filter-path: no groups are left over without --partial-rollout"},
         {strcmp(o->buffer_filter, "pop_first") && o->fully_async,

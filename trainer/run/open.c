@@ -22,6 +22,7 @@
 #include "trainer/ledger/samples.h"
 #include "trainer/observe/board_samples.h"
 #include "trainer/observe/now.h"
+#include "trainer/rollout/generate.h"
 #include "trainer/run/run.h"
 #include "trainer/sample/filter.h"
 
@@ -93,6 +94,23 @@ static enum clime_err longest_sample(const struct clime_rl *rl, int *most, struc
     return rc;
 }
 
+/* Samples that keep their KV over an update are trained with the experts that the servers chose. */
+static bool replays_experts(const struct clime_rl_options *o) {
+    return o->rollout_routing_replay && o->pause_generation_mode == CLIME_PAUSE_IN_PLACE && !o->evaluate;
+}
+
+static enum clime_err ask_for_experts(struct clime_rl *rl, const struct clime_config *c, int longest,
+                                      struct clime_error *e) {
+    const int64_t each = (int64_t)c->L * c->router.k * 16 / 3, most = (int64_t)CLIME_GENERATE_MAX_REPLY / each;
+    if (longest > most)
+        return clime_fail(e, CLIME_ERR_LIMIT,
+                          "--use-rollout-routing-replay: a server's reply says the experts of %" PRId64
+                          " tokens at most, a sample may have %d",
+                          most, longest);
+    rl->o.sampling.experts = c;
+    return CLIME_OK;
+}
+
 static enum clime_err prepare_learner(struct clime_rl *rl, struct clime_error *e) {
     struct clime_learner_options *l = &rl->o.learner;
     int longest;
@@ -121,9 +139,12 @@ static enum clime_err prepare_learner(struct clime_rl *rl, struct clime_error *e
     rl->o.pack.max_tokens = l->max_tokens_per_gpu;
     rl->o.pack.micro_batch_size = (int)rl->o.micro_batch_size;
     if (!l->lr_decay_iters) l->lr_decay_iters = rl->num_rollout * rl->o.num_steps_per_rollout;
+    l->replays_experts = replays_experts(&rl->o);
     enum clime_err rc = clime_learner_prepare(l, &rl->learner, e);
-    if (!rc) rl->o.sampling.routing = clime_learner_model(rl->learner)->cfg.router.E > 0;
-    return rc;
+    if (rc) return rc;
+    const struct clime_config *c = &clime_learner_model(rl->learner)->cfg;
+    rl->o.sampling.routing = c->router.E > 0;
+    return l->replays_experts && c->router.E ? ask_for_experts(rl, c, longest, e) : CLIME_OK;
 }
 
 /* In the ledger, for those who look at the run later. */
@@ -284,6 +305,7 @@ static enum clime_err open_fleet(struct clime_rl *rl, struct clime_error *e) {
                                              .chain = (int)rl->o.delta_chain,
                                              .fanout = (int)rl->o.pull_fanout},
                                     .moving = rl->o.async,
+                                    .says_experts = replays_experts(&rl->o),
                                     .lends = rl->o.offload_rollout,
                                     .serve_folder = (rl->o.evaluate && !rl->o.eval_versions) || rl->o.rollout_only,
                                     .server_args = &rl->o.server_args,

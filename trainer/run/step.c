@@ -148,6 +148,10 @@ static void add_policy_metrics(struct clime_metrics_line *m, const struct clime_
     if (s->gap_wrong) clime_metrics_line_int(m, "train/logprob_gap_wrong", s->gap_wrong);
     if (s->routing_tokens) clime_metrics_line_int(m, "train/routing_tokens", s->routing_tokens);
     if (s->routing_wrong) clime_metrics_line_int(m, "train/routing_wrong", s->routing_wrong);
+    if (s->replayed_tokens) {
+        clime_metrics_line_int(m, "train/replayed_tokens", s->replayed_tokens);
+        clime_metrics_line_int(m, "train/replayed_otherwise", s->replayed_otherwise);
+    }
     clime_metrics_line_add(m, "train/grad_norm", s->grad_norm);
     clime_metrics_line_add(m, "train/lr-pg_0", s->lr);
     clime_metrics_line_int(m, "train/skipped", s->skipped);

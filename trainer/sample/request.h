@@ -18,6 +18,7 @@ struct clime_sampling_options { /* of one request */
     struct clime_opt_list stop, stop_token_ids;
     bool skip_special_tokens; /* in the text that is graded and stored */
     bool routing;             /* the server says which experts its routers chose, as a hash of each token's row */
+    const struct clime_config *experts; /* it says them too: of this model; NULL = nobody asks */
 };
 
 /* Tokens that a response may have: the response limit, cut by the context limit. 0 = the prompt fills the context. */
@@ -53,6 +54,7 @@ struct clime_request {
     int64_t gathering;                /* which have this number, from clime_client_gathering */
     const char *input;                /* what the dataset has under the input key, JSON; for environments */
     char rid[112];                    /* run.token/rollout/group/member/attempt; ".try" is appended */
+    int32_t experts_from;             /* of a session's turn: the first position whose experts are not known yet */
     int64_t version;                  /* of the weights; an answer of older ones is refused */
     const _Atomic int64_t *newest;    /* of the versions that may take its place meanwhile; NULL = none may */
     int64_t deadline_us;              /* clime_now_us scale */

@@ -34,6 +34,7 @@ static void free_result(struct clime_sample *s) {
     free(s->logp);
     free(s->teacher_logp);
     free(s->routing);
+    free(s->experts);
     free(s->mask);
     free(s->versions);
     free(s->response);
@@ -57,6 +58,11 @@ void clime_sample_restart(struct clime_sample *s) {
                                .temperature = 1.0f,
                                .label = s->label,
                                .metadata = s->metadata};
+}
+
+size_t clime_sample_experts_bytes(const struct clime_sample *s) {
+    const size_t len = (size_t)s->n_prompt + (size_t)s->n_response;
+    return s->experts && len ? (len - 1) * (size_t)s->expert_bytes : 0;
 }
 
 bool clime_sample_finished(const struct clime_sample *s) {
@@ -101,6 +107,7 @@ uint64_t clime_sample_checksum(const struct clime_sample *s) {
     if (s->logp) clime_checksum_add(&c, s->logp, n * sizeof *s->logp);
     if (s->teacher_logp) clime_checksum_add(&c, s->teacher_logp, n * sizeof *s->teacher_logp);
     if (s->routing) clime_checksum_add(&c, s->routing, n * sizeof *s->routing);
+    if (s->experts) clime_checksum_add(&c, s->experts, clime_sample_experts_bytes(s));
     if (s->mask) clime_checksum_add(&c, s->mask, n);
     return clime_checksum_done(&c);
 }

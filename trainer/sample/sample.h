@@ -12,6 +12,7 @@
 #define CLIME_TRAINER_SAMPLE_SAMPLE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct clime_error;
@@ -43,8 +44,11 @@ struct clime_sample {
     float *teacher_logp; /* [n_response] a teacher's number for each (--use-opd); NULL = none; owned */
     uint32_t *routing;   /* [n_response] a hash of the experts that drew each token, 0 = not known; NULL =
                             no one said; owned */
-    bool removed;        /* no token of it is trained on (--rollout-sample-filter-path); of its step */
-    uint8_t *mask;       /* [n_response] 1 = the policy sampled it and it is trained on, owned */
+    uint8_t *experts;    /* [n_prompt + n_response - 1, expert_bytes] those that a server's routers chose
+                            (trainer/sample/experts.h); NULL = they are not kept; owned */
+    int32_t expert_bytes;
+    bool removed;                       /* no token of it is trained on (--rollout-sample-filter-path); of its step */
+    uint8_t *mask;                      /* [n_response] 1 = the policy sampled it and it is trained on, owned */
     struct clime_version_run *versions; /* cover n_response tokens, owned */
     int32_t n_versions;
     int32_t mixed_kv; /* the first response token, counted from 1, whose context held KV kept over an update; 0 = none.
@@ -81,7 +85,8 @@ struct clime_sample *clime_sample_new(void);
 struct clime_sample *clime_sample_pending(int64_t rollout, int64_t group, int32_t member, uint64_t seed,
                                           const int32_t *ids, int32_t n, const char *label, const char *metadata);
 void clime_sample_restart(struct clime_sample *s); /* pending again: forgets everything but prompt and identity */
-bool clime_sample_finished(const struct clime_sample *s);                      /* sampled to its end and rewarded */
+size_t clime_sample_experts_bytes(const struct clime_sample *s); /* of all positions; 0 = they are not kept */
+bool clime_sample_finished(const struct clime_sample *s);        /* sampled to its end and rewarded */
 void clime_sample_fail(struct clime_sample *s, const struct clime_error *why); /* FAILED, without a reward */
 void clime_sample_drop_token(struct clime_sample *s);                          /* forgets the last response token */
 uint64_t clime_sample_checksum(const struct clime_sample *s); /* of what decides: who it is, its tokens and numbers */

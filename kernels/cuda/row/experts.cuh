@@ -76,7 +76,7 @@ template <int N> static __device__ __forceinline__ void choose(const row_router 
                 all &= (uint32_t)(word >> 32) == number;
             }
         } while (turn == 1 && !__all_sync(0xffffffffu, all));
-        route_row(a.r, x, a.bias, a.scores, a.ids, a.weights, a.fold, c, below, turn == 1, [&](int place, int e) {
+        route_row(a.r, x, a.bias, NULL, a.scores, a.ids, a.weights, a.fold, c, below, turn == 1, [&](int place, int e) {
             if (a.chosen) put_word(a.chosen + place, (uint32_t)e, number);
         });
         if (!a.start || turn == 0) continue;

@@ -1,6 +1,7 @@
 /* Experts: routers against float64 and by hand (ties, a bias that only chooses, groups, rows alone and in a batch,
  * NaN), their gradient by finite differences, the sorting of rows, grouped products against plain ones bit for bit, and
  * the sum of what comes back with its gradient. */
+#include "kernels/checksum.h"
 #include "tests/unit/kernels/kernel_test.h"
 
 enum { T = 37, MAX_E = 40, MAX_K = 8 };
@@ -70,6 +71,20 @@ static void route_ref(const struct clime_router *r, const float *x, const double
     for (int i = 0; i < r->k; i++) w[i] = (r->renormalize ? w[i] / chosen : w[i]) * (double)r->scale;
 }
 
+/* Weights of k experts that were not chosen by their scores. */
+static void given_ref(const struct clime_router *r, const double *s, const int16_t *given, double *w) {
+    double sum = 0;
+    for (int i = 0; i < r->k; i++) sum += s[given[i]];
+    for (int i = 0; i < r->k; i++) w[i] = (r->renormalize ? s[given[i]] / sum : s[given[i]]) * (double)r->scale;
+}
+
+/* k of E, ascending. */
+static void random_choice(struct kt *k, const struct clime_router *r, int16_t *out) {
+    int left = r->k;
+    for (int e = 0; e < r->E; e++)
+        if ((int)clime_rng_below(&k->rng, (uint64_t)(r->E - e)) < left) out[r->k - left--] = (int16_t)e;
+}
+
 /* A bias in three parts of the context's type, as a model's weights hold it. */
 static void *bias_parts(struct kt *k, int E, const double *bias) {
     void *p = kt_room(k, 3 * (size_t)E);
@@ -95,7 +110,7 @@ static void test_route(struct kt *k) {
             struct routed got, one;
             for (size_t e = 0; e < E; e++) bias[e] = (double)(float)(clime_rng_normal(&k->rng) * 0.3);
             void *parts = bias_parts(k, r->E, bias);
-            k->ops->route(k->dev, T, r, x, biased ? parts : NULL, got.scores, got.ids, got.weights, NULL);
+            k->ops->route(k->dev, T, r, x, biased ? parts : NULL, NULL, got.scores, got.ids, got.weights, NULL);
             for (size_t t = 0; t < T; t++) {
                 route_ref(r, x + t * E, biased ? bias : NULL, s, ids, w);
                 for (size_t e = 0; e < E; e++) kt_near(k, "score", e, (double)got.scores[t * E + e], s[e], 1e-6, 1e-9);
@@ -106,7 +121,7 @@ static void test_route(struct kt *k) {
                 /* alone, and over its own logits: the same bits */
                 float row[MAX_E];
                 memcpy(row, x + t * E, E * 4);
-                k->ops->route(k->dev, 1, r, row, biased ? parts : NULL, row, one.ids, one.weights, NULL);
+                k->ops->route(k->dev, 1, r, row, biased ? parts : NULL, NULL, row, one.ids, one.weights, NULL);
                 assert_memory_equal(row, got.scores + t * E, E * 4);
                 assert_memory_equal(one.ids, got.ids + t * K, K * 4);
                 assert_memory_equal(one.weights, got.weights + t * K, K * 4);
@@ -114,6 +129,57 @@ static void test_route(struct kt *k) {
             kt_free(k, parts);
             kt_free(k, x);
         }
+    }
+}
+
+/* A row's own choice given to it: the same bits. Other experts: weights of their scores, whatever the bias is, and the
+ * fold of them. Rows that are given none choose as ever, in the same call. */
+static void test_given(struct kt *k) {
+    for (size_t c = 0; c < CLIME_COUNT(ROUTERS); c++) {
+        const struct clime_router *r = &ROUTERS[c];
+        const size_t E = (size_t)r->E, K = (size_t)r->k;
+        float *x = kt_random_f32(k, T * E, 1.5);
+        double bias[MAX_E], s[MAX_E], w[MAX_K];
+        int ids[MAX_K];
+        struct routed own, got;
+        int16_t same[T * MAX_K], given[T * MAX_K];
+        uint32_t fold[T] = {0}, again[T] = {0};
+        for (size_t e = 0; e < E; e++) bias[e] = (double)(float)(clime_rng_normal(&k->rng) * 0.3);
+        void *parts = bias_parts(k, r->E, bias);
+        k->ops->route(k->dev, T, r, x, parts, NULL, own.scores, own.ids, own.weights, fold);
+        for (size_t i = 0; i < T * K; i++) same[i] = (int16_t)own.ids[i];
+        k->ops->route(k->dev, T, r, x, parts, same, got.scores, got.ids, got.weights, again);
+        assert_memory_equal(got.scores, own.scores, T * E * 4);
+        assert_memory_equal(got.ids, own.ids, T * K * 4);
+        assert_memory_equal(got.weights, own.weights, T * K * 4);
+        assert_memory_equal(again, fold, sizeof fold);
+
+        memset(again, 0, sizeof again);
+        for (size_t t = 0; t < T; t++) {
+            random_choice(k, r, given + t * K);
+            if (t % 3 == 0) given[t * K] = -1;
+        }
+        k->ops->route(k->dev, T, r, x, parts, given, got.scores, got.ids, got.weights, again);
+        assert_memory_equal(got.scores, own.scores, T * E * 4);
+        for (size_t t = 0; t < T; t++) {
+            uint32_t terms = 0;
+            if (t % 3 == 0) {
+                assert_memory_equal(got.ids + t * K, own.ids + t * K, K * 4);
+                assert_memory_equal(got.weights + t * K, own.weights + t * K, K * 4);
+                assert_int_equal(again[t], fold[t]);
+                continue;
+            }
+            route_ref(r, x + t * E, bias, s, ids, w);
+            given_ref(r, s, given + t * K, w);
+            for (size_t i = 0; i < K; i++) {
+                assert_int_equal(got.ids[t * K + i], given[t * K + i]);
+                kt_near(k, "weight", i, (double)got.weights[t * K + i], w[i], 3e-6, 0);
+                terms += clime_choice_term((uint32_t)given[t * K + i]);
+            }
+            assert_int_equal(again[t], clime_choice_fold(0, terms));
+        }
+        kt_free(k, parts);
+        kt_free(k, x);
     }
 }
 
@@ -128,16 +194,16 @@ static void test_fold(struct kt *k) {
     uint32_t fold[ROWS] = {0}, again[ROWS] = {0}, swapped = 0;
     for (int t = 0; t < ROWS; t++)
         for (int i = 0; i < 2; i++) x[t * 8 + chosen[t][i]] = 1 + (float)t + (float)i;
-    k->ops->route(k->dev, ROWS, &r, x, NULL, scores, ids, weights, fold);
+    k->ops->route(k->dev, ROWS, &r, x, NULL, NULL, scores, ids, weights, fold);
     assert_true(fold[0] == fold[1] && fold[0] == fold[4] && fold[0] != 0);
     assert_true(fold[0] != fold[2] && fold[0] != fold[3] && fold[2] != fold[3]);
     memcpy(again, fold, sizeof again);
-    k->ops->route(k->dev, ROWS, &r, x, NULL, scores, ids, weights, again); /* a second layer */
+    k->ops->route(k->dev, ROWS, &r, x, NULL, NULL, scores, ids, weights, again); /* a second layer */
     assert_true(again[0] == again[4] && again[0] != fold[0] && again[0] != again[2]);
-    k->ops->route(k->dev, 1, &r, x + 2 * 8, NULL, scores, ids, weights, &swapped);
-    k->ops->route(k->dev, 1, &r, x, NULL, scores, ids, weights, &swapped);
+    k->ops->route(k->dev, 1, &r, x + 2 * 8, NULL, NULL, scores, ids, weights, &swapped);
+    k->ops->route(k->dev, 1, &r, x, NULL, NULL, scores, ids, weights, &swapped);
     uint32_t in_order = fold[0];
-    k->ops->route(k->dev, 1, &r, x + 2 * 8, NULL, scores, ids, weights, &in_order);
+    k->ops->route(k->dev, 1, &r, x + 2 * 8, NULL, NULL, scores, ids, weights, &in_order);
     assert_true(swapped != in_order); /* which layer chose what */
 }
 
@@ -148,16 +214,16 @@ static void test_ties(struct kt *k) {
     struct clime_router groups = {
         .E = 16, .k = 4, .sigmoid = true, .renormalize = true, .scale = 1, .n_groups = 4, .k_groups = 2};
     struct routed o;
-    k->ops->route(k->dev, 1, &soft, equal, NULL, o.scores, o.ids, o.weights, NULL);
+    k->ops->route(k->dev, 1, &soft, equal, NULL, NULL, o.scores, o.ids, o.weights, NULL);
     assert_true(o.ids[0] == 0 && o.ids[1] == 1 && o.weights[0] == 0.5f && o.weights[1] == 0.5f);
     for (int e = 0; e < 8; e++) assert_true(o.scores[e] == 0.125f);
-    k->ops->route(k->dev, 1, &soft, some, NULL, o.scores, o.ids, o.weights, NULL);
+    k->ops->route(k->dev, 1, &soft, some, NULL, NULL, o.scores, o.ids, o.weights, NULL);
     assert_true(o.ids[0] == 1 && o.ids[1] == 2 && o.weights[0] == o.weights[1]);
-    k->ops->route(k->dev, 1, &groups, equal, NULL, o.scores, o.ids, o.weights, NULL);
+    k->ops->route(k->dev, 1, &groups, equal, NULL, NULL, o.scores, o.ids, o.weights, NULL);
     for (int i = 0; i < 4; i++) assert_true(o.ids[i] == i && o.weights[i] == 0.25f);
     for (int i = 0; i < 2; i++) {
         const struct clime_router *r = i ? &groups : &soft;
-        k->ops->route(k->dev, 1, r, bad, NULL, o.scores, o.ids, o.weights, NULL);
+        k->ops->route(k->dev, 1, r, bad, NULL, NULL, o.scores, o.ids, o.weights, NULL);
         for (int j = 0; j < r->k; j++)
             assert_true(o.ids[j] >= 0 && o.ids[j] < r->E && (j == 0 || o.ids[j] > o.ids[j - 1]));
     }
@@ -171,15 +237,15 @@ static void test_bias_and_groups(struct kt *k) {
     double bias[8] = {0, 0, 0, (double)0.9f, 0, 0, 0, 0};
     struct routed plain, biased;
     void *parts = bias_parts(k, 8, bias);
-    k->ops->route(k->dev, 1, &r, x, NULL, plain.scores, plain.ids, plain.weights, NULL);
+    k->ops->route(k->dev, 1, &r, x, NULL, NULL, plain.scores, plain.ids, plain.weights, NULL);
     assert_true(plain.ids[0] == 0 && plain.ids[1] == 4);
-    k->ops->route(k->dev, 1, &r, x, parts, biased.scores, biased.ids, biased.weights, NULL);
+    k->ops->route(k->dev, 1, &r, x, parts, NULL, biased.scores, biased.ids, biased.weights, NULL);
     assert_true(biased.ids[0] == 3 && biased.ids[1] == 4);
     float s3 = biased.scores[3], s4 = biased.scores[4];
     kt_near(k, "weight", 0, (double)biased.weights[0], (double)s3 / ((double)s3 + (double)s4), 1e-6, 0);
     r.n_groups = 2; /* 0-3: 0.62 + 0.60; 4-7: 0.95 + 0.05 */
     r.k_groups = 1;
-    k->ops->route(k->dev, 1, &r, x, NULL, plain.scores, plain.ids, plain.weights, NULL);
+    k->ops->route(k->dev, 1, &r, x, NULL, NULL, plain.scores, plain.ids, plain.weights, NULL);
     assert_true(plain.ids[0] == 0 && plain.ids[1] == 1);
     kt_free(k, parts);
 }
@@ -192,7 +258,7 @@ static void test_route_bwd(struct kt *k) {
         void *dx = kt_room(k, T * E);
         double *want = xcalloc(T * E, sizeof *want);
         struct routed o;
-        k->ops->route(k->dev, T, r, x, NULL, o.scores, o.ids, o.weights, NULL);
+        k->ops->route(k->dev, T, r, x, NULL, NULL, o.scores, o.ids, o.weights, NULL);
         for (size_t t = 0; t < T; t++) {
             for (size_t e = 0; e < E; e++) { /* the choice held, one logit moved both ways */
                 for (int sign = -1; sign <= 1; sign += 2) {
@@ -437,6 +503,7 @@ static void test_combine_bwd(struct kt *k) {
         kt_each(test_##name);                                                                                          \
     }
 EACH(route)
+EACH(given)
 EACH(ties)
 EACH(bias_and_groups)
 EACH(route_bwd)
@@ -446,9 +513,9 @@ EACH(combine_bwd)
 EACH(fold)
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(each_route),           cmocka_unit_test(each_ties),
-                                       cmocka_unit_test(each_bias_and_groups), cmocka_unit_test(each_route_bwd),
-                                       cmocka_unit_test(each_grouped),         cmocka_unit_test(each_combine),
-                                       cmocka_unit_test(each_combine_bwd),     cmocka_unit_test(each_fold)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_route),       cmocka_unit_test(each_ties),    cmocka_unit_test(each_bias_and_groups),
+        cmocka_unit_test(each_route_bwd),   cmocka_unit_test(each_grouped), cmocka_unit_test(each_combine),
+        cmocka_unit_test(each_combine_bwd), cmocka_unit_test(each_fold),    cmocka_unit_test(each_given)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

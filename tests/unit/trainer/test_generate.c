@@ -11,7 +11,9 @@
 #include <cmocka.h>
 #include <unistd.h>
 
+#include "common/base64.h"
 #include "common/os/dirs.h"
+#include "model/config/config.h"
 #include "trainer/rollout/asker.h"
 #include "trainer/rollout/generate.h"
 #include "trainer/rollout/scores.h"
@@ -238,6 +240,112 @@ static void test_versions_in_flight(void **state) {
     clime_sample_free(r.sample);
 }
 
+/* ---- experts ---- */
+
+/* The reply of a server that drew n tokens and says the experts of `positions` from `from` on: of position p of one
+ * layer p and p + 1. bad: what it says is in another order. */
+static enum clime_generate_outcome say_experts(struct clime_request *r, const char *finish, int n, int from,
+                                               int positions, bool bad, struct clime_error *e) {
+    int32_t said[2 * 16];
+    struct clime_buf experts, tokens;
+    clime_buf_init(&experts, 4096);
+    clime_buf_init(&tokens, 4096);
+    for (int p = 0; p < positions; p++) {
+        said[2 * p] = from + p + bad;
+        said[2 * p + 1] = from + p + !bad;
+    }
+    clime_base64_encode(said, (size_t)positions * 8, &experts);
+    char runs[24];
+    snprintf(runs, sizeof runs, "[\"12@r\",%d]", n);
+    for (int i = 0; i < n; i++) clime_buf_printf(&tokens, "%s[-1,%d]", i ? "," : "", 5 + i);
+    char *reply = xasprintf("{\"meta_info\":{\"finish_reason\":{\"type\":\"%s\"},\"token_versions\":[%s],"
+                            "\"kept_kv\":[],\"completion_tokens\":%d,\"output_token_logprobs\":[%s],"
+                            "\"routed_experts\":\"%.*s\",\"routed_experts_start_len\":%d}}",
+                            finish, n ? runs : "", n, n ? tokens.data : "", (int)experts.len,
+                            experts.len ? experts.data : "", from);
+    enum clime_generate_outcome out = clime_generate_read(r, clime_str_of(reply), e);
+    free(reply);
+    clime_buf_free(&experts);
+    clime_buf_free(&tokens);
+    return out;
+}
+
+static void check_experts(const struct clime_sample *s) {
+    const int n = s->n_prompt + s->n_response - 1;
+    assert_int_equal(s->expert_bytes, 2);
+    assert_int_equal(clime_sample_experts_bytes(s), 2 * n);
+    for (int p = 0; p < n; p++) assert_true(s->experts[2 * p] == p && s->experts[2 * p + 1] == p + 1);
+}
+
+static void asks_from(const struct clime_request *r, const char *from) {
+    struct clime_buf b;
+    clime_buf_init(&b, 4096);
+    clime_generate_body(r, &b);
+    assert_non_null(strstr(b.data, "\"return_routed_experts\":true"));
+    if (!strstr(b.data, from)) fail_msg("%s", b.data);
+    clime_buf_free(&b);
+}
+
+/* Of an answer in pieces each piece's follow those before it, and no position is missing. */
+static void test_experts_in_pieces(void **state) {
+    static struct clime_config c = {.L = 1, .router = {.E = 32, .k = 2}};
+    struct clime_request r = request();
+    struct clime_sample *s = r.sample;
+    struct clime_error e = {0};
+    atomic_bool stop = true;
+    (void)state;
+    r.stop = &stop;
+    sampling.experts = &c;
+    asks_from(&r, "\"routed_experts_start_len\":0}");
+    assert_int_equal(say_experts(&r, "abort", 2, 0, 4, false, &e), CLIME_GENERATE_DONE);
+    check_experts(s);
+    asks_from(&r, "\"routed_experts_start_len\":4}");
+    assert_int_equal(say_experts(&r, "abort", 0, 4, 0, false, &e), CLIME_GENERATE_DONE); /* nothing new */
+    check_experts(s);
+    assert_int_equal(say_experts(&r, "abort", 2, 4, 2, false, &e), CLIME_GENERATE_DONE);
+    check_experts(s);
+    clime_sample_drop_token(s);
+    check_experts(s);
+    asks_from(&r, "\"routed_experts_start_len\":5}");
+
+    /* a server gave up what it had of it: all are asked for again */
+    assert_int_equal(say_experts(&r, "abort", 1, 5, 0, false, &e), CLIME_GENERATE_DONE);
+    assert_true(s->n_response == 4 && !s->experts);
+    asks_from(&r, "\"routed_experts_start_len\":0}");
+    assert_int_equal(say_experts(&r, "stop", 1, 0, 7, false, &e), CLIME_GENERATE_DONE);
+    check_experts(s);
+    clime_sample_free(s);
+
+    r = request(); /* a session's turn: those before it are known */
+    r.experts_from = 2;
+    asks_from(&r, "\"routed_experts_start_len\":2}");
+    assert_int_equal(say_experts(&r, "length", 2, 2, 2, false, &e), CLIME_GENERATE_DONE);
+    assert_true(r.sample->experts[0] == 2 && r.sample->experts[3] == 4);
+    clime_sample_free(r.sample);
+
+    /* what is false, or missing, is no answer, and the sample is as it was */
+    static const struct {
+        int positions;
+        bool bad;
+        const char *why;
+    } lies[] = {{0, false, "routed_experts: 0 bytes"},
+                {3, false, "instead of"},
+                {5, false, "instead of"},
+                {4, true, "distinct and ascending"}};
+    for (size_t i = 0; i < CLIME_COUNT(lies); i++) {
+        r = request();
+        assert_int_equal(say_experts(&r, "stop", 2, 0, lies[i].positions, lies[i].bad, &e), CLIME_GENERATE_BROKEN);
+        if (!strstr(e.msg, lies[i].why)) fail_msg("%s", e.msg);
+        assert_true(r.sample->n_response == 0 && !r.sample->experts);
+        clime_sample_free(r.sample);
+    }
+    r = request();
+    const char *silent = META(STOP, "12", "2", "[-1,5],[-1,6]");
+    assert_int_equal(clime_generate_read(&r, clime_str_of(silent), &e), CLIME_GENERATE_BROKEN);
+    clime_sample_free(r.sample);
+    sampling.experts = NULL;
+}
+
 /* ---- as events ---- */
 
 struct told {
@@ -396,11 +504,16 @@ static void test_pass_at_k(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_body),       cmocka_unit_test(test_replies),
-        cmocka_unit_test(test_good_reply), cmocka_unit_test(test_aborted_and_continued),
-        cmocka_unit_test(test_labels),     cmocka_unit_test(test_versions_in_flight),
-        cmocka_unit_test(test_events),     cmocka_unit_test(test_whole_instead_of_events),
-        cmocka_unit_test(test_cut),        cmocka_unit_test(test_pass_at_k)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_body),
+                                       cmocka_unit_test(test_replies),
+                                       cmocka_unit_test(test_good_reply),
+                                       cmocka_unit_test(test_aborted_and_continued),
+                                       cmocka_unit_test(test_labels),
+                                       cmocka_unit_test(test_versions_in_flight),
+                                       cmocka_unit_test(test_experts_in_pieces),
+                                       cmocka_unit_test(test_events),
+                                       cmocka_unit_test(test_whole_instead_of_events),
+                                       cmocka_unit_test(test_cut),
+                                       cmocka_unit_test(test_pass_at_k)};
     return cmocka_run_group_tests_name("generate", tests, NULL, NULL);
 }

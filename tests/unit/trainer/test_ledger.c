@@ -105,6 +105,11 @@ static void fill(struct clime_sample *s, int64_t version) {
     s->versions[0] = (struct clime_version_run){version, 2};
     s->n_versions = 1;
     s->mixed_kv = s->member == 1 ? 2 : 0;
+    if (s->mixed_kv) { /* of four positions, two bytes each */
+        s->expert_bytes = 2;
+        s->experts = xmalloc(8);
+        for (int i = 0; i < 8; i++) s->experts[i] = (uint8_t)(i + s->group);
+    }
     s->has_reward = true;
     s->reward = s->member % 2;
 }
@@ -186,6 +191,9 @@ static void test_sample_round_trip(void **state) {
         assert_int_equal(s[m]->n_versions, 1);
         assert_int_equal(s[m]->versions[0].n, 2);
         assert_int_equal(s[m]->mixed_kv, m == 1 ? 2 : 0);
+        assert_true((s[m]->experts != NULL) == (m == 1));
+        if (m == 1) assert_int_equal(s[m]->expert_bytes, 2);
+        for (int i = 0; i < 8 && m == 1; i++) assert_int_equal(s[m]->experts[i], i);
         assert_string_equal(s[m]->label, "\"2\"");
         assert_true(s[m]->has_reward && s[m]->reward == m % 2);
         assert_null(s[m]->error);
@@ -502,6 +510,9 @@ static void test_damaged_values_are_found(void **state) {
         "UPDATE sample_rows SET seed = seed + 1 WHERE id = 10",
         "UPDATE sample_streams SET data = zeroblob(length(data)) WHERE sample_id = 10 AND name = 'ids'",
         "UPDATE sample_streams SET data = zeroblob(length(data) - 1) WHERE sample_id = 10 AND name = 'logp'",
+        "UPDATE sample_streams SET data = zeroblob(length(data)) WHERE sample_id = 10 AND name = 'experts'",
+        "UPDATE sample_streams SET data = zeroblob(length(data) - 1) WHERE sample_id = 10 AND name = 'experts'",
+        "DELETE FROM sample_streams WHERE sample_id = 10 AND name = 'experts'",
     };
     start(f);
     open_group(f, 0, 0);

@@ -615,6 +615,69 @@ static size_t in_use(void) {
 
 /* A session grows with what is new in it, not with what its clients repeat; also where the template writes the past
  * anew in each turn, so that each is a branch. */
+/* A turn of n_given tokens and two sampled ones behind `parent`, with the experts of the positions that it brings: of
+ * position p the byte p. */
+static int add_turn(struct clime_session *s, int parent, int n_given, bool mixed, bool experts) {
+    struct clime_sample *x = clime_sample_new();
+    const int begin = clime_session_path(s, parent, NULL), from = clime_session_experts_from(s, parent);
+    x->n_prompt = begin + n_given;
+    x->n_response = 2;
+    x->ids = xcalloc((size_t)x->n_prompt + 2, sizeof *x->ids);
+    clime_session_path(s, parent, x->ids);
+    for (int i = begin; i < x->n_prompt + 2; i++) x->ids[i] = i < x->n_prompt ? i : 100 * clime_session_turns(s) + i;
+    x->logp = xcalloc(2, sizeof *x->logp);
+    x->versions = xcalloc(1, sizeof *x->versions);
+    x->versions[x->n_versions++] = (struct clime_version_run){3, 2};
+    x->mixed_kv = mixed;
+    x->expert_bytes = 1;
+    if (experts) x->experts = xcalloc((size_t)x->n_prompt + 2, 1);
+    for (int p = from; experts && p < x->n_prompt + 1; p++) x->experts[p - from] = (uint8_t)p;
+    const int turn = clime_session_add(s, parent, CLIME_TURN_EXTENDED, x);
+    clime_sample_free(x);
+    return turn;
+}
+
+/* What keeps memory counts against a session's limit: branches share tokens, and not what their experts are of. */
+static void test_what_is_kept(void **state) {
+    (void)state;
+    for (int experts = 0; experts < 2; experts++) {
+        struct clime_session *s = clime_session_new();
+        add_turn(s, -1, 3, false, experts);
+        assert_int_equal(clime_session_tokens(s), 5);
+        add_turn(s, -1, 3, false, experts);
+        assert_int_equal(clime_session_tokens(s), experts ? 9 : 7);
+        clime_session_free(s);
+    }
+}
+
+/* Joined without a gap along the path of a branch, where one of its turns has mixed KV. */
+static void test_experts_of_turns(void **state) {
+    static const struct {
+        bool mixed[3], experts[3];
+        bool joined;
+    } cases[] = {{{false, true, false}, {true, true, true}, true},
+                 {{true, false, false}, {true, true, true}, true},
+                 {{false, false, false}, {true, true, true}, false},
+                 {{false, true, false}, {true, false, true}, false}};
+    (void)state;
+    for (size_t c = 0; c < CLIME_COUNT(cases); c++) {
+        struct clime_session *s = clime_session_new();
+        struct clime_sample *out = clime_sample_new();
+        int turn = -1;
+        assert_int_equal(clime_session_experts_from(s, -1), 0);
+        for (int i = 0; i < 3; i++) {
+            if (i == 2) add_turn(s, turn, 7, false, true); /* another branch */
+            turn = add_turn(s, turn, 3 - i, cases[c].mixed[i], cases[c].experts[i]);
+        }
+        clime_session_fill(s, turn, out);
+        assert_int_equal(out->n_prompt + out->n_response, 3 + 2 + 2 + 2 + 1 + 2);
+        assert_true((out->experts != NULL) == cases[c].joined);
+        for (size_t p = 0; p < clime_sample_experts_bytes(out); p++) assert_int_equal(out->experts[p], p);
+        clime_sample_free(out);
+        clime_session_free(s);
+    }
+}
+
 static void test_memory_is_linear(void **state) {
     (void)state;
     size_t before_probe = in_use();
@@ -650,7 +713,8 @@ int main(void) {
         cmocka_unit_test(test_calls_come_back),  cmocka_unit_test(test_refused),
         cmocka_unit_test(test_forms_agree),      cmocka_unit_test(test_stop_strings),
         cmocka_unit_test(test_readings_grow),    cmocka_unit_test(test_streams_from_two_threads),
-        cmocka_unit_test(test_memory_is_linear),
+        cmocka_unit_test(test_memory_is_linear), cmocka_unit_test(test_experts_of_turns),
+        cmocka_unit_test(test_what_is_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
