@@ -9,7 +9,7 @@ tokens/s and model TFLOP/s a GPU beside the products' ceiling, and a peer if one
                    weights in parts and experts that stay with their rank, chosen evenly and with a favourite that has ten
                    times the mean
 
-LAYERS=N cuts the models (default: what fits two H200s, see CASES). PROGRAM is started by torch.distributed.run on as many GPUs
+LAYERS=N cuts the models (default: what fits two H200s, see CASES); PACKS=N of a rank in a step and LENGTH=N of their samples instead of the case's. PROGRAM is started by torch.distributed.run on as many GPUs
 and has its lines with "tok/s" printed. The ceiling needs torch, the rest does not; DEVICE=cpu with the cases of TINY. Model FLOPs are those of the forward pass and two of it for the backward pass, causal attention, nothing computed again.
 Exit status 1 when something is wrong.
 """
@@ -39,8 +39,8 @@ PARTS = ("--shard-weights", "on")
 CASES = {
     "qwen3-4b": (36, (1, 4), (PACK, PACK // 4), ()),
     "qwen3-32b": (16, (4,), (PACK,), PARTS),
-    "qwen3-30b-a3b": (18, (4,), (PACK, PACK // 8), PARTS),
-    "moonlight": (18, (4,), (PACK, PACK // 8), PARTS),
+    "qwen3-30b-a3b": (18, (4,), (PACK,), PARTS),
+    "moonlight": (18, (4,), (PACK,), PARTS),
 }
 TINY = {"tiny": (2, (1, 2), (PACK, PACK // 4), ()), "tiny-experts": (2, (2,), (PACK,), PARTS), "tiny-latent": (2, (2,), (PACK,), PARTS)}
 ALL = CASES | TINY
@@ -186,6 +186,10 @@ def make(root, what):
 
 def case(root, what, n, most):
     layers, packs, lengths, more = ALL[what]
+    if "PACKS" in os.environ:
+        packs = (int(os.environ["PACKS"]),)
+    if "LENGTH" in os.environ:
+        lengths = (int(os.environ["LENGTH"]),)
     config = json.loads((root / what / "config.json").read_text())
 
     def of(name, n, packs, length=lengths[0], more=more):

@@ -150,8 +150,14 @@ static void no_end(struct clime_links *l, uint32_t number) {
     (void)l, (void)number;
 }
 
-static void no_sum(struct clime_dev *d, size_t n, int n_x, const float *const *x, float *y) {
-    (void)d, (void)n, (void)n_x, (void)x, (void)y;
+static int64_t summed; /* elements */
+
+static void count_sum(struct clime_dev *d, int rows, size_t n, int n_x, const float *const *x, const size_t *x_step,
+                      float *y, size_t y_step) {
+    (void)d, (void)x, (void)y;
+    assert_in_range(n_x, 1, RANKS);
+    for (int i = 0; i < n_x && rows > 1; i++) assert_true(x_step[i] >= n && y_step >= n);
+    summed += rows * (int64_t)n;
 }
 
 static const struct clime_move *next_of(const struct clime_move *moves_of, int n, int rank, int *i) {
@@ -162,7 +168,7 @@ static const struct clime_move *next_of(const struct clime_move *moves_of, int n
 /* All exchanges of a round, as a rank sees them. As if all ranks had their places at one address. */
 static void walk(const struct clime_config *c, struct clime_part who, int n_ranks) {
     static float places[1];
-    static const struct clime_ops ops = {.links_begin = remember, .links_end = no_end, .accumulate = no_sum};
+    static const struct clime_ops ops = {.links_begin = remember, .links_end = no_end, .accumulate = count_sum};
     struct clime_ring ring = {.who = who};
     struct clime_model m = {.cfg = *c, .ops = &ops, .ring = &ring};
     struct clime_train train = {.m = &m};
@@ -175,9 +181,11 @@ static void walk(const struct clime_config *c, struct clime_part who, int n_rank
     clime_between_plan(&b, &m, &parts, &plan);
     b.received = places;
     assert_int_equal(clime_between_link(&b, &links, NULL), CLIME_OK);
+    summed = 0;
     clime_between_begin(&b, n_ranks);
     clime_between_go_on(&b, 0);
     assert_int_equal(clime_between_end(&b, NULL), CLIME_OK);
+    assert_int_equal(summed, parts.own);
     clime_between_free(&b);
     clime_parts_free(&parts);
     clime_layout_free(&m.layout);
