@@ -38,6 +38,18 @@ static inline bool clime_str_ends(struct clime_str s, const char *z) {
     return s.len >= n && (n == 0 || memcmp(s.ptr + s.len - n, z, n) == 0);
 }
 
+/* Takes the next line off rest, without its end (a line feed, or a carriage return before it); the last one needs none.
+ * False when nothing is left. */
+static inline bool clime_str_line(struct clime_str *rest, struct clime_str *line) {
+    const char *end = rest->len ? (const char *)memchr(rest->ptr, '\n', rest->len) : NULL;
+    if (!rest->len) return false;
+    *line = (struct clime_str){rest->ptr, end ? (size_t)(end - rest->ptr) : rest->len};
+    rest->ptr += line->len + (end != NULL);
+    rest->len -= line->len + (end != NULL);
+    if (line->len && line->ptr[line->len - 1] == '\r') line->len--;
+    return true;
+}
+
 /* The value of a hexadecimal digit of either case; -1: it is none. */
 static inline int clime_hex_digit(char c) {
     if (c >= '0' && c <= '9') return c - '0';

@@ -116,13 +116,9 @@ static enum clime_err read_line(struct clime_discovery *d, struct source *s, str
 
 static enum clime_err read_lines(struct clime_discovery *d, struct source *s, struct clime_str text, bool apply,
                                  struct clime_error *e) {
-    int number = 1;
-    for (size_t at = 0, end; at < text.len; at = end + 1, number++) {
-        const char *nl = memchr(text.ptr + at, '\n', text.len - at);
-        end = nl ? (size_t)(nl - text.ptr) : text.len;
-        if (read_line(d, s, (struct clime_str){text.ptr + at, end - at}, apply, e))
-            return clime_error_prefix(e, "line %d", number);
-    }
+    struct clime_str line;
+    for (int number = 1; clime_str_line(&text, &line); number++)
+        if (read_line(d, s, line, apply, e)) return clime_error_prefix(e, "line %d", number);
     return CLIME_OK;
 }
 

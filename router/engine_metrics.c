@@ -50,12 +50,9 @@ static int metric_of(struct lines *l, struct clime_str name, int before, bool co
 }
 
 static void add_text(struct lines *l, struct clime_str text, int worker) {
+    struct clime_str line, name;
     int before = -1;
-    for (size_t at = 0, end; at < text.len; at = end + 1) {
-        const char *nl = memchr(text.ptr + at, '\n', text.len - at);
-        end = nl ? (size_t)(nl - text.ptr) : text.len;
-        struct clime_str line = {text.ptr + at, end - at}, name;
-        if (line.len && line.ptr[line.len - 1] == '\r') line.len--;
+    while (clime_str_line(&text, &line)) {
         bool comment = clime_sample_is_comment(line, &name);
         if (!comment && !clime_sample_is_sound(line, &name)) continue;
         if (!comment && clime_sample_label(line, WORKER) && clime_sample_label(line, "exported_" WORKER)) continue;

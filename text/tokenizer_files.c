@@ -34,11 +34,8 @@ static const struct {
 };
 
 static enum clime_err read_merges(struct clime_bpe *b, struct clime_str text, struct clime_error *e) {
-    for (size_t at = 0, line = 1; at < text.len; line++) {
-        const char *newline = memchr(text.ptr + at, '\n', text.len - at);
-        struct clime_str left = {text.ptr + at, newline ? (size_t)(newline - text.ptr) - at : text.len - at};
-        at += left.len + 1;
-        if (left.len && left.ptr[left.len - 1] == '\r') left.len--;
+    struct clime_str left;
+    for (size_t line = 1; clime_str_line(&text, &left); line++) {
         if (!left.len || clime_str_starts(left, "#version")) continue;
         const char *space = memchr(left.ptr, ' ', left.len);
         if (!space) return clime_fail(e, CLIME_ERR_INPUT, "line %zu: a merge needs two tokens", line);

@@ -66,13 +66,9 @@ static enum clime_err read_line(struct clime_vocab *v, struct clime_str line, st
 }
 
 static enum clime_err read_ranks(struct clime_vocab *v, struct clime_str text, struct clime_error *e) {
-    for (size_t at = 0, number = 1; at < text.len; number++) {
-        const char *newline = memchr(text.ptr + at, '\n', text.len - at);
-        struct clime_str line = {text.ptr + at, newline ? (size_t)(newline - text.ptr) - at : text.len - at};
-        at += line.len + 1;
-        if (line.len && line.ptr[line.len - 1] == '\r') line.len--;
+    struct clime_str line;
+    for (size_t number = 1; clime_str_line(&text, &line); number++)
         if (line.len && read_line(v, line, e)) return clime_error_prefix(e, "line %zu", number);
-    }
     if (!v->n_ids) return clime_fail(e, CLIME_ERR_INPUT, "no tokens");
     for (int32_t id = 0; id < v->n_ids; id++)
         if (!clime_vocab_string(v, id).ptr)

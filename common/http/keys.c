@@ -96,14 +96,9 @@ enum clime_err clime_http_keys_read(const char *path, struct clime_http_keys **o
     struct clime_buf text;
     clime_buf_init(&text, MAX_FILE);
     enum clime_err rc = clime_buf_read_file(&text, path, e);
-    struct clime_str rest = clime_buf_str(&text);
-    for (int n = 1; !rc && rest.len; n++) {
-        const char *end = memchr(rest.ptr, '\n', rest.len);
-        struct clime_str line = {rest.ptr, end ? (size_t)(end - rest.ptr) : rest.len};
+    struct clime_str rest = clime_buf_str(&text), line;
+    for (int n = 1; !rc && clime_str_line(&rest, &line); n++)
         if ((rc = add(keys, line, e))) clime_error_prefix(e, "%s:%d", path, n);
-        rest.ptr += line.len + (end != NULL);
-        rest.len -= line.len + (end != NULL);
-    }
     if (!rc && keys->n == 0) rc = clime_fail(e, CLIME_ERR_INPUT, "%s has no key", path);
     clime_buf_free(&text);
     if (rc)
