@@ -139,8 +139,7 @@ int clime_rl_sample_rows(struct clime_rl_options *o, struct clime_opt *t, struct
          "single version)"},
         {"use-rollout-routing-replay", B, &o->rollout_routing_replay, NULL, NULL,
          "with in_place, of a model with experts: samples that kept keys and values over an update are trained with "
-         "the "
-         "experts that the servers chose; any other sample's are the same in any case"},
+         "the experts that the servers chose; any other sample's are the same in any case"},
         {"max-staleness", I, &o->max_staleness, "-1", "N",
          "optimizer steps between the weights that sampled a token and those that the rollout's first step changes, at "
          "most; samples that are older are sampled anew. -1 = no bound",
