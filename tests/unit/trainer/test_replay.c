@@ -4,11 +4,9 @@
  * themselves, which are compared with their servers as ever. And what servers say that no router chooses. */
 #define LEARNERS_ONLY
 #include "common/base64.h"
-#include "tests/unit/trainer/learner_test.h"
+#include "tests/unit/trainer/three_test.h"
 #include "trainer/learn/follower.h"
 #include "trainer/sample/experts.h"
-
-enum { N = 3, PROMPT = 4, LEN = 18, RESPONSE = LEN - PROMPT, VERSION = 7 };
 
 struct way {
     int ranks, context, over;
@@ -30,51 +28,12 @@ static struct clime_learner *learner_of(const char *golden, const char *dtype, s
 
 static const struct way alone = {1, 1, 1, CLIME_RECOMPUTE_SELECTIVE};
 
-static struct clime_sample *sample(const struct clime_learner *l, int i) {
-    struct clime_sample *s = clime_sample_new();
-    struct clime_rng rng;
-    clime_rng_init(&rng, (uint64_t)i + 100);
-    s->n_prompt = PROMPT;
-    s->n_response = RESPONSE;
-    s->ids = xcalloc(LEN, sizeof *s->ids);
-    s->mask = xcalloc(RESPONSE, 1);
-    s->versions = xcalloc(2, sizeof *s->versions);
-    s->versions[0] = (struct clime_version_run){VERSION, RESPONSE};
-    s->n_versions = 1;
-    memset(s->mask, 1, RESPONSE);
-    for (int k = 0; k < LEN; k++) s->ids[k] = (int32_t)clime_rng_below(&rng, (uint64_t)l->model->cfg.V);
-    return s;
-}
-
-struct pack { /* one sequence */
-    int32_t rows[RESPONSE], starts[2];
-    float inv_temp[RESPONSE], logp[RESPONSE];
-    struct clime_packed_batch b;
-};
-
-static void forward(struct clime_learner *l, const struct clime_sample *s, const int16_t *given, struct pack *p) {
-    struct clime_error e;
-    *p = (struct pack){.starts = {0, LEN}};
-    for (int k = 0; k < RESPONSE; k++) p->rows[k] = PROMPT - 1 + k;
-    for (int k = 0; k < RESPONSE; k++) p->inv_temp[k] = 1;
-    p->b = (struct clime_packed_batch){.T = LEN,
-                                       .n_seq = 1,
-                                       .ids = s->ids,
-                                       .start = p->starts,
-                                       .n_loss = RESPONSE,
-                                       .row = p->rows,
-                                       .target = s->ids + PROMPT,
-                                       .inv_temp = p->inv_temp,
-                                       .given = given};
-    if (clime_train_forward(l->train, &p->b, true, p->logp, NULL, &e)) fail_msg("%s", e.msg);
-}
-
 /* As a server with the learner's weights says them. */
 static void say(struct clime_learner *l, struct clime_sample *s, bool experts) {
     const struct clime_config *c = &l->model->cfg;
     const size_t k = (size_t)c->router.k;
-    struct pack p;
-    forward(l, s, NULL, &p);
+    struct alone p;
+    run_alone(l, s, NULL, true, &p);
     s->routing = xcalloc(RESPONSE, sizeof *s->routing);
     clime_train_routing(l->train, &p.b, s->routing);
     if (!experts) return;
@@ -95,29 +54,6 @@ static void say(struct clime_learner *l, struct clime_sample *s, bool experts) {
     clime_buf_free(&text);
     free(chosen);
     free(said);
-}
-
-static enum clime_err try_step(struct clime_learner *l, struct clime_sample *const *s, struct clime_step_stats *stats,
-                               struct clime_error *e) {
-    const int32_t lengths[N] = {LEN, LEN, LEN};
-    const struct clime_pack_options po = {.max_tokens = 2 * LEN, .dynamic = true}; /* two packs */
-    struct clime_packing packing;
-    clime_pack_make(lengths, N, &po, &packing);
-    const struct clime_step_input in = {.samples = (const struct clime_sample *const *)s,
-                                        .n = N,
-                                        .packing = &packing,
-                                        .version = VERSION,
-                                        .global_batch = N};
-    enum clime_err rc = clime_learner_step(l, &in, stats, e);
-    clime_pack_free(&packing);
-    return rc;
-}
-
-static struct clime_step_stats step(struct clime_learner *l, struct clime_sample *const *s) {
-    struct clime_step_stats stats;
-    struct clime_error e;
-    if (try_step(l, s, &stats, &e)) fail_msg("%s", e.msg);
-    return stats;
 }
 
 static void weights_after(const char *golden, const char *dtype, struct way w, bool replays,
@@ -145,7 +81,7 @@ static void test_own_choice_is_the_same_bits(void **state) {
         struct clime_sample *s[N];
         struct clime_step_stats own, given;
         char hex[2][65];
-        for (int k = 0; k < N; k++) say(l, s[k] = sample(l, k), false);
+        for (int k = 0; k < N; k++) say(l, s[k] = sample(l, 100 + k), false);
         weights_after(golden, dtype, w, false, s, &own, hex[0]);
         assert_true(own.routing_tokens == N * RESPONSE && own.routing_wrong == 0 && own.replayed_tokens == 0);
         for (int k = 1; k < N; k++) {
@@ -180,12 +116,12 @@ static void test_experts_of_other_weights(void **state) {
         float *x = clime_model_at(other->model, other->model->place[row]);
         for (int i = 0; i < w->N * w->K; i++) x[i] = -x[i];
         clime_model_repack(other->model);
-        for (int k = 0; k < N; k++) say(k ? other : l, s[k] = sample(l, k), k > 0);
+        for (int k = 0; k < N; k++) say(k ? other : l, s[k] = sample(l, 100 + k), k > 0);
         s[1]->mixed_kv = s[2]->mixed_kv = 3;
         int differ = 0;
-        struct pack p;
+        struct alone p;
         uint32_t own[RESPONSE];
-        forward(l, s[1], NULL, &p); /* as without the option */
+        run_alone(l, s[1], NULL, true, &p); /* as without the option */
         clime_train_routing(l->train, &p.b, own);
         for (int k = 0; k < RESPONSE; k++) differ += own[k] != s[1]->routing[k];
         assert_true(differ > 0);
@@ -225,7 +161,7 @@ static void test_as_a_bias_would_choose(void **state) {
     for (size_t g = 0; g < 2 * CLIME_COUNT(biased); g++) {
         const enum clime_recompute level = g % 2 ? CLIME_RECOMPUTE_FULL : CLIME_RECOMPUTE_NONE;
         struct clime_learner *l[2];
-        struct pack p[2];
+        struct alone p[2];
         float *grads[2];
         int64_t n = 0;
         for (int i = 0; i < 2; i++) l[i] = learner_of(biased[g / 2], "f32", (struct way){1, 1, 1, level}, true);
@@ -239,19 +175,19 @@ static void test_as_a_bias_would_choose(void **state) {
             float *bias = clime_model_at(l[0]->model, l[0]->model->place[row]);
             for (int i = from; i < from + k; i++) bias[i] += 100;
         }
-        struct clime_sample *s = sample(l[0], 1);
+        struct clime_sample *s = sample(l[0], 101);
         float g_logp[RESPONSE];
         struct clime_error e;
         for (int i = 0; i < RESPONSE; i++) g_logp[i] = (float)(i % 5) - 1.5f;
         for (int i = 0; i < 2; i++) {
-            forward(l[i], s, i ? given : NULL, &p[i]);
+            run_alone(l[i], s, i ? given : NULL, true, &p[i]);
             if (clime_train_backward(l[i]->train, &p[i].b, g_logp, NULL, &e)) fail_msg("%s", e.msg);
             grads[i] = clime_train_grads(l[i]->train);
             n = l[i]->model->layout.n_grads;
         }
         assert_memory_equal(p[0].logp, p[1].logp, sizeof p[0].logp);
         assert_memory_equal(grads[0], grads[1], (size_t)n * sizeof(float));
-        forward(l[1], s, NULL, &p[1]); /* it would choose others */
+        run_alone(l[1], s, NULL, true, &p[1]); /* it would choose others */
         assert_true(memcmp(p[0].logp, p[1].logp, sizeof p[0].logp) != 0);
         clime_sample_free(s);
         free(given);
@@ -272,7 +208,7 @@ static void test_what_does_not_fit(void **state) {
     struct clime_learner *without = learner_of("qwen3_moe", "f32", alone, false);
     struct clime_learner *dense = learner_of("qwen3", "f32", alone, true);
     struct clime_sample *s[N];
-    for (int k = 0; k < N; k++) say(l, s[k] = sample(l, k), k == 1);
+    for (int k = 0; k < N; k++) say(l, s[k] = sample(l, 100 + k), k == 1);
     s[1]->mixed_kv = s[2]->mixed_kv = 1;
     refused(l, s, "sample 0/0/0 kept its KV over an update");
     refused(without, s, "recorded to be trained with its servers' experts");

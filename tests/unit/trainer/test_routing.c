@@ -3,11 +3,9 @@
  * router is another, with the layer where one expert is, and compared only where there is something to compare. */
 #define LEARNERS_ONLY
 #include "kernels/checksum.h"
-#include "tests/unit/trainer/learner_test.h"
+#include "tests/unit/trainer/three_test.h"
 #include "trainer/learn/follower.h"
 #include "trainer/learn/routing.h"
-
-enum { N = 3, PROMPT = 4, LEN = 18, RESPONSE = LEN - PROMPT, VERSION = 7 };
 
 /* Of so many ranks, which share each pack. */
 static struct clime_learner *learner_of(int n_ranks, const char *golden, enum clime_recompute recompute) {
@@ -57,70 +55,12 @@ static int another(const struct clime_router *r, const int32_t *chosen) {
     }
 }
 
-static struct clime_sample *sample(const struct clime_learner *l, int i) {
-    struct clime_sample *s = clime_sample_new();
-    struct clime_rng rng;
-    clime_rng_init(&rng, (uint64_t)i);
-    s->n_prompt = PROMPT;
-    s->n_response = RESPONSE;
-    s->temperature = 1;
-    s->ids = xcalloc(LEN, sizeof *s->ids);
-    s->mask = xcalloc(RESPONSE, 1);
-    s->versions = xcalloc(2, sizeof *s->versions);
-    s->versions[0] = (struct clime_version_run){VERSION, RESPONSE};
-    s->n_versions = 1;
-    memset(s->mask, 1, RESPONSE);
-    for (int k = 0; k < LEN; k++) s->ids[k] = (int32_t)clime_rng_below(&rng, (uint64_t)l->model->cfg.V);
-    return s;
-}
-
-struct alone { /* a sequence in a batch of its own */
-    int32_t rows[RESPONSE], starts[2];
-    float inv_temp[RESPONSE], logp[RESPONSE];
-    struct clime_packed_batch b;
-};
-
-static void run_alone(struct clime_learner *l, const struct clime_sample *s, bool save, struct alone *a) {
-    struct clime_error e;
-    a->starts[0] = 0;
-    a->starts[1] = LEN;
-    for (int k = 0; k < RESPONSE; k++) a->rows[k] = PROMPT - 1 + k;
-    for (int k = 0; k < RESPONSE; k++) a->inv_temp[k] = 1;
-    a->b = (struct clime_packed_batch){.T = LEN,
-                                       .n_seq = 1,
-                                       .ids = s->ids,
-                                       .start = a->starts,
-                                       .n_loss = RESPONSE,
-                                       .row = a->rows,
-                                       .target = s->ids + PROMPT,
-                                       .inv_temp = a->inv_temp};
-    if (clime_train_forward(l->train, &a->b, save, a->logp, NULL, &e)) fail_msg("%s", e.msg);
-}
-
 /* As a server with the learner's weights says them. */
 static void say_routing(struct clime_learner *l, struct clime_sample *s) {
     struct alone a;
-    run_alone(l, s, false, &a);
+    run_alone(l, s, NULL, false, &a);
     s->routing = xcalloc(RESPONSE, sizeof *s->routing);
     clime_train_routing(l->train, &a.b, s->routing);
-}
-
-static struct clime_step_stats step(struct clime_learner *l, struct clime_sample *const *s) {
-    const int32_t lengths[N] = {LEN, LEN, LEN};
-    const struct clime_pack_options po = {.max_tokens = 2 * LEN, .dynamic = true}; /* two packs */
-    struct clime_packing packing;
-    struct clime_step_stats stats;
-    struct clime_error e;
-    clime_pack_make(lengths, N, &po, &packing);
-    assert_int_equal(packing.n_micro, 2);
-    const struct clime_step_input in = {.samples = (const struct clime_sample *const *)s,
-                                        .n = N,
-                                        .packing = &packing,
-                                        .version = VERSION,
-                                        .global_batch = N};
-    if (clime_learner_step(l, &in, &stats, &e)) fail_msg("%s", e.msg);
-    clime_pack_free(&packing);
-    return stats;
 }
 
 static void test_alike(void **state) {
@@ -183,7 +123,7 @@ static void test_layer_of_a_step(void **state) {
         uint32_t said = s[1]->routing[token];
         if (kept) {
             struct alone a;
-            run_alone(l, s[1], true, &a);
+            run_alone(l, s[1], NULL, true, &a);
             int32_t *choices = clime_train_choices(l->train, &a.b);
             size_t k = (size_t)c->router.k, apart = (size_t)LEN * k;
             const int32_t *of = choices + (size_t)(PROMPT - 1 + token) * k, *last = of + (size_t)(n - 1) * apart;
