@@ -70,7 +70,18 @@ struct clime_matrix {
     void *packed;     /* the same in the device's own order, filled by pack; NULL: it has none or is not given */
     int n_experts;    /* 0; or of grouped products: so many of them, one behind the other in data, and in packed each by
                        * itself, pack_bytes apart */
+    struct { /* of them [from, to), which are not read in data but here, one behind the other; none: from == to */
+        const void *data;
+        int from, to;
+    } kept;
 };
+
+/* One expert's w[N, K]; width: bytes of an element. */
+static inline const void *clime_matrix_expert(const struct clime_matrix *w, int e, size_t width) {
+    const bool kept = e >= w->kept.from && e < w->kept.to;
+    return (const char *)(kept ? w->kept.data : w->data) +
+           (size_t)(kept ? e - w->kept.from : e) * (size_t)w->N * (size_t)w->K * width;
+}
 
 #define CLIME_MAX_EXPERTS 1024
 

@@ -67,8 +67,8 @@ static void pack(const struct clime_model *m, const struct clime_matrix *w) {
     size_t apart = m->ops->pack_bytes(m->dev, w->N, w->K);
     struct clime_matrix one = *w;
     for (int i = 0; i < (w->n_experts ? w->n_experts : 1); i++) {
+        one.data = clime_matrix_expert(w, i, clime_dtype_bytes(clime_model_dt(m)));
         m->ops->pack(m->dev, &one);
-        one.data = (const char *)one.data + (size_t)w->N * (size_t)w->K * clime_dtype_bytes(clime_model_dt(m));
         one.packed = (char *)one.packed + apart;
     }
 }

@@ -38,7 +38,8 @@ struct clime_model_ranks {
  * clime_parts), and of what nobody updates an even part. Before a layer computes it is gathered into a place of the
  * ring, while the one before it in the pass computes, and the next but one takes its place. A layer's place is always
  * the same, so nothing that reads weights knows of the ring: it asks for the layer (clime_ring_layer) and finds it
- * where it is.
+ * where it is. Experts that a rank keeps whole it reads there (struct clime_matrix.kept): to copy them within the
+ * device, twice a pack, was 5 % of a step over two.
  *
  * Every rank asks for the same layers in the same order, whether it has something to compute or not; where a rank has
  * nothing it asks all the same (clime_train_idle).
@@ -57,6 +58,9 @@ struct clime_ring {
     int64_t first, end;       /* elements of the whole that are of layers */
     struct clime_range *kept; /* of these, without gaps: whose they are; this rank's begin at element `at` of flat */
     int n_kept;
+    struct clime_range *direct; /* of kept, ascending: whole experts, at most one range of a tensor and rank. Their rank
+                                 * reads them there and has them in no place */
+    int n_direct;
     struct clime_range *experts;      /* [layers][CLIME_STAYS] this rank's, where it has any; NULL: they do not stay */
     bool edges, frozen_edges;         /* are what the weights are; of tensors that no step changes */
     int64_t visit, n_visit;           /* in flat: room for other ranks' experts on their way to `whole` */
@@ -354,11 +358,16 @@ void clime_model_pack_rows(struct clime_model *m, int from, int to, bool staying
 void clime_ring_free(struct clime_ring *r); /* NULL is fine */
 /* What has the same place in every ring over a layout: first, end, places and tail. The elements up to their end. */
 int64_t clime_ring_lay(const struct clime_layout *l, struct clime_ring *r);
-/* The layers' elements over the ranks of r->who, as `trained` says who updates what: kept, experts, and as shares taken
- * and given; and n_visit. From r->n on they have places in flat; r->n becomes the end of these. */
+/* The layers' elements over the ranks of r->who, as `trained` says who updates what: kept, direct, experts, and as
+ * shares taken and given; and n_visit. From r->n on they have places in flat; r->n becomes the end of these. */
 void clime_ring_cut(struct clime_ring *r, const struct clime_layout *trained, const struct clime_ops *ops);
 /* The kept range that has element `offset` of a layer, or the first behind it. */
 int clime_ring_find(const struct clime_ring *r, int64_t offset);
+/* The next piece of [lo, hi), elements of a layer, which begins at lo: of one rank, and all of it direct or none. False
+ * at the end. */
+bool clime_ring_piece(const struct clime_ring *r, int64_t lo, int64_t hi, struct clime_range *out, bool *direct);
+/* Of [lo, hi) what this rank reads where it keeps it, the first range; false when nothing. */
+bool clime_ring_direct(const struct clime_ring *r, int64_t lo, int64_t hi, struct clime_range *out);
 /* Which part of flat the rank's shares have: from there on the kept ranges are cut and placed. r->n is the end. */
 void clime_ring_cut_shares(struct clime_ring *r, const struct clime_layout *l);
 void clime_ring_spread(struct clime_model *m); /* what has changed of others' shares goes to them */

@@ -63,7 +63,8 @@ static struct clime_ring *new_ring(const struct clime_model *m, const struct cli
     for (int i = 0; i < CLIME_RING_PLACES; i++) r->holds[i] = -1;
     r->coming = -1;
     r->is_new = true;
-    const size_t cuts = (size_t)r->n_kept + (r->experts ? (size_t)(l->n_layers * CLIME_STAYS * who.world) : 0);
+    const size_t cuts = (size_t)r->n_kept + 2 * (size_t)r->n_direct +
+                        (r->experts ? (size_t)(l->n_layers * CLIME_STAYS * who.world) : 0);
     r->sends = xcalloc(cuts * (size_t)who.world, sizeof *r->sends);
     r->receives = xcalloc(cuts, sizeof *r->receives);
     return r;
@@ -72,6 +73,7 @@ static struct clime_ring *new_ring(const struct clime_model *m, const struct cli
 void clime_ring_free(struct clime_ring *r) {
     if (!r) return;
     free(r->kept);
+    free(r->direct);
     free(r->experts);
     free(r->sends);
     free(r->receives);
@@ -105,11 +107,28 @@ static void place_experts(struct clime_model *m) {
     const struct clime_layout *l = &m->layout;
     const struct clime_ring *r = m->ring;
     struct clime_stay s;
-    for (int i = 0; i < l->n_slices; i++) m->matrix[i].n_experts = m->matrix[i].N ? l->slices[i].n_experts : 0;
+    for (int i = 0; i < l->n_slices; i++) {
+        m->matrix[i].n_experts = m->matrix[i].N ? l->slices[i].n_experts : 0;
+        m->matrix[i].kept.from = m->matrix[i].kept.to = 0;
+    }
     for (int i = 0; r && r->experts && i < l->n_layers * CLIME_STAYS; i++) {
         if (!clime_layout_stays(l, i / CLIME_STAYS, i % CLIME_STAYS, r->who, &s)) continue;
         m->place[s.row] = r->experts[i].at;
         m->matrix[s.row].n_experts = l->slices[s.row].n_experts / r->who.experts;
+    }
+}
+
+/* Matrices of experts: those that this rank keeps whole. */
+static void find_kept(struct clime_model *m) {
+    const struct clime_layout *l = &m->layout;
+    struct clime_range c;
+    for (int i = 0; i < l->n_slices; i++) {
+        struct clime_matrix *w = &m->matrix[i];
+        const int64_t at = l->slices[i].offset, each = (int64_t)w->N * w->K;
+        if (!w->N || !w->n_experts || !clime_ring_direct(m->ring, at, at + each * w->n_experts, &c)) continue;
+        w->kept.data = clime_model_at(m, c.at);
+        w->kept.from = (int)((c.lo - at) / each);
+        w->kept.to = (int)((c.hi - at) / each);
     }
 }
 
@@ -144,27 +163,29 @@ static void begin(struct clime_model *m, int l) {
     struct span spans[CLIME_STAYS + 1];
     const int n_spans = gathered(&m->layout, l, r->who, spans);
     int n_sends = 0, n_receives = 0;
-    struct clime_range c;
+    struct clime_range c, next;
+    bool direct, next_direct;
     struct clime_error e;
-    char *run = NULL; /* of one rank's ranges that follow each other: a single move, from place to place */
+    char *run = NULL; /* of one rank's pieces that follow each other: a single move, from place to place */
     struct clime_runs own_runs = {0}; /* of what this rank keeps */
     struct clime_run copied;
     r->holds[l % CLIME_RING_PLACES] = -1;
     r->coming = l;
     for (int k = 0; k < n_spans; k++) {
         const struct span s = spans[k];
-        for (int i = clime_ring_find(r, s.from); i < r->n_kept && clime_range_cut(&r->kept[i], s.from, s.to, &c); i++) {
-            char *at = clime_model_at(m, place + s.at + (c.lo - s.from));
-            const size_t bytes = (size_t)(c.hi - c.lo) * width;
+        for (int64_t lo = s.from; clime_ring_piece(r, lo, s.to, &c, &direct); lo = c.hi) {
+            char *at = clime_model_at(m, place + s.at + (lo - s.from)), *kept = clime_model_at(m, c.at);
+            const size_t bytes = (size_t)(c.hi - lo) * width;
             const bool own = c.rank == r->who.rank;
-            if (own && clime_runs_add(&own_runs, &(struct clime_run){bytes, 1, 2, {at, clime_model_at(m, c.at)}, {0}},
-                                      &copied))
+            if (own && !direct && clime_runs_add(&own_runs, &(struct clime_run){bytes, 1, 2, {at, kept}, {0}}, &copied))
                 copy_run(m, &copied);
             if (!run) run = at;
-            if (i + 1 < r->n_kept && r->kept[i + 1].rank == c.rank && r->kept[i + 1].lo < s.to) continue;
+            if (!direct && clime_ring_piece(r, c.hi, s.to, &next, &next_direct) && next.rank == c.rank && !next_direct)
+                continue;
             const size_t run_bytes = (size_t)(at - run) + bytes;
             for (int q = 1; q < r->who.world && own; q++)
-                r->sends[n_sends++] = (struct clime_move){(r->who.rank + q) % r->who.world, run, run_bytes, run};
+                r->sends[n_sends++] =
+                    (struct clime_move){(r->who.rank + q) % r->who.world, direct ? kept : run, run_bytes, run};
             if (!own) r->receives[n_receives++] = (struct clime_move){.rank = c.rank, .at = run, .bytes = run_bytes};
             run = NULL;
         }
@@ -233,6 +254,7 @@ void clime_ring_changed(struct clime_model *m) {
     struct clime_ring *r = m->ring;
     if (!r) return;
     end(m);
+    find_kept(m);
     for (int i = 0; i < CLIME_RING_PLACES; i++) r->holds[i] = -1;
     r->edges = false;
     r->is_new = true;
@@ -246,6 +268,16 @@ static void copy_whole(struct clime_model *m, int64_t offset, int64_t n, int64_t
     const size_t width = clime_dtype_bytes(clime_model_dt(m));
     if (!m->ring->whole) return;
     m->ops->copy_out(m->dev, (char *)m->ring->whole + (size_t)offset * width, clime_model_at(m, at), (size_t)n * width);
+}
+
+/* What a layer's place has, and of rank 0's experts that it keeps whole these. */
+static void copy_span(struct clime_model *m, const struct span *s, int64_t place) {
+    struct clime_range c;
+    for (int64_t lo = s->from; lo < s->to; lo = c.hi) {
+        if (!clime_ring_direct(m->ring, lo, s->to, &c)) c = (struct clime_range){.lo = s->to, .hi = s->to};
+        copy_whole(m, lo, c.lo - lo, place + s->at + (lo - s->from));
+        copy_whole(m, c.lo, c.hi - c.lo, c.at);
+    }
 }
 
 /* Elements [lo, hi) of the rank's experts, at `at` of its flat, to rank 0. */
@@ -286,8 +318,7 @@ enum clime_err clime_ring_whole(struct clime_model *m, struct clime_error *e) {
     for (int i = 0; i < l->n_layers; i++) {
         const int n_spans = gathered(l, i, r->who, spans);
         clime_ring_layer(m, i, i + 1 < l->n_layers ? i + 1 : -1);
-        for (int k = 0; k < n_spans && mine; k++)
-            copy_whole(m, spans[k].from, spans[k].to - spans[k].from, r->place[i % CLIME_RING_PLACES] + spans[k].at);
+        for (int k = 0; k < n_spans && mine; k++) copy_span(m, &spans[k], r->place[i % CLIME_RING_PLACES]);
         bring_experts(m, i);
     }
     if (mine) copy_whole(m, 0, r->first, 0);

@@ -91,6 +91,37 @@ static void place_kept(struct clime_ring *r, int n_experts) {
     free(own);
 }
 
+/* Of a tensor of experts, [from, to), the most whole ones that rank q keeps behind each other: none = an empty range.
+ */
+static struct clime_range whole_experts(const struct clime_ring *r, int64_t from, int64_t to, int n_experts, int q) {
+    const int64_t each = (to - from) / n_experts;
+    struct clime_range best = {0}, c;
+    for (int i = clime_ring_find(r, from); i < r->n_kept && clime_range_cut(&r->kept[i], from, to, &c); i++) {
+        const int64_t lo = from + (c.lo - from + each - 1) / each * each, hi = c.hi - (c.hi - from) % each;
+        if (c.rank == q && lo < hi && hi - lo > best.hi - best.lo)
+            best = (struct clime_range){lo, hi, c.at + (lo - c.lo), q};
+    }
+    return best;
+}
+
+static void find_direct(struct clime_ring *r, const struct clime_layout *l) {
+    const struct clime_part alone = {.world = 1, .experts = 1}; /* whose are all experts */
+    struct clime_stay s;
+    r->direct = xcalloc((size_t)(l->n_layers * CLIME_STAYS * r->who.world), sizeof *r->direct);
+    for (int i = 0; i < l->n_layers * CLIME_STAYS && !r->experts; i++) {
+        if (!clime_layout_stays(l, i / CLIME_STAYS, i % CLIME_STAYS, alone, &s)) continue;
+        const int before = r->n_direct;
+        for (int q = 0; q < r->who.world; q++) {
+            const struct clime_range c = whole_experts(r, s.at, s.at + s.n, l->slices[s.row].n_experts, q);
+            int k = r->n_direct; /* ascending, whichever rank has which */
+            if (c.lo == c.hi) continue;
+            for (; k > before && r->direct[k - 1].lo > c.lo; k--) r->direct[k] = r->direct[k - 1];
+            r->direct[k] = c;
+            r->n_direct++;
+        }
+    }
+}
+
 void clime_ring_cut(struct clime_ring *r, const struct clime_layout *l, const struct clime_ops *ops) {
     struct clime_parts p;
     struct clime_stay s;
@@ -111,12 +142,38 @@ void clime_ring_cut(struct clime_ring *r, const struct clime_layout *l, const st
         clime_ring_cut_shares(r, l);
     else
         place_kept(r, n_experts);
+    find_direct(r, l);
     clime_parts_free(&p);
 }
 
 int clime_ring_find(const struct clime_ring *r, int64_t offset) {
     const struct clime_parts all = {.ranges = r->kept, .n = r->n_kept};
     return clime_parts_find(&all, offset);
+}
+
+static bool cut_direct(const struct clime_ring *r, int64_t lo, int64_t hi, int *i, struct clime_range *out) {
+    const struct clime_parts all = {.ranges = r->direct, .n = r->n_direct};
+    *i = clime_parts_find(&all, lo);
+    return *i < r->n_direct && clime_range_cut(&r->direct[*i], lo, hi, out);
+}
+
+bool clime_ring_direct(const struct clime_ring *r, int64_t lo, int64_t hi, struct clime_range *out) {
+    int i;
+    for (; cut_direct(r, lo, hi, &i, out); lo = out->hi)
+        if (out->rank == r->who.rank) return true;
+    return false;
+}
+
+bool clime_ring_piece(const struct clime_ring *r, int64_t lo, int64_t hi, struct clime_range *out, bool *direct) {
+    struct clime_range d;
+    int i;
+    *direct = false;
+    if (lo >= hi) return false;
+    clime_range_cut(&r->kept[clime_ring_find(r, lo)], lo, hi, out);
+    if (!cut_direct(r, lo, out->hi, &i, &d)) return true;
+    *direct = d.lo == lo;
+    out->hi = *direct ? d.hi : d.lo;
+    return true;
 }
 
 /* ---- who asks -------------------------------------------------------------------------------------------------- */

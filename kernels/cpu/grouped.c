@@ -32,8 +32,7 @@ void clime_cpu_permute(struct clime_dev *d, int T, const struct clime_router *r,
 
 /* The matrix of one expert; packed_bytes of each. */
 static struct clime_matrix expert(const struct clime_dev *d, const struct clime_matrix *w, int e, size_t packed_bytes) {
-    size_t n = (size_t)w->N * (size_t)w->K;
-    struct clime_matrix one = {.N = w->N, .K = w->K, .data = clime_cpu_at(d, w->data, (size_t)e * n)};
+    struct clime_matrix one = {.N = w->N, .K = w->K, .data = clime_matrix_expert(w, e, clime_dtype_bytes(d->head.dt))};
     if (w->packed) one.packed = (char *)w->packed + (size_t)e * packed_bytes;
     return one;
 }

@@ -138,11 +138,16 @@ struct clime_grouped {
     const bf16 *a, *b;
     void *y;
     bool add; /* dW: to what is there; else an expert without rows gets zeros */
+    struct {  /* not dW: as of struct clime_matrix */
+        const bf16 *b;
+        int from, to;
+    } kept;
 };
 
 static inline __device__ struct clime_product clime_product_of_expert(const struct clime_grouped *g, int e) {
     size_t row = (size_t)g->start[e], rows = (size_t)g->start[e + 1] - row, all = (size_t)e * g->N * g->K;
     const bf16 *b = g->b + (g->kind == CLIME_LT_DW ? row * g->K : all);
+    if (e >= g->kept.from && e < g->kept.to) b = g->kept.b + (size_t)(e - g->kept.from) * g->N * g->K;
     const bf16 *a = g->a + row * (g->kind == CLIME_LT_FORWARD ? g->K : g->N);
     void *y = g->kind == CLIME_LT_DW ? (void *)((float *)g->y + all)
                                      : (void *)((bf16 *)g->y + row * (g->kind == CLIME_LT_DX ? g->K : g->N));

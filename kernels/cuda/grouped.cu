@@ -7,13 +7,22 @@
 
 /* 16-byte accesses fit. */
 static bool aligned(const struct clime_grouped *g) {
-    return g->N % 8 == 0 && g->K % 8 == 0 && ((uintptr_t)g->a | (uintptr_t)g->b | (uintptr_t)g->y) % 16 == 0;
+    const uintptr_t all = (uintptr_t)g->a | (uintptr_t)g->b | (uintptr_t)g->kept.b | (uintptr_t)g->y;
+    return g->N % 8 == 0 && g->K % 8 == 0 && all % 16 == 0;
 }
 
-static void multiply(struct clime_dev *d, enum clime_lt_kind kind, int R, const int32_t *start,
-                     const struct clime_matrix *w, const void *a, const void *b, bool add, void *y) {
-    if (R == 0) return;
-    struct clime_grouped g = {kind, R, w->n_experts, w->N, w->K, start, (const bf16 *)a, (const bf16 *)b, y, add};
+/* b NULL: the weights. */
+static struct clime_grouped grouped(enum clime_lt_kind kind, int R, const int32_t *start, const struct clime_matrix *w,
+                                    const void *a, const void *b, void *y) {
+    struct clime_grouped g = {kind, R, w->n_experts, w->N, w->K, start, (const bf16 *)a, (const bf16 *)b, y};
+    if (b) return g;
+    g.b = (const bf16 *)w->data;
+    if (w->kept.from < w->kept.to) g.kept = {(const bf16 *)w->kept.data, w->kept.from, w->kept.to};
+    return g;
+}
+
+static void multiply(struct clime_dev *d, struct clime_grouped g) {
+    if (g.R == 0) return;
     if (!aligned(&g) || !(clime_cuda_grouped_rows(d, &g) || clime_cuda_grouped_tiles(d, &g)))
         clime_cuda_grouped_plain(d, &g);
 }
@@ -21,8 +30,7 @@ static void multiply(struct clime_dev *d, enum clime_lt_kind kind, int R, const 
 CUDA_OP void clime_cuda_grouped_swiglu(struct clime_dev *d, int R, const int32_t *start, const int32_t *from,
                                        const void *x, const struct clime_matrix *w, void *in, void *gu, void *h) {
     if (R == 0) return;
-    struct clime_grouped g = {CLIME_LT_FORWARD,      R, w->n_experts, w->N, w->K, start, (const bf16 *)x,
-                              (const bf16 *)w->data, gu};
+    struct clime_grouped g = grouped(CLIME_LT_FORWARD, R, start, w, x, NULL, gu);
     if (aligned(&g) && w->N % 16 == 0 && clime_cuda_grouped_rows_swiglu(d, &g, from, h)) return;
     clime_cuda_gather_places(d, R, w->K, start, w->n_experts, from, x, in);
     clime_cuda_grouped_gemm(d, R, start, in, w, gu);
@@ -31,16 +39,18 @@ CUDA_OP void clime_cuda_grouped_swiglu(struct clime_dev *d, int R, const int32_t
 
 CUDA_OP void clime_cuda_grouped_gemm(struct clime_dev *d, int R, const int32_t *start, const void *x,
                                      const struct clime_matrix *w, void *y) {
-    multiply(d, CLIME_LT_FORWARD, R, start, w, x, w->data, false, y);
+    multiply(d, grouped(CLIME_LT_FORWARD, R, start, w, x, NULL, y));
 }
 
 CUDA_OP void clime_cuda_grouped_dx(struct clime_dev *d, int R, const int32_t *start, const void *dy,
                                    const struct clime_matrix *w, void *dx) {
-    multiply(d, CLIME_LT_DX, R, start, w, dy, w->data, false, dx);
+    multiply(d, grouped(CLIME_LT_DX, R, start, w, dy, NULL, dx));
 }
 
 CUDA_OP void clime_cuda_grouped_dw(struct clime_dev *d, int R, const int32_t *start, const struct clime_matrix *w,
                                    const void *dy, const void *x, bool add, float *dw) {
+    struct clime_grouped g = grouped(CLIME_LT_DW, R, start, w, dy, x, dw);
+    g.add = add;
     if (R == 0 && !add) clime_cuda_zero(d, dw, (size_t)w->n_experts * w->N * w->K * sizeof *dw);
-    multiply(d, CLIME_LT_DW, R, start, w, dy, x, add, dw);
+    multiply(d, g);
 }

@@ -187,7 +187,7 @@ void clime_cuda_grouped_rows_open(struct clime_dev *d) {
 template <bool GATED>
 static bool product(struct clime_dev *d, const struct clime_grouped *g, const int32_t *from, void *h) {
     int across = GATED ? COLUMNS / 2 : COLUMNS, width = GATED ? g->N / 2 : g->N;
-    if (g->kind != CLIME_LT_FORWARD || g->R > MOST_ROWS || g->K > MOST_K) return false;
+    if (g->kind != CLIME_LT_FORWARD || g->R > MOST_ROWS || g->K > MOST_K || g->kept.b) return false;
     CUtensorMap w_map;
     if (!clime_cuda_tensor_map(d, &w_map, g->b, (uint64_t)g->E * g->N, g->K, g->K, across)) return true; /* kept */
     clime_cuda_flush(d);

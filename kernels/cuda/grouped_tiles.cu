@@ -40,7 +40,7 @@ template <class S> struct tiles_shared {
 };
 
 struct tiles_args {
-    int E, N, K;
+    int E, N, K, kept_from, kept_to; /* experts whose weights are those of a map of their own */
     const int32_t *start;
     void *y;
 };
@@ -102,30 +102,36 @@ static __device__ __forceinline__ tile find_tile(const tiles_args &a, const tile
 
 /* ---- the warps that bring operands ---- */
 
-/* Chunk c of A or of B, as wgmma reads it: panels of rows along what is summed over, or squares of it as rows. */
+/* Chunk c of A or of B, as wgmma reads it: panels of rows along what is summed over, or squares of it as rows. map: of
+ * A, or of the weights, in which the tile's expert has this number; or of x. */
 template <class S, bool OF_A>
-static __device__ __forceinline__ void fetch_chunk(const tiles_args &a, const tile &t, const CUtensorMap *map, int c,
-                                                   char *to, uint64_t *full) {
+static __device__ __forceinline__ void fetch_chunk(const tiles_args &a, const tile &t, const CUtensorMap *map,
+                                                   int expert, int c, char *to, uint64_t *full) {
     if (OF_A && !S::DW) {
         tensor_copy(to, map, c * PANEL, t.row, full);
     } else if (S::FORWARD) {
-        tensor_copy(to, map, c * PANEL, t.expert * a.N + t.column, full);
+        tensor_copy(to, map, c * PANEL, expert * a.N + t.column, full);
     } else {
-        int row = c * PANEL + (S::DW ? t.first : t.expert * a.N), column = OF_A ? t.row : t.column;
+        int row = c * PANEL + (S::DW ? t.first : expert * a.N), column = OF_A ? t.row : t.column;
 #pragma unroll
         for (int i = 0; i < (OF_A ? S::A : S::B) / SQUARE; i++)
             tensor_copy(to + i * SQUARE, map, column + i * 64, row, full);
     }
 }
 
+/* kept: of the experts that are kept, where there are any and these are weights. */
 template <class S, bool OF_A>
-static __device__ void fetch(const tiles_args &a, const CUtensorMap *map, int ring, tiles_shared<S> &s) {
+static __device__ void fetch(const tiles_args &a, const CUtensorMap *all, const CUtensorMap *kept, int ring,
+                             tiles_shared<S> &s) {
     constexpr int BYTES = OF_A ? S::A : S::B;
     auto &barrier = s.barrier[ring];
     int lane = threadIdx.x & 31, n_tiles = s.upto[a.E] * tiles_of<S>(a), tail_parity = 0;
     ring_at<S::STAGES> at = {0, 1}; /* parity: of the phase that empties a stage */
     for (int index = blockIdx.x * S::RINGS + ring; index < n_tiles; index += gridDim.x * S::RINGS) {
         tile t = find_tile(a, s, index);
+        bool is_kept = !OF_A && !S::DW && t.expert >= a.kept_from && t.expert < a.kept_to;
+        const CUtensorMap *map = is_kept ? kept : all;
+        int expert = t.expert - (is_kept ? a.kept_from : 0);
         for (int c = 0; c < t.n_chunks; c++, at.next()) {
             char *to = s.ring[ring].stage[at.stage] + (OF_A ? 0 : S::A);
             int left = t.end - t.first - c * PANEL; /* dW: rows of the expert from here on */
@@ -134,7 +140,7 @@ static __device__ void fetch(const tiles_args &a, const CUtensorMap *map, int ri
             barrier_wait(&barrier.empty[at.stage], at.parity);
             if (lane == 0) {
                 barrier_expect(full, BYTES);
-                fetch_chunk<S, OF_A>(a, t, map, c, to, full);
+                fetch_chunk<S, OF_A>(a, t, map, expert, c, to, full);
             }
             if (!tail) continue;
             barrier_wait(full, tail_parity);
@@ -260,13 +266,14 @@ template <class S> static __device__ void multiply(const tiles_args &a, tiles_sh
 template <class S>
 __global__ void __launch_bounds__(THREADS, 1)
     tiles_kernel(const tiles_args a, const __grid_constant__ CUtensorMap a_map,
-                 const __grid_constant__ CUtensorMap b_map) {
+                 const __grid_constant__ CUtensorMap b_map, const __grid_constant__ CUtensorMap kept_map) {
     extern __shared__ __align__(1024) char smem[];
     tiles_shared<S> &s = *(tiles_shared<S> *)smem;
     start_next();
     if (threadIdx.x == 0) {
         tensor_map_prefetch(&a_map);
         tensor_map_prefetch(&b_map);
+        if (a.kept_from < a.kept_to) tensor_map_prefetch(&kept_map);
         for (auto &barrier : s.barrier) {
             for (int i = 0; i < S::STAGES; i++) {
                 barrier_init(&barrier.full[i], 2);
@@ -283,9 +290,9 @@ __global__ void __launch_bounds__(THREADS, 1)
         int warp = threadIdx.x / 32;
         if (warp / 2 < S::RINGS) {
             if (warp % 2 == 0)
-                fetch<S, true>(a, &a_map, warp / 2, s);
+                fetch<S, true>(a, &a_map, NULL, warp / 2, s);
             else
-                fetch<S, false>(a, &b_map, warp / 2, s);
+                fetch<S, false>(a, &b_map, &kept_map, warp / 2, s);
         }
     } else {
         registers_up<REGISTERS>();
@@ -317,14 +324,15 @@ void clime_cuda_grouped_tiles_open(struct clime_dev *d) {
 }
 
 template <class S> static void run(struct clime_dev *d, const struct clime_grouped *g) {
-    int a_columns = S::FORWARD ? g->K : g->N;
-    CUtensorMap a_map, b_map;
+    int a_columns = S::FORWARD ? g->K : g->N, b_rows = S::FORWARD ? S::COLUMNS : 64;
+    uint64_t n_kept = (uint64_t)(g->kept.to - g->kept.from) * g->N;
+    CUtensorMap a_map, b_map, kept_map = {};
     if (!clime_cuda_tensor_map(d, &a_map, g->a, g->R, a_columns, a_columns, S::DW ? 64 : S::ROWS) ||
-        !clime_cuda_tensor_map(d, &b_map, g->b, S::DW ? (uint64_t)g->R : (uint64_t)g->E * g->N, g->K, g->K,
-                               S::FORWARD ? S::COLUMNS : 64))
+        !clime_cuda_tensor_map(d, &b_map, g->b, S::DW ? (uint64_t)g->R : (uint64_t)g->E * g->N, g->K, g->K, b_rows) ||
+        (n_kept && !clime_cuda_tensor_map(d, &kept_map, g->kept.b, n_kept, g->K, g->K, b_rows)))
         return;
-    tiles_args a = {g->E, g->N, g->K, g->start, g->y};
-    launch(d, tiles_kernel<S>, d->n_sm, THREADS, sizeof(tiles_shared<S>), a, a_map, b_map);
+    tiles_args a = {g->E, g->N, g->K, g->kept.from, g->kept.to, g->start, g->y};
+    launch(d, tiles_kernel<S>, d->n_sm, THREADS, sizeof(tiles_shared<S>), a, a_map, b_map, kept_map);
 }
 
 bool clime_cuda_grouped_tiles(struct clime_dev *d, const struct clime_grouped *g) {

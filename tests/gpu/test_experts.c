@@ -269,6 +269,24 @@ static void check_grouped(struct gpu_test *t, const struct grouped_case *c, enum
     snprintf(what, sizeof what, "some alone, grouped_gemm %s", of);
     same_bits(t, what, y1 + first * N * 2, y + first * N * 2, (R - first) * N * 2);
 
+    struct clime_matrix parted = all; /* some of them kept elsewhere: where the others lie these are NaN */
+    char *others = side_alloc(&t->gpu, E * each * 2), *poison = xmalloc(each * 2);
+    memset(poison, 0xff, each * 2);
+    parted.data = others;
+    parted.kept.data = (const char *)w + E / 3 * each * 2;
+    parted.kept.from = (int)(E / 3);
+    parted.kept.to = (int)(E - E / 4);
+    ops->copy(d, others, w, E * each * 2);
+    for (size_t k = E / 3; k < E - E / 4; k++) ops->copy_in(d, others + k * each * 2, poison, each * 2);
+    ops->grouped_gemm(d, (int)R, start.gpu, x, &parted, y);
+    snprintf(what, sizeof what, "some elsewhere, grouped_gemm %s", of);
+    same_bits(t, what, y1, y, R * N * 2);
+    ops->grouped_dx(d, (int)R, start.gpu, dy, &parted, dx);
+    snprintf(what, sizeof what, "some elsewhere, grouped_dx %s", of);
+    same_bits(t, what, dx1, dx, R * K * 2);
+    free(poison);
+    ops->free(d, others);
+
     size_t e = 0; /* whose rows become NaN: in the middle, with rows before and behind where there are some */
     while (s[e + 1] <= (int32_t)R / 2) e++;
     size_t begin = (size_t)s[e], n = (size_t)s[e + 1] - begin, end = begin + n;
@@ -340,17 +358,18 @@ static void zero_others(const struct side *g, const int32_t *start, int E, size_
 /* Gathered, multiplied and gated at once, against one after the other; and half of the experts alone, as a rank has
  * them, which leave others' places as they were. */
 static void test_gated(struct gpu_test *t) {
-    static const int SHAPES[][4] = {
-        {768, 2048, 128, 8}, {1408, 2048, 64, 6}, {24, 72, 9, 3}, {20, 24, 5, 2}, {9, 33, 4, 2}};
-    static const int ROWS[] = {1, 2, 3, 4, 5, 8, 40};
+    static const int SHAPES[][4] = {{768, 2048, 128, 8}, {1408, 2048, 64, 6}, {200, 136, 6, 3},
+                                    {24, 72, 9, 3},      {20, 24, 5, 2},      {9, 33, 4, 2}};
+    enum { MOST = 600 };
+    static const int ROWS[] = {1, 2, 3, 4, 5, 8, 40, MOST};
     const struct clime_ops *ops = t->gpu.ops;
     struct clime_dev *d = t->gpu.dev;
     for (size_t c = 0; c < CLIME_COUNT(SHAPES); c++) {
         struct clime_router r = {.E = SHAPES[c][2], .k = SHAPES[c][3]};
-        size_t F = (size_t)SHAPES[c][0], K = (size_t)SHAPES[c][1], E = (size_t)r.E, most = (size_t)(40 * r.k);
+        size_t F = (size_t)SHAPES[c][0], K = (size_t)SHAPES[c][1], E = (size_t)r.E, most = (size_t)(MOST * r.k);
         struct clime_matrix w = {
             .N = 2 * SHAPES[c][0], .K = SHAPES[c][1], .data = noise(t, E * 2 * F * K, 0.05), .n_experts = r.E};
-        void *x = noise(t, 40 * K, 1), *in = side_alloc(&t->gpu, most * K * 2),
+        void *x = noise(t, MOST * K, 1), *in = side_alloc(&t->gpu, most * K * 2),
              *want = side_alloc(&t->gpu, most * 4 * F), *want_h = side_alloc(&t->gpu, most * 2 * F),
              *gu = side_alloc(&t->gpu, most * 4 * F), *h = side_alloc(&t->gpu, most * 2 * F);
         printf("gate and up of experts, F %zu K %zu\n", F, K);

@@ -358,6 +358,29 @@ static void check_neighbours(struct kt *k, const struct clime_matrix *all, int R
     for (size_t i = 0; i < CLIME_COUNT(used); i++) kt_free(k, used[i]);
 }
 
+/* Some experts are kept elsewhere: where the others lie these are NaN. y, dx: of all in one place. */
+static void check_kept(struct kt *k, const struct clime_matrix *all, int R, const struct sorted *s, const void *x,
+                       const void *y, const void *dy, const void *dx) {
+    const size_t size = clime_dtype_bytes(k->dt), N = (size_t)all->N, K = (size_t)all->K, each = N * K * size;
+    const struct { int from, to; } of[] = {{0, 2}, {1, all->n_experts - 1}, {0, all->n_experts}};
+    char *others = kt_room(k, (size_t)all->n_experts * N * K), *got = kt_room(k, (size_t)R * (N > K ? N : K));
+    for (size_t i = 0; i < CLIME_COUNT(of); i++) {
+        const size_t from = (size_t)of[i].from, to = (size_t)of[i].to;
+        struct clime_matrix w = {.N = all->N, .K = all->K, .data = others, .n_experts = all->n_experts};
+        w.kept.data = (const char *)all->data + from * each;
+        w.kept.from = of[i].from;
+        w.kept.to = of[i].to;
+        memcpy(others, all->data, (size_t)all->n_experts * each);
+        memset(others + from * each, 0xff, (to - from) * each);
+        k->ops->grouped_gemm(k->dev, R, s->start, x, &w, got);
+        assert_memory_equal(got, y, (size_t)R * N * size);
+        k->ops->grouped_dx(k->dev, R, s->start, dy, &w, got);
+        assert_memory_equal(got, dx, (size_t)R * K * size);
+    }
+    kt_free(k, others);
+    kt_free(k, got);
+}
+
 static void test_grouped(struct kt *k) {
     const struct {
         struct clime_router r;
@@ -398,6 +421,7 @@ static void test_grouped(struct kt *k) {
             k->ops->grouped_gemm(k->dev, (int)R, s.start, x, &all, y);
             assert_memory_equal(y, y1, R * N * size);
         }
+        check_kept(k, &all, (int)R, &s, x, y1, dy, dx1);
         if (N % 2 == 0) { /* gathered, multiplied and gated at once */
             size_t F = N / 2;
             void *h = kt_room(k, R * F), *h1 = kt_room(k, R * F), *in = kt_room(k, R * K);

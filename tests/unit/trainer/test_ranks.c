@@ -53,6 +53,8 @@ static void train_packs(const struct clime_learner_options *o, int tokens, char 
     if (o->n_ranks > 1) assert_true(l->lanes.between.n_pieces > CLIME_BETWEEN_PLACES); /* places are used again */
     steps(l, 0, STEPS);
     sha_of(l, hex);
+    if (l->model->ring && l->model->cfg.router.E && !o->server_devices) /* of shares none need be whole */
+        assert_true(l->model->ring->n_direct > 0);
     if (o->server_devices) check_shares(l);
     if (o->model.shared) check_copies(l);
     clime_learner_close(l);
