@@ -76,24 +76,46 @@ template <int DH> __global__ void __launch_bounds__(32) split_kernel(attn_args a
     store_split<DH>(a, rows, n_splits, split, out, m, l, o, ml);
 }
 
-/* One block a row of q; a thread an element of the head. */
-__global__ void merge_kernel(attn_args a, int n_splits, const float *o, const float2 *ml) {
+/* A block a sequence and head, a warp a row of q, whose splits join in order; as many at a time as fly at once. */
+template <int DH> __global__ void merge_kernel(attn_args a, int n_splits, const float *o, const float2 *ml) {
+    constexpr int EACH = DH / 32, AT_ONCE = 4; /* a lane's elements of the head */
+    int row = threadIdx.x / 32, lane = threadIdx.x % 32;
     start_next();
+    attn_span rows = attn_rows_of(a, blockIdx.y, blockIdx.x); /* known before the step runs */
     wait_for_last();
-    attn_span rows = attn_rows_of(a, blockIdx.z, blockIdx.y);
-    int i = threadIdx.x;
-    if ((int)blockIdx.x >= rows.n) return;
-    size_t row = attn_row(a, rows, blockIdx.x), at = row * n_splits;
-    int pos = rows.pos0 + blockIdx.x / rows.group;
-    float m = ml[at].x, l = ml[at].y, sum = o[at * a.Dh + i];
-    for (int s = 1; s * ATTN_SPLIT <= pos; s++) {
-        attn_weights w = attn_merge(m, l, ml[at + s].x, ml[at + s].y);
-        sum = attn_merge_value(w, sum, o[(at + s) * a.Dh + i]);
-        m = w.m;
-        l = w.l;
+    if (row >= rows.n) return;
+    size_t to = attn_row(a, rows, row), at = to * n_splits;
+    int n = (rows.pos0 + row / rows.group) / ATTN_SPLIT + 1;
+    float m = 0, l = 0;
+    lanes<EACH, float> sum;
+    for (int s0 = 0; s0 < n; s0 += AT_ONCE) {
+        lanes<EACH, float> more[AT_ONCE];
+        float2 state[AT_ONCE];
+#pragma unroll
+        for (int s = 0; s < AT_ONCE; s++) {
+            if (s0 + s >= n) break;
+            more[s] = load<EACH>(o + (at + s0 + s) * DH + lane * EACH);
+            state[s] = ml[at + s0 + s];
+        }
+#pragma unroll
+        for (int s = 0; s < AT_ONCE; s++) {
+            if (s0 + s >= n) break;
+            if (s0 + s == 0) {
+                m = state[0].x, l = state[0].y, sum = more[0];
+                continue;
+            }
+            attn_weights w = attn_merge(m, l, state[s].x, state[s].y);
+#pragma unroll
+            for (int e = 0; e < EACH; e++) sum.x[e] = attn_merge_value(w, sum.x[e], more[s].x[e]);
+            m = w.m;
+            l = w.l;
+        }
     }
-    a.out[row * a.Dh + i] = b_of(attn_value(sum, 1.0f / l));
-    if (a.lse && i == 0) a.lse[row] = attn_lse(m, l);
+    lanes<EACH> value;
+#pragma unroll
+    for (int e = 0; e < EACH; e++) value.x[e] = b_of(attn_value(sum.x[e], 1.0f / l));
+    store<EACH>(a.out + to * DH + lane * EACH, value);
+    if (a.lse && lane == 0) a.lse[to] = attn_lse(m, l);
 }
 
 template <int DH> static void set_attributes(struct clime_dev *d) {
@@ -144,7 +166,7 @@ static void launch_slice(struct clime_dev *d, const attn_args &a, int first, int
     o -= before * DH;
     ml -= before;
     launch(d, split_kernel<DH>, grid, 32, TILES * sizeof(kv_tile<DH>), a, n_splits, o, ml);
-    launch(d, merge_kernel, dim3(rows, a.HK, a.n_seq), DH, 0, a, n_splits, o, ml);
+    launch(d, merge_kernel<DH>, dim3(a.HK, a.n_seq), rows * 32, 0, a, n_splits, o, ml);
 }
 
 /* keys: of the longest sequence; h_q_start: NULL when each has one row. */
