@@ -46,7 +46,7 @@ struct clime_dev {
     size_t staged, unstaged, staged_at[2];
     struct clime_cuda_fixed *fixed; /* memory at fixed addresses (fixed.cu) */
     unsigned n_launched;            /* kernels that may start before the one before has ended */
-    const int32_t *gated_start;     /* grouped_rows.cu: the last gated product's, and n_launched since then */
+    const int32_t *gated_start;     /* of the last gated product of experts (grouped.cu), and n_launched since then */
     unsigned gated_at;
     struct clime_cuda_links *links; /* open ones, which its waits are told by (links/links.cu) */
     enum clime_links_way links_way;
@@ -137,8 +137,9 @@ struct clime_grouped {
     const int32_t *start; /* the device's */
     const bf16 *a, *b;
     void *y;
-    bool add; /* dW: to what is there; else an expert without rows gets zeros */
-    struct {  /* not dW: as of struct clime_matrix */
+    bool add;   /* dW: to what is there; else an expert without rows gets zeros */
+    bool early; /* start is there before the kernel before this one has ended */
+    struct {    /* not dW: as of struct clime_matrix */
         const bf16 *b;
         int from, to;
     } kept;
@@ -156,12 +157,9 @@ static inline __device__ struct clime_product clime_product_of_expert(const stru
     return p;
 }
 
-/* Of a grouped product of some neighbouring experts: whether a place is of none of them. */
-static inline __device__ bool place_of_others(const int32_t *start, int E, int place) {
-    return place < __ldcg(start) || place >= __ldcg(start + E);
-}
-
-/* embed.cu, norm.cu: gather and swiglu of the places of E experts. */
+/* embed.cu, norm.cu: gather and swiglu of the places of E experts. In a recording they leave a multiprocessor room for
+ * the product that comes next, which gather lets start when `start` is there. */
+enum { CLIME_BESIDE = 2 }; /* blocks of a multiprocessor */
 void clime_cuda_gather_places(struct clime_dev *d, int R, int D, const int32_t *start, int E, const int32_t *rows,
                               const void *x, void *y);
 void clime_cuda_swiglu_places(struct clime_dev *d, int R, int F, const int32_t *start, int E, const void *gu, void *h);

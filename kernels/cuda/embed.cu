@@ -7,24 +7,39 @@
 
 enum { THREADS = 256 };
 
-/* A row's values go 16 bytes at a time where they can. start NULL: all rows. */
+enum { AT_ONCE = 4 }; /* rows of a block of gather_kernel */
+
+/* A row's values go 16 bytes at a time where they can. start NULL: all R rows. */
 template <class V>
-__global__ void gather_kernel(int n, const int32_t *start, int E, const int32_t *rows, const V *x, V *y) {
-    start_next();
+__global__ void gather_kernel(int R, int n, const int32_t *start, int E, const int32_t *rows, const V *x, V *y) {
+    if (!start) start_next();
     wait_for_last();
-    if (start && place_of_others(start, E, blockIdx.x)) return;
-    const V *from = x + (size_t)rows[blockIdx.x] * n;
-    V *to = y + (size_t)blockIdx.x * n;
-    for (int i = threadIdx.x; i < n; i += THREADS) to[i] = from[i];
+    if (start) start_next();
+    int begin = start ? __ldcg(start) : 0, end = start ? __ldcg(start + E) : R;
+    for (int first = begin + blockIdx.x; first < end; first += gridDim.x * AT_ONCE) {
+        int from[AT_ONCE];
+#pragma unroll
+        for (int r = 0; r < AT_ONCE; r++) from[r] = rows[min(first + r * (int)gridDim.x, end - 1)];
+        for (int i = threadIdx.x; i < n; i += THREADS) {
+            V v[AT_ONCE];
+#pragma unroll
+            for (int r = 0; r < AT_ONCE; r++) v[r] = x[(size_t)from[r] * n + i];
+#pragma unroll
+            for (int r = 0; r < AT_ONCE; r++)
+                if (first + r * (int)gridDim.x < end) y[(size_t)(first + r * gridDim.x) * n + i] = v[r];
+        }
+    }
 }
 
 void clime_cuda_gather_places(struct clime_dev *d, int R, int D, const int32_t *start, int E, const int32_t *rows,
                               const void *x, void *y) {
     if (R == 0) return;
+    int n_blocks = (R + AT_ONCE - 1) / AT_ONCE, few = CLIME_BESIDE * d->n_sm;
+    if (start && d->recording) n_blocks = R < few ? R : few;
     if (D % 8 == 0)
-        launch(d, gather_kernel<uint4>, R, THREADS, 0, D / 8, start, E, rows, (const uint4 *)x, (uint4 *)y);
+        launch(d, gather_kernel<uint4>, n_blocks, THREADS, 0, R, D / 8, start, E, rows, (const uint4 *)x, (uint4 *)y);
     else
-        launch(d, gather_kernel<bf16>, R, THREADS, 0, D, start, E, rows, (const bf16 *)x, (bf16 *)y);
+        launch(d, gather_kernel<bf16>, n_blocks, THREADS, 0, R, D, start, E, rows, (const bf16 *)x, (bf16 *)y);
 }
 
 CUDA_OP void clime_cuda_gather(struct clime_dev *d, int R, int D, const int32_t *rows, const void *x, void *y) {

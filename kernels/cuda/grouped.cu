@@ -33,13 +33,19 @@ CUDA_OP void clime_cuda_grouped_swiglu(struct clime_dev *d, int R, const int32_t
     struct clime_grouped g = grouped(CLIME_LT_FORWARD, R, start, w, x, NULL, gu);
     if (aligned(&g) && w->N % 16 == 0 && clime_cuda_grouped_rows_swiglu(d, &g, from, h)) return;
     clime_cuda_gather_places(d, R, w->K, start, w->n_experts, from, x, in);
-    clime_cuda_grouped_gemm(d, R, start, in, w, gu);
+    g.a = (const bf16 *)in;
+    g.early = true;
+    multiply(d, g);
     clime_cuda_swiglu_places(d, R, w->N / 2, start, w->n_experts, gu, h);
+    d->gated_start = start;
+    d->gated_at = d->n_launched;
 }
 
 CUDA_OP void clime_cuda_grouped_gemm(struct clime_dev *d, int R, const int32_t *start, const void *x,
                                      const struct clime_matrix *w, void *y) {
-    multiply(d, grouped(CLIME_LT_FORWARD, R, start, w, x, NULL, y));
+    struct clime_grouped g = grouped(CLIME_LT_FORWARD, R, start, w, x, NULL, y);
+    g.early = d->gated_start == start && d->gated_at == d->n_launched;
+    multiply(d, g);
 }
 
 CUDA_OP void clime_cuda_grouped_dx(struct clime_dev *d, int R, const int32_t *start, const void *dy,

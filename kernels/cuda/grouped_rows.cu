@@ -36,6 +36,11 @@ struct rows_fragments {
     uint32_t w[PANEL / 32][4], x[PANEL / 32][4];
 };
 
+/* Whether a place is of none of the E experts, which are some neighbouring ones. */
+static __device__ __forceinline__ bool place_of_others(const int32_t *start, int E, int place) {
+    return place < __ldcg(start) || place >= __ldcg(start + E);
+}
+
 template <bool GATED>
 __global__ void __launch_bounds__(THREADS, TOGETHER)
     rows_kernel(const __grid_constant__ CUtensorMap w_map, const rows_args a) {

@@ -8,11 +8,16 @@
  * rows past its end are cleared before anyone reads them: no expert sees another's NaN. Where it is added to what is
  * there, its fp32 sums weigh as much as its products, so each warpgroup has tiles, a ring and two warps of its own: one
  * adds while the other multiplies.
+ *
+ * Inside a recording, where rows are few, a block begins beside the kernel before it and fills its ring with weights;
+ * for this it must know how many rows experts have, which is so where the kernel before lets it start after its own
+ * wait only, or was let by such a one (struct clime_grouped).
  */
 #include "kernels/cuda/wgmma.cuh"
 
-enum { PANEL = 64, CONSUMERS = 2, WARPS = CONSUMERS * 4, THREADS = (CONSUMERS + 1) * 128, REGISTERS = 240 };
+enum { PANEL = 64, CONSUMERS = 2, WARPS = CONSUMERS * 4, THREADS = (CONSUMERS + 1) * 128 };
 enum { SQUARE = PANEL * 64 * 2 }; /* bytes of a panel of 64 rows */
+enum { FEW_REGISTERS = 96 };      /* of a thread at first, where rows are few */
 enum { SMEM = 227 << 10, COUNTS = CLIME_MAX_EXPERTS + 1 };
 
 /* A tile has the rows of WM and the columns of WN warpgroups, NB columns each; or, where they work ALONE, which adds
@@ -21,11 +26,15 @@ template <enum clime_lt_kind KIND_, int WM_, int WN, int NB_, bool ALONE_ = fals
     static constexpr enum clime_lt_kind KIND = KIND_;
     static constexpr bool DW = KIND == CLIME_LT_DW, FORWARD = KIND == CLIME_LT_FORWARD, ALONE = ALONE_;
     static constexpr int WM = WM_, NB = NB_, ROWS = ALONE ? 128 : 64 * WM, COLUMNS = ALONE ? 128 : NB * WN;
+    /* of few rows: leaves a multiprocessor room for blocks of the kernels before and after it */
+    static constexpr bool FEW = FORWARD && WM == 1;
+    static constexpr int REGISTERS = FEW ? 128 : 240; /* of who multiplies */
+    static constexpr int ROOM = FEW ? SMEM - (6 << 10) : SMEM;
     static constexpr int RINGS = ALONE ? CONSUMERS : 1;
     static constexpr int A = ROWS * PANEL * 2, B = COLUMNS * PANEL * 2, STAGE = A + B;
     static constexpr int N = NB < 128 ? NB : 128, PARTS = ALONE ? 2 : NB / N; /* columns of a wgmma; how many of them */
     static constexpr int LD = PANEL + 8, OUT = DW ? 1 : WARPS * 16 * LD;      /* 16 bytes of padding */
-    static constexpr int STAGES = (SMEM - OUT * 2 - 2 * COUNTS * 4 - 512) / (STAGE * RINGS);
+    static constexpr int STAGES = (ROOM - OUT * 2 - 2 * COUNTS * 4 - 512) / (STAGE * RINGS);
 };
 
 template <class S> struct tiles_shared {
@@ -43,6 +52,7 @@ struct tiles_args {
     int E, N, K, kept_from, kept_to; /* experts whose weights are those of a map of their own */
     const int32_t *start;
     void *y;
+    bool early; /* start is there before what went before has ended */
 };
 
 /* ---- which tiles there are ---- */
@@ -54,7 +64,8 @@ struct tile {
 };
 
 template <class S> static __device__ void count_units(const tiles_args &a, tiles_shared<S> &s) {
-    for (int e = threadIdx.x; e <= a.E; e += THREADS) s.start[e] = a.start[e];
+    for (int e = threadIdx.x; e <= a.E; e += THREADS)
+        s.start[e] = __ldcg(a.start + e); /* the L1 may hold an older list */
     if (threadIdx.x == 0) s.upto[0] = 0;
     __syncthreads();
     if (threadIdx.x < 32) {
@@ -264,16 +275,15 @@ template <class S> static __device__ void multiply(const tiles_args &a, tiles_sh
 }
 
 template <class S>
-__global__ void __launch_bounds__(THREADS, 1)
-    tiles_kernel(const tiles_args a, const __grid_constant__ CUtensorMap a_map,
-                 const __grid_constant__ CUtensorMap b_map, const __grid_constant__ CUtensorMap kept_map) {
+static __device__ __forceinline__ void tiles(const tiles_args &a, const CUtensorMap *a_map, const CUtensorMap *b_map,
+                                             const CUtensorMap *kept_map) {
     extern __shared__ __align__(1024) char smem[];
     tiles_shared<S> &s = *(tiles_shared<S> *)smem;
     start_next();
     if (threadIdx.x == 0) {
-        tensor_map_prefetch(&a_map);
-        tensor_map_prefetch(&b_map);
-        if (a.kept_from < a.kept_to) tensor_map_prefetch(&kept_map);
+        tensor_map_prefetch(a_map);
+        tensor_map_prefetch(b_map);
+        if (a.kept_from < a.kept_to) tensor_map_prefetch(kept_map);
         for (auto &barrier : s.barrier) {
             for (int i = 0; i < S::STAGES; i++) {
                 barrier_init(&barrier.full[i], 2);
@@ -283,22 +293,35 @@ __global__ void __launch_bounds__(THREADS, 1)
         }
         barrier_init_done();
     }
-    wait_for_last();
+    if (!a.early) wait_for_last();
     count_units(a, s);
     if (threadIdx.x < 128) {
         registers_down<24>();
         int warp = threadIdx.x / 32;
         if (warp / 2 < S::RINGS) {
-            if (warp % 2 == 0)
-                fetch<S, true>(a, &a_map, NULL, warp / 2, s);
-            else
-                fetch<S, false>(a, &b_map, &kept_map, warp / 2, s);
+            if (warp % 2 == 0) {
+                if (a.early) wait_for_last(); /* nothing is multiplied or written before rows come */
+                fetch<S, true>(a, a_map, NULL, warp / 2, s);
+            } else {
+                fetch<S, false>(a, b_map, kept_map, warp / 2, s);
+            }
         }
     } else {
-        registers_up<REGISTERS>();
+        registers_up<S::REGISTERS>();
         multiply<S>(a, s);
     }
 }
+
+#define TILES_ARGS                                                                                                     \
+    const tiles_args a, const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap b_map,          \
+        const __grid_constant__ CUtensorMap kept_map
+template <class S> __global__ void __launch_bounds__(THREADS, 1) tiles_kernel(TILES_ARGS) {
+    tiles<S>(a, &a_map, &b_map, &kept_map);
+}
+template <class S> __global__ void __maxnreg__(FEW_REGISTERS) few_tiles_kernel(TILES_ARGS) {
+    tiles<S>(a, &a_map, &b_map, &kept_map);
+}
+template <class S> static constexpr auto kernel_of = S::FEW ? few_tiles_kernel<S> : tiles_kernel<S>;
 
 /* ---- the choice ---- */
 
@@ -311,7 +334,7 @@ enum { TALL_ROWS = 32 }; /* of an expert, mean: docs/performance.md */
 
 template <class S> static void open_one(struct clime_dev *d) {
     static_assert(sizeof(tiles_shared<S>) <= SMEM && S::STAGES >= 3, "room");
-    CU(d, cudaFuncSetAttribute(tiles_kernel<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(tiles_shared<S>)));
+    CU(d, cudaFuncSetAttribute(kernel_of<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(tiles_shared<S>)));
 }
 
 void clime_cuda_grouped_tiles_open(struct clime_dev *d) {
@@ -331,8 +354,8 @@ template <class S> static void run(struct clime_dev *d, const struct clime_group
         !clime_cuda_tensor_map(d, &b_map, g->b, S::DW ? (uint64_t)g->R : (uint64_t)g->E * g->N, g->K, g->K, b_rows) ||
         (n_kept && !clime_cuda_tensor_map(d, &kept_map, g->kept.b, n_kept, g->K, g->K, b_rows)))
         return;
-    tiles_args a = {g->E, g->N, g->K, g->kept.from, g->kept.to, g->start, g->y};
-    launch(d, tiles_kernel<S>, d->n_sm, THREADS, sizeof(tiles_shared<S>), a, a_map, b_map, kept_map);
+    tiles_args a = {g->E, g->N, g->K, g->kept.from, g->kept.to, g->start, g->y, g->early};
+    launch(d, kernel_of<S>, d->n_sm, THREADS, sizeof(tiles_shared<S>), a, a_map, b_map, kept_map);
 }
 
 bool clime_cuda_grouped_tiles(struct clime_dev *d, const struct clime_grouped *g) {

@@ -129,17 +129,33 @@ CUDA_OP void clime_cuda_bias(struct clime_dev *d, int T, int N, void *y, const v
     launch(d, bias_kernel, blocks_for(n), THREADS, 0, n, N, (bf16 *)y, (const bf16 *)b);
 }
 
-/* Grid: rows, then pieces of a row. start NULL: all rows. */
-template <int V> __global__ void swiglu_kernel(int F, const int32_t *start, int E, const bf16 *gu, bf16 *h) {
-    int i = (blockIdx.y * THREADS + threadIdx.x) * V;
+enum { SWIGLU_EACH = 4 }; /* accesses that a thread of swiglu_kernel has under way */
+
+/* A row is n accesses of V values. start NULL: all R rows. */
+template <int V> __global__ void swiglu_kernel(int R, int n, const int32_t *start, int E, const bf16 *gu, bf16 *h) {
+    const unsigned all = gridDim.x * THREADS;
     start_next();
     wait_for_last();
-    if (i >= F || (start && place_of_others(start, E, blockIdx.x))) return;
-    size_t row = (size_t)blockIdx.x * F;
-    lanes<V> gate = load<V>(gu + 2 * row + i), up = load<V>(gu + 2 * row + F + i), out;
+    unsigned begin = start ? __ldcg(start) * n : 0, end = (start ? __ldcg(start + E) : R) * n;
+    for (unsigned at = begin + blockIdx.x * THREADS + threadIdx.x; at < end; at += all * SWIGLU_EACH) {
+        lanes<V> gate[SWIGLU_EACH], up[SWIGLU_EACH];
 #pragma unroll
-    for (int k = 0; k < V; k++) out.x[k] = b_of(swiglu_of(gate.x[k], up.x[k]));
-    store<V>(h + row + i, out);
+        for (int e = 0; e < SWIGLU_EACH; e++) {
+            unsigned i = at + e * all, in = i / n * n + i;
+            if (i >= end) break;
+            gate[e] = load<V>(gu + (size_t)in * V);
+            up[e] = load<V>(gu + (size_t)(in + n) * V);
+        }
+#pragma unroll
+        for (int e = 0; e < SWIGLU_EACH; e++) {
+            unsigned i = at + e * all;
+            lanes<V> out;
+            if (i >= end) break;
+#pragma unroll
+            for (int k = 0; k < V; k++) out.x[k] = b_of(swiglu_of(gate[e].x[k], up[e].x[k]));
+            store<V>(h + (size_t)i * V, out);
+        }
+    }
 }
 
 static dim3 row_grid(int T, int n) {
@@ -148,8 +164,13 @@ static dim3 row_grid(int T, int n) {
 
 void clime_cuda_swiglu_places(struct clime_dev *d, int R, int F, const int32_t *start, int E, const void *gu, void *h) {
     if (R == 0) return;
+    const int n = F / (wide(F) ? 8 : 1), few = CLIME_BESIDE * d->n_sm;
+    const size_t accesses = (size_t)R * n;
+    CHECK(accesses < UINT32_MAX / 2);
+    int n_blocks = blocks_for((accesses + SWIGLU_EACH - 1) / SWIGLU_EACH);
+    if (start && d->recording) n_blocks = blocks_for(accesses) < few ? blocks_for(accesses) : few;
     auto kernel = wide(F) ? swiglu_kernel<8> : swiglu_kernel<1>;
-    launch(d, kernel, row_grid(R, F), THREADS, 0, F, start, E, (const bf16 *)gu, (bf16 *)h);
+    launch(d, kernel, n_blocks, THREADS, 0, R, n, start, E, (const bf16 *)gu, (bf16 *)h);
 }
 
 CUDA_OP void clime_cuda_swiglu(struct clime_dev *d, int T, int F, const void *gu, void *h) {
