@@ -4,7 +4,7 @@
  * Invariant: a file that fixes anything else is refused by what differs, never read as if it were the known one.
  * Choice: the lines are compared as they are written, but for white space between them. All published files agree in
  * them, and reading Python would be a larger thing than what it is for. A folder without the file is taken at the name
- * of its class.
+ * of its class, as the first that had it.
  */
 #include "text/tiktoken_class.h"
 
@@ -37,6 +37,25 @@ static const char *const CONSTANTS[] = {
     "num_reserved_special_tokens = 256",
     "TIKTOKEN_MAX_ENCODE_CHARS = 400_000",
     "MAX_NO_WHITESPACES_CHARS = 25_000",
+};
+
+/* The method that sorts tools, from its first statement on, and the function that it calls. Kimi K2.5's makes a text of
+ * tools besides, K3's needs no template at all; neither is known here. */
+static const char *const SORTS_TOOLS[] = {
+    "tools = deep_sort_dict(tools)",
+    "return super().apply_chat_template(",
+    "conversation",
+    "tools=tools",
+    "tokenize=tokenize",
+    "add_generation_prompt=add_generation_prompt",
+    "**kwargs",
+    ")",
+    "def deep_sort_dict(obj: Any) -> Any:",
+    "if isinstance(obj, dict):",
+    "return {k: deep_sort_dict(v) for k, v in sorted(obj.items())}",
+    "if isinstance(obj, list):",
+    "return [deep_sort_dict(item) for item in obj]",
+    "return obj",
 };
 #define N_SPECIAL 256
 #define N_SPECIAL_OLDER 258 /* Moonlight's and the first of Kimi K2's */
@@ -92,20 +111,34 @@ static bool find_n_special(struct clime_str python, int *n) {
     return (!older || take_spaced(&python, "2")) && take_spaced(&python, ")");
 }
 
-static enum clime_err check_python(const char *path, int *n_special, struct clime_error *e) {
+/* Whether what the class does for a chat template is known: to leave all to transformers, or to sort tools. */
+static bool read_rendering(struct clime_str python, bool *sorts_tools) {
+    *sorts_tools = find(&python, "def apply_chat_template(");
+    if (!*sorts_tools) return true;
+    bool same = find(&python, "):");
+    for (size_t i = 0; i < CLIME_COUNT(SORTS_TOOLS) && same; i++) same = take_spaced(&python, SORTS_TOOLS[i]);
+    return same;
+}
+
+static enum clime_err read_python(const char *path, struct clime_tiktoken_class *c, struct clime_error *e) {
     struct clime_buf text;
     clime_buf_init(&text, MAX_FILE_BYTES);
     enum clime_err rc = clime_buf_read_file(&text, path, e);
     struct clime_str python = clime_buf_str(&text);
     if (!rc && !has_pattern(python))
         rc = clime_fail(e, CLIME_ERR_INPUT, "%s: pat_str is not the pattern that is known of " CLASS, path);
-    if (!rc && !find_n_special(python, n_special))
+    if (!rc && !find_n_special(python, &c->n_special))
         rc = clime_fail(e, CLIME_ERR_INPUT, "%s: the number of special tokens is not that of " CLASS, path);
     for (size_t i = 0; i < CLIME_COUNT(CONSTANTS) && !rc; i++) {
         struct clime_str rest = python;
         if (!find(&rest, CONSTANTS[i]))
             rc = clime_fail(e, CLIME_ERR_INPUT, "%s: no \"%s\", as " CLASS " is known to have it", path, CONSTANTS[i]);
     }
+    if (!rc && !read_rendering(python, &c->sorts_tools))
+        rc = clime_fail(e, CLIME_ERR_INPUT,
+                        "%s: apply_chat_template does something else than to sort the keys of tools, which is all that "
+                        "is known of " CLASS,
+                        path);
     clime_buf_free(&text);
     return rc;
 }
@@ -120,8 +153,8 @@ static bool is_known(const char *name) {
     return strcmp(name, CLASS) == 0;
 }
 
-enum clime_err clime_tiktoken_check_class(const char *dir, const struct cJSON *config, int *n_special,
-                                          struct clime_error *e) {
+enum clime_err clime_tiktoken_read_class(const char *dir, const struct cJSON *config, struct clime_tiktoken_class *c,
+                                         struct clime_error *e) {
     const struct cJSON *node = clime_tree_get(clime_tree_get(config, "auto_map"), "AutoTokenizer");
     if (clime_tree_kind(node) == CLIME_JSON_ARRAY) node = clime_tree_first(node); /* then the fast one, null */
     const char *name = clime_tree_str(node, NULL);
@@ -131,11 +164,11 @@ enum clime_err clime_tiktoken_check_class(const char *dir, const struct cJSON *c
                           "%s/tokenizer_config.json: the class \"%s\" is not known for tiktoken.model "
                           "(tokenization_moonshot." CLASS " and tokenization_kimi." CLASS " are)",
                           dir, name);
-    *n_special = N_SPECIAL_OLDER;
+    *c = (struct clime_tiktoken_class){.n_special = N_SPECIAL_OLDER};
     enum clime_err rc = CLIME_OK;
     for (size_t i = 0; i < CLIME_COUNT(MODULES) && !rc; i++) {
         char *path = xasprintf("%s/%s.py", dir, MODULES[i]);
-        if (access(path, F_OK) == 0) rc = check_python(path, n_special, e);
+        if (access(path, F_OK) == 0) rc = read_python(path, c, e);
         free(path);
     }
     return rc;

@@ -23,7 +23,7 @@ struct session {
     struct clime_tokenizer *t;         /* NULL: render --template */
     struct clime_tok_scratch *scratch; /* NULL: render */
     struct clime_template *template;   /* NULL: encode, decode */
-    struct clime_template_input input; /* bos_token, eos_token and date of render; vars are the line */
+    struct clime_template_input input; /* what the folder fixes, and the date of render; vars are the line */
     struct clime_output_format format; /* parse: of the template */
     bool prepare;                      /* render: messages as the server gives them to the template */
     unsigned takes;
@@ -295,6 +295,7 @@ static enum clime_err open_template(struct session *s, const char *dir, const ch
         if (!text.ptr) rc = clime_fail(e, CLIME_ERR_NOT_FOUND, "%s has no chat template", dir);
         s->input.bos_token = clime_tokenizer_special_text(s->t, "bos_token");
         s->input.eos_token = clime_tokenizer_special_text(s->t, "eos_token");
+        s->input.sort_tools = clime_tokenizer_sorts_tools(s->t);
     }
     if (!rc) rc = clime_template_compile(text, &s->template, e);
     if (!rc) s->takes = clime_chat_takes(s->template);

@@ -343,3 +343,7 @@ const char *clime_tokenizer_special_text(const struct clime_tokenizer *t, const 
 const char *clime_tokenizer_chat_template(const struct clime_tokenizer *t, const char *name) {
     return find_text(t->templates, t->n_templates, name ? name : "default");
 }
+
+bool clime_tokenizer_sorts_tools(const struct clime_tokenizer *t) {
+    return t->sorts_tools;
+}

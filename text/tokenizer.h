@@ -128,6 +128,10 @@ const char *clime_tokenizer_special_text(const struct clime_tokenizer *t, const 
  * additional_chat_templates/NAME.jinja go before tokenizer_config.json's chat_template (a string or a named list). */
 const char *clime_tokenizer_chat_template(const struct clime_tokenizer *t, const char *name);
 
+/* Whether its Python class sorts the keys of tools before a chat template, the folder's or another, sees them: newer
+ * Kimi K2. For struct clime_template_input. */
+bool clime_tokenizer_sorts_tools(const struct clime_tokenizer *t);
+
 /* ---- a new tokenizer ---- */
 
 /* Writes tokenizer.json and tokenizer_config.json of a byte vocabulary into dir (which exists): ids 0..255 are the

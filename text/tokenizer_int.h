@@ -31,6 +31,7 @@ struct clime_tokenizer {
     size_t n_added;
     struct clime_ids prefix, suffix; /* what the post-processor puts around a text */
     bool tiktoken;                   /* long texts are cut, and in a plain text no added token at all is found */
+    bool sorts_tools;                /* what its class does with tools before a chat template sees them */
 
     /* tokenizer.c, from the above */
     struct clime_vocab added_ids;      /* content to id */

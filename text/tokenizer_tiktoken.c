@@ -203,10 +203,10 @@ enum clime_err clime_tokenizer_read_tiktoken(struct clime_tokenizer *t, const ch
     char *model_path = xasprintf("%s/tiktoken.model", dir), *config_path = xasprintf("%s/tokenizer_config.json", dir);
     struct clime_buf text;
     struct cJSON *config = NULL;
-    int n_special;
+    struct clime_tiktoken_class class;
     clime_buf_init(&text, MAX_MODEL_BYTES);
     enum clime_err rc = clime_tree_read_file(config_path, MAX_CONFIG_BYTES, &config, e);
-    if (!rc) rc = clime_tiktoken_check_class(dir, config, &n_special, e);
+    if (!rc) rc = clime_tiktoken_read_class(dir, config, &class, e);
     if (!rc) rc = clime_buf_read_file(&text, model_path, e);
     if (rc) goto done;
     rc = read_model(t, clime_buf_str(&text), e);
@@ -214,9 +214,10 @@ enum clime_err clime_tokenizer_read_tiktoken(struct clime_tokenizer *t, const ch
         clime_error_prefix(e, "%s", model_path);
         goto done;
     }
-    rc = add_specials(t, config, n_special, e);
+    rc = add_specials(t, config, class.n_special, e);
     if (rc) clime_error_prefix(e, "%s", config_path);
     t->tiktoken = true;
+    t->sorts_tools = class.sorts_tools;
 done:
     clime_tree_free(config);
     clime_buf_free(&text);

@@ -18,6 +18,7 @@ enum clime_err clime_chat_template_open(struct clime_chat_template *t, const str
     enum clime_err err = CLIME_OK;
     *t = (struct clime_chat_template){.bos = clime_tokenizer_special_text(tok, "bos_token"),
                                       .eos = clime_tokenizer_special_text(tok, "eos_token"),
+                                      .sorts_tools = clime_tokenizer_sorts_tools(tok),
                                       .reasoning = &clime_output_parsers[0]};
     clime_buf_init(&text, MAX_TEMPLATE);
     const char *source = clime_tokenizer_chat_template(tok, NULL);
@@ -130,8 +131,11 @@ enum clime_err clime_chat_render(const struct clime_chat_template *t, const stru
         goto done;
     }
     struct clime_str objects[2] = {clime_buf_str(&vars), p->kwargs};
-    struct clime_template_input in = {
-        .vars = objects, .n_vars = p->kwargs.len > 0 ? 2 : 1, .bos_token = t->bos, .eos_token = t->eos};
+    struct clime_template_input in = {.vars = objects,
+                                      .n_vars = p->kwargs.len > 0 ? 2 : 1,
+                                      .bos_token = t->bos,
+                                      .eos_token = t->eos,
+                                      .sort_tools = t->sorts_tools};
     err = clime_template_render(t->compiled, &in, out, NULL, e);
     if (!err && p->continue_final) err = cut_after_final(out, from, clime_buf_str(&messages), e);
 done:

@@ -12,6 +12,7 @@ struct clime_chat_template {
     struct clime_template *compiled; /* NULL = the model has none */
     unsigned takes;                  /* enum clime_chat_takes */
     const char *bos, *eos;           /* borrowed from the tokenizer; NULL = none */
+    bool sorts_tools;                /* the tokenizer's class does */
     /* how its model writes reasoning and calls, by what the template shows; calls NULL = it shows none */
     const struct clime_output_parser *reasoning;
     const struct clime_call_format *calls;

@@ -12,8 +12,8 @@ import subprocess
 import pytest
 from test_tokenizer import (BUILD, CLIME_TOK, N_RANDOM, chunks_of_code_points, decode, encode, first_difference,
                             random_texts)  # fmt: skip
-from tiktoken_folder import (ALTERNATIVES, N_SPECIAL, Reference, python_file, ranks_text, small_vocabulary,
-                             write_folder)  # fmt: skip
+from tiktoken_folder import (ALTERNATIVES, N_SPECIAL, SORTS_TOOLS, Reference, python_file, ranks_text,
+                             small_vocabulary, write_folder)  # fmt: skip
 from tokenizer_data import DATA, unpack_tokenizers
 
 tiktoken = pytest.importorskip("tiktoken")
@@ -146,8 +146,76 @@ def test_chat_template(models):
     check_encode(models("small"), [text])
 
 
+# ---- tools ----
+
+KEYS = ["", "a", "ab", "aB", "A", "a.b", "Z", "_", "0", "9", "10", "é", "e\u0301", "世界", "\x00", "\x7f", "\ue000", "\uffff",
+        "\U00010000", "\U0001f600", '"', "\\", "type", "properties", "function", "x" * 300]  # fmt: skip
+
+
+def random_json(rng, depth=0):
+    """A value as a client may write it, keys twice and in any order."""
+    kind = rng.randrange(8) if depth < 6 else rng.randrange(4)
+    if kind < 4:
+        return json.dumps(rng.choice([None, True, 0, -7, 10**25, 1.0, 2.5e-7, "b", "a", "世\n"]), ensure_ascii=rng.random() < 0.5)
+    inner = [random_json(rng, depth + 1) for _ in range(rng.choice([0, 1, 2, 3, 5, 12]) if depth < 3 else 2)]
+    if kind == 4:
+        return "[" + ", ".join(inner) + "]"
+    return "{" + ",".join(json.dumps(rng.choice(KEYS), ensure_ascii=rng.random() < 0.5) + ":" + v for v in inner) + "}"
+
+
+def sort_keys(value):
+    if isinstance(value, list):
+        return [sort_keys(v) for v in value]
+    return {k: sort_keys(value[k]) for k in sorted(value)} if isinstance(value, dict) else value
+
+
+def shown_tools(folder, raw):
+    """What the template shows of each JSON text."""
+    lines = "".join('{"messages": [], "tools": %s}\n' % tools for tools in raw)
+    done = subprocess.run([CLIME_TOK, "render", folder], input=lines, capture_output=True, text=True, encoding="utf-8")
+    texts = [json.loads(line)["text"] for line in done.stdout.splitlines()]
+    return [t.removeprefix("<|im_system|>tool_declare<|im_middle|>").removesuffix("<|im_end|>") for t in texts]
+
+
+def test_tools(tmp_path):
+    """Newer classes of Kimi K2 sort the keys of tools before the template sees them, the older ones leave them."""
+    rng = random.Random(8)
+    raw = ["[" + ",".join(random_json(rng) for _ in range(rng.randint(1, 4))) + "]" for _ in range(400)]
+    raw += ['{"b":[{"d":1,"c":2}],"a":0}', '"b a"', "7", "[" * 60 + '{"b":1,"a":2}' + "]" * 60]
+    values = [json.loads(r) for r in raw]
+    older = write_folder(tmp_path / "older", small_vocabulary())
+    newer = write_folder(tmp_path / "newer", small_vocabulary(), python_file(rendering=SORTS_TOOLS))
+    assert shown_tools(older, raw) == [json.dumps(v, ensure_ascii=False) for v in values]
+    assert shown_tools(newer, raw) == [json.dumps(sort_keys(v), ensure_ascii=False) for v in values]
+    none = ["null", "[]", "{}"]
+    assert shown_tools(older, none) == shown_tools(newer, none) == ["", "", ""]
+
+
+def test_a_wide_tool(tmp_path):
+    """100,000 keys that differ at their ends."""
+    keys = ["k" * 100 + str(i) for i in range(100000)]
+    newer = write_folder(tmp_path / "newer", small_vocabulary(), python_file(rendering=SORTS_TOOLS))
+    (shown,) = shown_tools(newer, [json.dumps([dict.fromkeys(keys, 0)])])
+    assert shown == json.dumps([dict.fromkeys(sorted(keys), 0)])
+
+
+def test_other_layouts_of_the_class(tmp_path):
+    """White space, line breaks and commas before a bracket are the formatter's."""
+    begin, arguments, end = SORTS_TOOLS.partition("conversation, tools=tools, tokenize=tokenize, ")
+    for i, (before, between, after) in enumerate([("", ",  \n\t", ""), ("\r\n    ", ",\r\n  ", ",\r\n")]):
+        rendering = begin.rstrip() + before + arguments.replace(", ", between) + end.replace("**kwargs,\n", "**kwargs" + after)
+        folder = write_folder(tmp_path / str(i), small_vocabulary(), python_file(rendering=rendering))
+        assert shown_tools(folder, ['[{"b":1,"a":2}]']) == ['[{"a": 2, "b": 1}]']
+
+
 # ---- folders that are refused ----
 
+MAKES_TEXT = """
+    def apply_chat_template(self, conversation, tools=None, tokenize=False, add_generation_prompt=True, **kwargs):
+        tools = deep_sort_dict(tools)
+        kwargs["tools_ts_str"] = encode_tools_to_typescript_style(tools)
+        return super().apply_chat_template(conversation, tools=tools, tokenize=tokenize, **kwargs)
+"""
 TOKENS = small_vocabulary()
 LINES = ranks_text(TOKENS).split(b"\n")[:-1]
 
@@ -205,6 +273,12 @@ REFUSED = {
     "a pattern less": (python(python_file(ALTERNATIVES[:-1])), ["pat_str"]),
     "an empty Python file": (python(""), ["pat_str"]),
     "another number of tokens": (python(python_file(reserved="self.num_reserved_special_tokens + 20")), ["number of special tokens"]),
+    "a text of tools": (python(python_file(rendering=MAKES_TEXT)), ["tokenization_moonshot.py", "apply_chat_template"]),
+    "tools that are shortened": (python(python_file(rendering=SORTS_TOOLS.replace("(tools)", "(tools[:9])"))), ["apply_chat_template"]),
+    "messages that are changed": (python(python_file(rendering=SORTS_TOOLS.replace("):\n        tools", "):\n        conversation = fix(conversation)\n        tools"))), ["apply_chat_template"]),
+    "one more variable": (python(python_file(rendering=SORTS_TOOLS.replace("**kwargs,", "thinking=True, **kwargs,"))), ["apply_chat_template"]),
+    "another order of keys": (python(python_file(rendering=SORTS_TOOLS.replace("obj.items())", "obj.items(), reverse=True)"))), ["apply_chat_template"]),
+    "a method without an end": (python(python_file(rendering="    def apply_chat_template(")), ["apply_chat_template"]),
     "other cuts": (python(python_file(run="30_000")), ["MAX_NO_WHITESPACES_CHARS"]),
     "no pad_token": (config(pad_token=None), ["pad_token"]),
     "eos_token unknown": (config(eos_token="<|over|>"), ["<|over|>", "none of"]),

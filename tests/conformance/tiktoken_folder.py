@@ -26,12 +26,29 @@ NAMES = {0: "[BOS]", 1: "[EOS]", 2: "<|im_end|>", 3: "<|im_user|>", 4: "<|im_ass
          255: "[PAD]"}  # fmt: skip
 N_SPECIAL = 258  # of the class; "+ 2" is what the older ones have
 TEMPLATE = (
+    "{%- if tools -%}<|im_system|>tool_declare<|im_middle|>{{ tools | tojson }}<|im_end|>{%- endif -%}"
     "{%- for message in messages -%}<|im_{{ message['role'] }}|>{{ message['role'] }}<|im_middle|>{{ message['content'] }}"
     "<|im_end|>{%- endfor -%}{%- if add_generation_prompt -%}<|im_assistant|>assistant<|im_middle|>{%- endif -%}"
 )
+SORTS_TOOLS = """
+    def apply_chat_template(
+        self, conversation, tools: Optional[list[dict]] = None, tokenize: bool = False, **kwargs
+    ):
+        tools = deep_sort_dict(tools)
+        return super().apply_chat_template(
+            conversation, tools=tools, tokenize=tokenize, add_generation_prompt=add_generation_prompt, **kwargs,
+        )
+
+def deep_sort_dict(obj: Any) -> Any:
+    if isinstance(obj, dict):
+        return {k: deep_sort_dict(v) for k, v in sorted(obj.items())}
+    if isinstance(obj, list):
+        return [deep_sort_dict(item) for item in obj]
+    return obj
+"""
 
 
-def python_file(alternatives=ALTERNATIVES, reserved="self.num_reserved_special_tokens + 2", run="25_000"):
+def python_file(alternatives=ALTERNATIVES, reserved="self.num_reserved_special_tokens + 2", run="25_000", rendering=""):
     """The lines of the class that fix something, in their places."""
     pattern = "".join(f'            r"""{a}""",\n' for a in alternatives)
     return f"""class TikTokenTokenizer(PreTrainedTokenizer):
@@ -53,7 +70,7 @@ def python_file(alternatives=ALTERNATIVES, reserved="self.num_reserved_special_t
     def encode(self, text):
         TIKTOKEN_MAX_ENCODE_CHARS = 400_000
         MAX_NO_WHITESPACES_CHARS = {run}
-"""
+{rendering}"""
 
 
 def small_vocabulary(seed=1, n=1500):

@@ -9,7 +9,7 @@ import pytest
 from programs import ROOT, run, server
 
 sys.path.insert(0, str(ROOT / "tests" / "conformance"))
-from tiktoken_folder import NAMES, python_file, small_vocabulary, write_folder  # noqa: E402
+from tiktoken_folder import NAMES, SORTS_TOOLS, python_file, small_vocabulary, write_folder  # noqa: E402
 
 FIRST = len(small_vocabulary())
 ID = {name: FIRST + i for i, name in NAMES.items()}
@@ -17,14 +17,15 @@ ID = {name: FIRST + i for i, name in NAMES.items()}
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """As many rows as the later class has ids, and the older class: so are Moonlight's 163,840, two less than its ids."""
+    """As many rows as the later class has ids, and the older class: so are Moonlight's 163,840, two less than its ids.
+    The class sorts tools, as Kimi K2's does."""
     folder = tmp_path_factory.mktemp("tiktoken")
     later = write_folder(folder / "tokenizer", small_vocabulary(), python_file(reserved="self.num_reserved_special_tokens"))
     status, _, err = run("clime-train", "init", folder / "model", "--family", "deepseek_v3", "--hidden-size", 64,
                          "--intermediate-size", 96, "--num-hidden-layers", 2, "--num-attention-heads", 2,
                          "--max-position-embeddings", 512, "--tokenizer", later, "--vocab-size", FIRST + 256)  # fmt: skip
     assert status == 0, err
-    (folder / "model" / "tokenization_moonshot.py").write_text(python_file())
+    (folder / "model" / "tokenization_moonshot.py").write_text(python_file(rendering=SORTS_TOOLS))
     return folder / "model"
 
 
@@ -49,6 +50,34 @@ def test_chat(s, model):
     assert s.json("/detokenize", {"tokens": ids, "skip_special_tokens": False})["prompt"] == text
     reply = s.json("/v1/chat/completions", {"messages": messages, "max_tokens": 8, "seed": 1})
     assert reply["usage"]["prompt_tokens"] == len(ids)
+
+
+def test_tools_are_sorted_wherever_a_chat_is_rendered(s, model, tmp_path):
+    schema = {"type": "object", "required": ["b", "a"], "properties": {"b": {"type": "string"}, "a": {"type": "string"}}}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}, {"type": "function", "function": {"name": "c"}}]
+    shown = ('[{"function": {"name": "f", "parameters": {"properties": {"a": {"type": "string"}, "b": {"type": "string"}}, '
+             '"required": ["b", "a"], "type": "object"}}, "type": "function"}, {"function": {"name": "c"}, "type": "function"}]')  # fmt: skip
+    messages = [{"role": "user", "content": "1"}]
+    text = (f"<|im_system|>tool_declare<|im_middle|>{shown}<|im_end|><|im_user|>user<|im_middle|>1<|im_end|>"
+            "<|im_assistant|>assistant<|im_middle|>")  # fmt: skip
+    body = {"messages": messages, "tools": tools}
+    assert tok("render", model, body | {"add_generation_prompt": True})["text"] == text
+    ids = tok("encode", model, {"text": text})["ids"]
+    assert s.json("/apply_template", body)["text"] == text
+    assert s.json("/tokenize", body)["tokens"] == ids
+    few = {"max_tokens": 1, "return_token_ids": True}
+    assert s.json("/v1/chat/completions", body | few)["prompt_token_ids"] == ids
+    first = s.json("/apply_template", {"messages": messages, "tools": tools[:1]})["tokens"]
+    choice = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "f"}}]}}
+    assert s.json("/v1/chat/completions", body | few | {"tool_choice": choice})["prompt_token_ids"] == first != ids
+    kwargs = {"messages": messages, "chat_template_kwargs": {"tools": tools}}
+    assert s.json("/v1/chat/completions", kwargs | few)["prompt_token_ids"] == ids
+    flat = [{"type": t["type"]} | t["function"] for t in tools]
+    assert s.json("/v1/responses/input_tokens", {"input": messages, "tools": flat[:1]})["input_tokens"] == len(first)
+    (tmp_path / "p.jsonl").write_text(json.dumps({"q": "1", "tools": tools}) + "\n")
+    status, out, err = run("clime-train", "data", tmp_path / "p.jsonl", "--input-key", "q", "--hf-checkpoint", model,
+                           "--apply-chat-template", "--print", 1)  # fmt: skip
+    assert status == 0 and shown in out, out + err
 
 
 def test_grammar(s):

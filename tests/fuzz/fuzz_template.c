@@ -40,8 +40,10 @@ static void render(struct clime_str source, struct clime_str vars) {
         return;
     }
     clime_buf_init(&out, 1 << 20);
-    struct clime_template_input in = {
-        .vars = &vars, .n_vars = 1, .limits = {.max_steps = 200000, .max_memory = 8 << 20, .max_depth = 500}};
+    struct clime_template_input in = {.vars = &vars,
+                                      .n_vars = 1,
+                                      .sort_tools = source.len & 1,
+                                      .limits = {.max_steps = 200000, .max_memory = 8 << 20, .max_depth = 500}};
     if (clime_template_render(t, &in, &out, clime_template_has_generation(t) ? &spans : NULL, &e)) {
         CHECK(e.msg[0] && out.len == 0 && spans.n == 0);
         check_text(clime_str_of(e.msg));

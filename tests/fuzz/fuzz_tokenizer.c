@@ -127,7 +127,12 @@ static void target(const char *data, size_t len) {
     RAW("[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER "*(?i:'s|'t|'re|'ve|'m|'ll|'d)?")                                     \
     RAW("\\p{N}{1,3}") RAW(" ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*") RAW("\\s*[\\r\\n]+") RAW("\\s+(?!\\S)") RAW("\\s+")         \
     "])\nrange(n, n + self.num_reserved_special_tokens)\n"                                                              \
-    "TIKTOKEN_MAX_ENCODE_CHARS = 400_000\nMAX_NO_WHITESPACES_CHARS = 25_000\n"
+    "TIKTOKEN_MAX_ENCODE_CHARS = 400_000\nMAX_NO_WHITESPACES_CHARS = 25_000\n"                                          \
+    "def apply_chat_template(self):\ntools = deep_sort_dict(tools)\nreturn super().apply_chat_template(conversation, "  \
+    "tools=tools, tokenize=tokenize, add_generation_prompt=add_generation_prompt, **kwargs)\n"                           \
+    "def deep_sort_dict(obj: Any) -> Any:\nif isinstance(obj, dict):\n"                                                 \
+    "return {k: deep_sort_dict(v) for k, v in sorted(obj.items())}\nif isinstance(obj, list):\n"                        \
+    "return [deep_sort_dict(item) for item in obj]\nreturn obj\n"
 /* clang-format on */
 #define SEED(text)                                                                                                     \
     { text, sizeof text - 1 }

@@ -75,35 +75,6 @@ static struct clime_tv f_items(struct clime_tr *tr, struct clime_tv self, const 
 
 /* ---- order ---- */
 
-struct keyed {
-    struct clime_tv key, item;
-};
-
-static void merge_sort(struct clime_tr *tr, struct keyed *v, struct keyed *spare, size_t n, int sign) {
-    if (n < 2) return;
-    size_t half = n / 2;
-    merge_sort(tr, v, spare, half, sign);
-    merge_sort(tr, v + half, spare, n - half, sign);
-    memcpy(spare, v, half * sizeof *v);
-    clime_tr_charge(tr, n);
-    size_t left = 0, right = half, at = 0;
-    while (left < half) {
-        bool take_right = right < n && sign * clime_tv_order(tr, v[right].key, spare[left].key) < 0;
-        v[at++] = take_right ? v[right++] : spare[left++];
-    }
-}
-
-/* Sorts l's items by their keys, stable in both directions as Python's sorted(). */
-static struct clime_tlist *sorted(struct clime_tr *tr, const struct clime_tlist *l, const struct clime_tlist *keys,
-                                  bool reverse) {
-    struct keyed *v = clime_tr_alloc(tr, l->n * sizeof *v), *spare = clime_tr_alloc(tr, l->n * sizeof *v);
-    for (size_t i = 0; i < l->n; i++) v[i] = (struct keyed){keys->items[i], l->items[i]};
-    merge_sort(tr, v, spare, l->n, reverse ? -1 : 1);
-    struct clime_tlist *out = clime_tlist_new(tr, l->n);
-    for (size_t i = 0; i < l->n; i++) clime_tlist_push(tr, out, v[i].item);
-    return out;
-}
-
 static struct clime_tv folded(struct clime_tr *tr, struct clime_tv key, bool case_sensitive) {
     if (case_sensitive || key.kind != CLIME_T_STR) return key;
     return clime_tv_str(tr, clime_ttext_case(tr, clime_tv_text(key), "lower"));
@@ -147,7 +118,7 @@ static struct clime_tv f_sort(struct clime_tr *tr, struct clime_tv self, const s
     clime_targs_bind(tr, "sort", args, "reverse case_sensitive attribute", 0, a);
     struct clime_tlist *l = clime_titer_items(tr, self);
     struct clime_tlist *keys = sort_keys(tr, l, a[2], clime_targ_bool(tr, a[1], false));
-    return clime_tv_list(sorted(tr, l, keys, clime_targ_bool(tr, a[0], false)));
+    return clime_tv_list(clime_tlist_sorted(tr, l, keys, clime_targ_bool(tr, a[0], false)));
 }
 
 static struct clime_tv f_dictsort(struct clime_tr *tr, struct clime_tv self, const struct clime_targs *args) {
@@ -164,7 +135,7 @@ static struct clime_tv f_dictsort(struct clime_tr *tr, struct clime_tv self, con
         clime_tlist_push(tr, l, clime_tv_pair(tr, self.dict->items[i].key, self.dict->items[i].value));
     struct clime_tv pos = clime_tv_int(clime_str_is(by, "value"));
     struct clime_tlist *keys = keys_of(tr, l, pos, clime_targ_bool(tr, a[0], false), clime_tv_none());
-    return clime_tv_list(sorted(tr, l, keys, clime_targ_bool(tr, a[2], false)));
+    return clime_tv_list(clime_tlist_sorted(tr, l, keys, clime_targ_bool(tr, a[2], false)));
 }
 
 static struct clime_tv f_groupby(struct clime_tr *tr, struct clime_tv self, const struct clime_targs *args) {
@@ -173,7 +144,7 @@ static struct clime_tv f_groupby(struct clime_tr *tr, struct clime_tv self, cons
     bool case_sensitive = clime_targ_bool(tr, a[2], false);
     struct clime_tv absent = a[1].kind == CLIME_T_MISSING ? clime_tv_none() : a[1];
     struct clime_tlist *l = clime_titer_items(tr, self);
-    l = sorted(tr, l, keys_of(tr, l, a[0], case_sensitive, absent), false);
+    l = clime_tlist_sorted(tr, l, keys_of(tr, l, a[0], case_sensitive, absent), false);
     struct clime_tlist *keys = keys_of(tr, l, a[0], case_sensitive, absent), *out = clime_tlist_new(tr, 0);
     for (size_t from = 0, to; from < l->n; from = to) {
         struct clime_tlist *group = clime_tlist_new(tr, 0);

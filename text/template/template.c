@@ -101,6 +101,8 @@ static void render(struct clime_tr *tr, const struct clime_template_input *in) {
         for (size_t k = 0; k < object.dict->n; k++)
             clime_tdict_set(tr, env->vars, object.dict->items[k].key, object.dict->items[k].value);
     }
+    struct clime_tv *tools = clime_tdict_getz(tr, env->vars, clime_str_of("tools"));
+    if (in->sort_tools && tools) *tools = clime_tv_sort_keys(tr, *tools);
     env->root = clime_tscope_open(tr, NULL, &env->t->body);
     clime_texec(tr, &env->t->body, env->root);
 }

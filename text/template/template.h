@@ -44,7 +44,8 @@ struct clime_template_input {
     const struct clime_str *vars;
     size_t n_vars;
     const char *bos_token, *eos_token; /* NULL = not defined; a variable of that name counts more */
-    int64_t now;                       /* seconds since 1970 for strftime_now; 0 = the present */
+    bool sort_tools; /* the variable tools with sorted keys, at every depth: clime_tokenizer_sorts_tools */
+    int64_t now;     /* seconds since 1970 for strftime_now; 0 = the present */
     struct clime_template_limits limits;
 };
 

@@ -42,7 +42,8 @@ enum clime_err clime_renderer_run(const struct clime_renderer *r, struct clime_s
     struct clime_template_input in = {.vars = inputs,
                                       .n_vars = r->kwargs.ptr ? 2 : 1,
                                       .bos_token = clime_tokenizer_special_text(r->tok, "bos_token"),
-                                      .eos_token = clime_tokenizer_special_text(r->tok, "eos_token")};
+                                      .eos_token = clime_tokenizer_special_text(r->tok, "eos_token"),
+                                      .sort_tools = clime_tokenizer_sorts_tools(r->tok)};
     enum clime_err rc = clime_template_render(r->template, &in, out, spans, e);
     clime_buf_free(&vars);
     return rc;

@@ -342,6 +342,32 @@ static void test_several_objects_and_tokens(void **state) {
     clime_buf_free(&out);
 }
 
+/* Whatever the list of variables that tools come from; others stay as they are. */
+static void test_sorted_tools(void **state) {
+    (void)state;
+    static const char *const TOOLS[] = {"null", "[]", "\"b a\"",
+                                        "[{\"b\":[{\"d\":1,\"c\":2}],\"a\":0},{\"B\":3,\"\":4}]"};
+    static const char *const WANT[] = {"None", "[]", "b a", "[{'a': 0, 'b': [{'c': 2, 'd': 1}]}, {'': 4, 'B': 3}]"};
+    struct clime_template *t;
+    struct clime_buf out, last;
+    clime_buf_init(&out, 1000);
+    clime_buf_init(&last, 1000);
+    assert_int_equal(clime_template_compile(str("{{ other }}{{ tools }}"), &t, NULL), CLIME_OK);
+    for (size_t i = 0; i < CLIME_COUNT(TOOLS); i++) {
+        clime_buf_clear(&out);
+        clime_buf_clear(&last);
+        clime_buf_printf(&last, "{\"tools\":%s}", TOOLS[i]);
+        struct clime_str vars[] = {str("{\"other\":{\"b\":1,\"a\":2},\"tools\":[1]}"), clime_buf_str(&last)};
+        struct clime_template_input in = {.vars = vars, .n_vars = 2, .sort_tools = true};
+        assert_int_equal(clime_template_render(t, &in, &out, NULL, NULL), CLIME_OK);
+        assert_int_equal(strncmp(out.data, "{'b': 1, 'a': 2}", 16), 0);
+        assert_string_equal(out.data + 16, WANT[i]);
+    }
+    clime_template_free(t);
+    clime_buf_free(&last);
+    clime_buf_free(&out);
+}
+
 static void test_error_lines(void **state) {
     (void)state;
     static const struct {
@@ -537,12 +563,12 @@ static void test_takes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_stored_cases), cmocka_unit_test(test_published_templates),
-        cmocka_unit_test(test_limits),       cmocka_unit_test(test_deep_source),
-        cmocka_unit_test(test_input),        cmocka_unit_test(test_several_objects_and_tokens),
-        cmocka_unit_test(test_error_lines),  cmocka_unit_test(test_spans),
-        cmocka_unit_test(test_threads),      cmocka_unit_test(test_chat_messages),
-        cmocka_unit_test(test_takes),
+        cmocka_unit_test(test_stored_cases),  cmocka_unit_test(test_published_templates),
+        cmocka_unit_test(test_limits),        cmocka_unit_test(test_deep_source),
+        cmocka_unit_test(test_input),         cmocka_unit_test(test_several_objects_and_tokens),
+        cmocka_unit_test(test_sorted_tools),  cmocka_unit_test(test_error_lines),
+        cmocka_unit_test(test_spans),         cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_chat_messages), cmocka_unit_test(test_takes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

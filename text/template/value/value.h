@@ -192,6 +192,14 @@ uint64_t clime_tv_hash(struct clime_tr *tr, struct clime_tv v);                /
 bool clime_tv_hashable(struct clime_tv v);
 void clime_tv_fail_undefined(struct clime_tr *tr, struct clime_tv v) __attribute__((noreturn));
 
+/* ---- sorting (sort.c) ---- */
+
+/* l's items by their keys, stable in both directions as Python's sorted(). */
+struct clime_tlist *clime_tlist_sorted(struct clime_tr *tr, const struct clime_tlist *l, const struct clime_tlist *keys,
+                                       bool reverse);
+/* A copy in which every dictionary, in others and in lists too, has its entries in the order of their keys. */
+struct clime_tv clime_tv_sort_keys(struct clime_tr *tr, struct clime_tv v);
+
 /* ---- text (text.c) ---- */
 
 /* str(v); the string itself when it is one. */
