@@ -12,10 +12,12 @@
 #include <stdlib.h>
 
 #include "common/hash.h"
+#include "text/cuts.h"
 #include "text/unicode.h"
 
 #define NO_KEY UINT64_MAX
-#define SHORT_SYMBOLS 64 /* up to here each merge scans for its pair */
+#define MAX_CUTS (1 << 23) /* 256 MiB; usual are two of a token, 0.3 million of 150,000 */
+#define SHORT_SYMBOLS 64   /* up to here each merge scans for its pair */
 #define CACHE_SLOTS 16384
 #define CACHE_KEY_BYTES 26
 #define CACHE_IDS 9
@@ -150,15 +152,16 @@ enum clime_err clime_bpe_finish(struct clime_bpe *b, struct clime_error *e) {
     return CLIME_OK;
 }
 
-void clime_bpe_merge_by_id(struct clime_bpe *b) {
-    for (int32_t id = 0; id < b->pieces.n_ids; id++) {
-        struct clime_str whole = clime_vocab_string(&b->pieces, id);
-        for (size_t cut = 1; cut < whole.len; cut++) {
-            struct clime_str left = {whole.ptr, cut}, right = {whole.ptr + cut, whole.len - cut};
-            int32_t l = clime_vocab_find(&b->pieces, left), r = l < 0 ? -1 : clime_vocab_find(&b->pieces, right);
-            if (r >= 0) put_merge(b, l, r, (uint32_t)id, id);
-        }
-    }
+static bool put_cut(void *arg, int32_t left, int32_t right, int32_t whole) {
+    struct clime_bpe *b = arg;
+    if (b->n_merges == MAX_CUTS) return false;
+    put_merge(b, left, right, (uint32_t)whole, whole);
+    return true;
+}
+
+enum clime_err clime_bpe_merge_by_id(struct clime_bpe *b, struct clime_error *e) {
+    if (clime_cuts_each(&b->pieces, put_cut, b)) return CLIME_OK;
+    return clime_fail(e, CLIME_ERR_LIMIT, "its tokens are two others in more than %d ways", MAX_CUTS);
 }
 
 /* ---- encode ---- */

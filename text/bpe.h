@@ -39,8 +39,8 @@ enum clime_err clime_bpe_finish(struct clime_bpe *b, struct clime_error *e);
 
 /* In place of merges, after finish (byte_level and ignore_merges): any two tokens whose bytes in a row are a third
  * token's merge into it, with its id as rank. This is tiktoken's rule; where two places of a piece give the same token,
- * the left one comes first. */
-void clime_bpe_merge_by_id(struct clime_bpe *b);
+ * the left one comes first. CLIME_ERR_LIMIT past 8 million merges. */
+enum clime_err clime_bpe_merge_by_id(struct clime_bpe *b, struct clime_error *e);
 
 struct clime_bpe_scratch *clime_bpe_scratch_new(void);
 void clime_bpe_scratch_free(struct clime_bpe_scratch *s);

@@ -22,7 +22,7 @@
 #define MAX_MODEL_BYTES (64u << 20)
 #define MAX_CONFIG_BYTES (16u << 20)
 #define MAX_ROLES 1000
-#define MAX_TOKEN_BYTES 1023 /* how long loading takes grows with the square of it */
+#define MAX_TOKEN_BYTES 1023 /* eight times the longest of the usual ones; a line is decoded on the stack */
 #define MAX_BASE64 (MAX_TOKEN_BYTES / 3 * 4)
 
 /* What the class takes where tokenizer_config.json has no additional_special_tokens. */
@@ -116,8 +116,7 @@ static enum clime_err read_model(struct clime_tokenizer *t, struct clime_str tex
     for (int byte = 0; byte < 256 && !rc; byte++)
         if (t->bpe.byte_id[byte] < 0)
             rc = clime_fail(e, CLIME_ERR_INPUT, "no token for the byte 0x%02X", (unsigned)byte);
-    if (!rc) clime_bpe_merge_by_id(&t->bpe);
-    return rc;
+    return rc ? rc : clime_bpe_merge_by_id(&t->bpe, e);
 }
 
 /* ---- special tokens ---- */

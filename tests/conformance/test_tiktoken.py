@@ -321,6 +321,15 @@ def test_gigantic(tmp_path):
     assert done.returncode == 1 and "tiktoken.model" in done.stderr, done.stderr
 
 
+def test_too_many_merges(tmp_path):
+    """All substrings of one text: 70,000 tokens with nine million cuts."""
+    text = random.Random(9).randbytes(380)
+    parts = {text[i:j] for i in range(380) for j in range(i + 2, 381)}
+    folder = write_folder(tmp_path / "model", [*(bytes([b]) for b in range(256)), *parts])
+    done = subprocess.run([CLIME_TOK, "encode", folder], input="", capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "in more than 8388608 ways" in done.stderr, done.stderr
+
+
 # ---- a model folder that is written ----
 
 

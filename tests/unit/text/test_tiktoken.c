@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "common/base64.h"
+#include "text/cuts.h"
 #include "text/long_text.h"
 #include "text/tokenizer.h"
 
@@ -146,6 +147,45 @@ static void test_special_tokens(void **state) {
     discard(&f);
 }
 
+static bool count_cut(void *arg, int32_t left, int32_t right, int32_t whole) {
+    (void)left;
+    (void)right;
+    return --((int32_t *)arg)[whole] >= 0;
+}
+
+/* Words of two letters begin and end alike in every way; looking each beginning and end up finds as many cuts. */
+static void test_cuts(void **state) {
+    (void)state;
+    uint64_t random = 1;
+    for (int round = 0; round < 300; round++) {
+        struct clime_vocab v;
+        int32_t want[200] = {0}, total = 0;
+        clime_vocab_init(&v);
+        for (int i = 0; i < 200; i++) {
+            char word[12];
+            size_t len = 0;
+            do {
+                random = random * 6364136223846793005u + 1442695040888963407u;
+                word[len++] = random >> 40 & 1 ? 'a' : '\0';
+            } while (len < sizeof word && (random >> 50) % 8);
+            struct clime_str text = {word, len};
+            if (clime_vocab_find(&v, text) < 0) clime_vocab_add(&v, text, v.n_ids);
+        }
+        for (int32_t id = 0; id < v.n_ids; id++) {
+            struct clime_str whole = clime_vocab_string(&v, id);
+            for (size_t cut = 1; cut < whole.len; cut++)
+                if (clime_vocab_find(&v, (struct clime_str){whole.ptr, cut}) >= 0 &&
+                    clime_vocab_find(&v, (struct clime_str){whole.ptr + cut, whole.len - cut}) >= 0)
+                    want[id]++, total++;
+        }
+        assert_true(total > 0);
+        assert_true(clime_cuts_each(&v, count_cut, want));
+        for (int32_t id = 0; id < v.n_ids; id++) assert_int_equal(want[id], 0);
+        assert_false(clime_cuts_each(&v, count_cut, want));
+        clime_vocab_free(&v);
+    }
+}
+
 static void check_parts(const char *text, size_t len, const size_t *want, size_t n) {
     struct clime_long_text l = {.rest = {text, len}};
     struct clime_str part;
@@ -222,10 +262,8 @@ static void test_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ranks),
-        cmocka_unit_test(test_special_tokens),
-        cmocka_unit_test(test_long_texts),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_ranks),      cmocka_unit_test(test_special_tokens), cmocka_unit_test(test_cuts),
+        cmocka_unit_test(test_long_texts), cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
