@@ -121,9 +121,7 @@ def random_model(config, seed):
     """Weights of a size that makes every part matter (transformers' default of 0.02 leaves attention uniform)."""
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
-    for module in model.modules():  # transformers has 1e-6 in latent attention's own norms, whatever the configuration says
-        if hasattr(module, "variance_epsilon"):
-            module.variance_epsilon = config.rms_norm_eps
+    exact_norms(model)
     with torch.no_grad():
         for name, p in model.named_parameters():
             if p.dim() >= 2:
@@ -138,6 +136,13 @@ def random_model(config, seed):
                 if config.n_group == 1:  # all rows go to the first expert, none to the second
                     bias[:2] = torch.tensor([2.1, -2.1])
     return cast(model, torch.bfloat16)
+
+
+def exact_norms(model):
+    """transformers has 1e-6 in latent attention's own norms, whatever the configuration says."""
+    for module in model.modules():
+        if hasattr(module, "variance_epsilon"):
+            module.variance_epsilon = model.config.rms_norm_eps
 
 
 def cast(model, dtype):

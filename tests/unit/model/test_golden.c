@@ -2,21 +2,9 @@
  * family (tests/golden/make_goldens.py). Per tensor, |x - ref| / |ref| with a float64 reference: fp32 at most 1e-4,
  * bf16 at most 1.5 times the error of torch's own bf16 run. And within clime: recomputed layers give the same bits,
  * other head chunks and micro-batch splits the same up to fp32 rounding. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-#include <math.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "common/log.h"
-#include "model/backward.h"
 #include "model/weights/convert.h"
-#include "model/weights/safetensors.h"
+#include "tests/unit/model/golden.h"
 #include "tests/unit/model/paged.h"
 
 static const char *const cases[] = {"qwen3",        "qwen3_head64",    "qwen3_bias", "qwen2",
@@ -24,75 +12,12 @@ static const char *const cases[] = {"qwen3",        "qwen3_head64",    "qwen3_bi
                                     "qwen3_moe",    "qwen3_moe_dense", "qwen2_moe",  "glm4_moe",
                                     "glm4_moe_air", "deepseek_v3",     "moonlight",  "glm4_moe_lite"};
 
-#define FP32_LIMIT 1e-4
-#define BF16_FACTOR 1.6 /* of torch's own error in bf16; what rounds in another order comes to 0.99 to 1.02 of 1.5 */
-#define BF16_EXPERTS                                                                                                   \
-    2.0               /* of models with experts: rounding moves a router's weights, which are factors of whole rows */
 #define ROUNDING 2e-6 /* sums in another order */
-
-/* ---- a case ---------------------------------------------------------------------------------------------------- */
-
-struct golden {
-    const char *name;
-    struct clime_st_file ref;
-    struct clime_model *m;
-    enum clime_dtype dt;
-    struct clime_packed_batch b;
-    const float *g_logp, *g_ent;
-    double worst; /* largest error / limit */
-    char worst_name[160];
-};
-
-static const struct clime_st_tensor *ref_tensor(const struct golden *g, const char *name) {
-    for (int i = 0; i < g->ref.header.n; i++)
-        if (strcmp(g->ref.header.tensors[i].name, name) == 0) return &g->ref.header.tensors[i];
-    fail_msg("%s: ref.safetensors lacks %s", g->name, name);
-    return NULL;
-}
 
 static bool has_ref(const struct golden *g, const char *name) {
     for (int i = 0; i < g->ref.header.n; i++)
         if (strcmp(g->ref.header.tensors[i].name, name) == 0) return true;
     return false;
-}
-
-static const void *ref_data(const struct golden *g, const char *name, int *n) {
-    const struct clime_st_tensor *t = ref_tensor(g, name);
-    const void *at = g->ref.data + t->begin;
-    assert_int_equal((uintptr_t)at % 4, 0);
-    if (n) *n = (int)t->dim[0];
-    return at;
-}
-
-/* False when this machine lacks the instruction set (NULL = the best it has). */
-static bool open_case(struct golden *g, const char *name, const char *dtype, const char *isa) {
-    const char *root = getenv("CLIME_GOLDEN");
-    char *dir = xasprintf("%s/%s", root ? root : "tests/golden", name);
-    char *ref = xasprintf("%s/ref.safetensors", dir);
-    struct clime_error e = {0};
-    struct clime_model_options o = {.device = "cpu", .dtype = dtype, .dev = {.n_threads = 2, .isa = isa}};
-    int n;
-    *g = (struct golden){.name = name, .dt = strcmp(dtype, "f32") ? CLIME_BF16 : CLIME_F32};
-    enum clime_err rc = clime_model_open(dir, &o, &g->m, &e);
-    if (!rc) rc = clime_st_open(ref, &g->ref, &e);
-    free(dir);
-    free(ref);
-    if (rc && isa && strstr(e.msg, "instruction set")) return false;
-    if (rc) fail_msg("%s: %s", name, e.msg);
-    g->b.ids = ref_data(g, "ids", &g->b.T);
-    g->b.start = ref_data(g, "start", &n);
-    g->b.n_seq = n - 1;
-    g->b.row = ref_data(g, "row", &g->b.n_loss);
-    g->b.target = ref_data(g, "target", NULL);
-    g->b.inv_temp = ref_data(g, "inv_temp", NULL);
-    g->g_logp = ref_data(g, "g_logp", NULL);
-    g->g_ent = ref_data(g, "g_ent", NULL);
-    return true;
-}
-
-static void close_case(struct golden *g) {
-    clime_model_close(g->m);
-    clime_st_close(&g->ref);
 }
 
 static int n_cuts = 1; /* of each micro-batch's rows */
@@ -111,38 +36,6 @@ static struct clime_train *open_train(struct golden *g, enum clime_recompute rec
     clime_train_sizes(g->m, &o, &sizes);
     assert_true(sizes.gradients >= (size_t)g->m->layout.n * 4 && sizes.activations > 0 && sizes.head > 0);
     return t;
-}
-
-/* |x - ref| / |ref| */
-static double distance(const float *x, const float *ref, int64_t n) {
-    double diff = 0, norm = 0;
-    for (int64_t i = 0; i < n; i++) {
-        diff += ((double)x[i] - ref[i]) * ((double)x[i] - ref[i]);
-        norm += (double)ref[i] * ref[i];
-    }
-    return norm > 0 ? sqrt(diff / norm) : diff > 0 ? INFINITY : 0;
-}
-
-static void hold(struct golden *g, const char *name, double error) {
-    double limit = FP32_LIMIT;
-    if (g->dt == CLIME_BF16) {
-        char torch_error[160];
-        snprintf(torch_error, sizeof torch_error, "bf16.%s", name);
-        limit = (g->m->cfg.router.E ? BF16_EXPERTS : BF16_FACTOR) * *(const float *)ref_data(g, torch_error, NULL);
-    }
-    if (limit > 0 && !(error / limit <= g->worst)) { /* 0: of experts without rows */
-        g->worst = error / limit;
-        snprintf(g->worst_name, sizeof g->worst_name, "%s", name);
-    }
-    if (!(error <= limit))
-        fail_msg("%s %s: %s differs by %.3g, allowed %.3g", g->name, g->dt == CLIME_F32 ? "fp32" : "bf16", name, error,
-                 limit);
-}
-
-static void compare(struct golden *g, const char *name, const float *x, int64_t n) {
-    const struct clime_st_tensor *t = ref_tensor(g, name);
-    assert_int_equal((t->end - t->begin) / 4, n);
-    hold(g, name, distance(x, ref_data(g, name, NULL), n));
 }
 
 /* ---- the comparisons --------------------------------------------------------------------------------------------- */
@@ -170,19 +63,6 @@ static void compare_logits(struct golden *g) {
     paged_close(&p);
     free(logits);
     free(rows);
-}
-
-static void compare_slices(struct golden *g, const char *kind, const float *x) {
-    for (int i = 0; i < g->m->layout.n_slices; i++) {
-        const struct clime_slice *s = &g->m->layout.slices[i];
-        char name[160];
-        if (s->exact) { /* a constant of the choice */
-            for (int64_t k = 0; k < s->n; k++) assert_true(x[s->offset + k] == 0 || strcmp(kind, "grad") != 0);
-            continue;
-        }
-        snprintf(name, sizeof name, "%s.%s", kind, s->name);
-        compare(g, name, x + s->offset, s->n);
-    }
 }
 
 /* No step has changed what nothing has a gradient for. given: the weights at the start. */
@@ -227,7 +107,7 @@ static void run_case(const char *name, const char *dtype, const char *isa) {
     enum { STEPS = 10 };
     struct golden g;
     struct clime_error e = {0};
-    if (!open_case(&g, name, dtype, isa)) return;
+    if (!open_case(&g, name, "ref", dtype, isa)) return;
     struct clime_train *t = open_train(&g, CLIME_RECOMPUTE_NONE, 0, false);
     size_t N = (size_t)g.m->layout.n, R = (size_t)g.b.n_loss;
     float *logp = xmalloc(R * 4), *entropy = xmalloc(R * 4), *host = xmalloc(N * 4);
@@ -334,7 +214,7 @@ static void test_ways(void **state) {
     (void)state;
     for (size_t i = 0; i < 2 * CLIME_COUNT(cases); i++) {
         struct golden g;
-        assert_true(open_case(&g, cases[i / 2], i % 2 ? "bf16" : "f32", NULL));
+        assert_true(open_case(&g, cases[i / 2], "ref", i % 2 ? "bf16" : "f32", NULL));
         size_t N = (size_t)g.m->layout.n, R = (size_t)g.b.n_loss;
         float *logp = xmalloc(R * 4), *again = xmalloc(R * 4), *grads = xmalloc(N * 4), *other = xmalloc(N * 4);
         run_parts(&g, CLIME_RECOMPUTE_NONE, 0, false, 1, logp, NULL, grads);
@@ -388,7 +268,7 @@ static void test_kept_logits(void **state) {
     (void)state;
     for (size_t i = 0; i < 2 * CLIME_COUNT(cases); i++) {
         struct golden g;
-        assert_true(open_case(&g, cases[i / 2], i % 2 ? "bf16" : "f32", NULL));
+        assert_true(open_case(&g, cases[i / 2], "ref", i % 2 ? "bf16" : "f32", NULL));
         const struct { int head_chunk, n_parts; } ways[] = {{g.b.n_loss / 3 + 1, 1}, {1, 1}, {5, 3}, {0, 1}};
         struct clime_ops counting = *g.m->ops;
         size_t N = (size_t)g.m->layout.n, R = (size_t)g.b.n_loss;
@@ -432,7 +312,7 @@ static void test_kept_logits(void **state) {
 static void test_bad_batches(void **state) {
     (void)state;
     struct golden g;
-    assert_true(open_case(&g, "qwen3", "f32", NULL));
+    assert_true(open_case(&g, "qwen3", "ref", "f32", NULL));
     struct clime_train *t = open_train(&g, CLIME_RECOMPUTE_NONE, 0, false);
     float *logp = xmalloc((size_t)g.b.n_loss * 4);
     int32_t bad_id[] = {1, g.m->cfg.V}, start[] = {0, 2}, hole[] = {0, 1}, empty[] = {0, 0, 2}, rows[] = {1, 0},
@@ -507,7 +387,7 @@ static void test_made(void **state) {
     for (size_t i = 0; i < 2 * CLIME_COUNT(cases); i++) {
         struct golden g;
         struct clime_error e = {0};
-        if (!open_case(&g, cases[i / 2], i % 2 ? "bf16" : "f32", NULL)) continue;
+        if (!open_case(&g, cases[i / 2], "ref", i % 2 ? "bf16" : "f32", NULL)) continue;
         const struct clime_layout *l = &g.m->layout;
         size_t N = (size_t)l->n_grads, R = (size_t)g.b.n_loss;
         struct clime_train *t = open_train(&g, CLIME_RECOMPUTE_NONE, 7, false);
@@ -589,7 +469,7 @@ static void test_hidden(void **state) {
     for (size_t i = 0; i < CLIME_COUNT(cases); i++) {
         struct golden g;
         struct clime_error e = {0};
-        if (!open_case(&g, cases[i], "f32", NULL)) continue;
+        if (!open_case(&g, cases[i], "ref", "f32", NULL)) continue;
         const enum clime_recompute level = i % 2 ? CLIME_RECOMPUTE_FULL : CLIME_RECOMPUTE_NONE;
         struct clime_train *t = open_train(&g, level, 0, false);
         const struct clime_layout *lay = &g.m->layout;
