@@ -12,7 +12,8 @@
 #include "trainer/options/rl_options_int.h"
 
 /* Options that do not decide: where things are (what they say does, run/inputs.c), how many servers, how long, how
- * shown. The length of the run does where the learning rate falls towards its end. */
+ * shown. The length of the run does where the learning rate falls towards its end, the replay of experts where KV is
+ * kept: elsewhere it has no effect, and runs begun before it had any go on with it. */
 static bool decides(const void *arg, const char *name) {
     const struct clime_rl_options *o = arg;
     static const char *const not [] = {"run",
@@ -92,6 +93,7 @@ static bool decides(const void *arg, const char *name) {
     bool falls = o->lr_decay_style != CLIME_LR_CONSTANT && !o->lr_decay_iters;
     if (!strncmp(name, "eval-", 5) || !clime_rank_decides(name) || clime_alarm_is_option(name)) return false;
     if (falls && (!strcmp(name, "num-rollout") || !strcmp(name, "num-epoch"))) return true;
+    if (!strcmp(name, "use-rollout-routing-replay")) return o->pause_generation_mode == CLIME_PAUSE_IN_PLACE;
     for (size_t i = 0; i < CLIME_COUNT(not ); i++)
         if (!strcmp(name, not [i])) return false;
     return true;

@@ -224,9 +224,18 @@ static void test_deciding_options(void **state) {
     assert_non_null(strstr(c.options_json, "\"advantage-estimator\":\"cispo\""));
     assert_non_null(strstr(c.options_json, "\"use-tis\":true"));
     assert_non_null(strstr(c.options_json, "\"tis-clip\":2"));
-    clime_rl_options_free(&a);
     clime_rl_options_free(&b);
     clime_rl_options_free(&c);
+    assert_int_equal(parse(BASE "--num-rollout 1 --use-rollout-routing-replay", &b, &e), CLIME_OK);
+    assert_string_equal(a.options_json, b.options_json); /* no effect without in_place */
+    clime_rl_options_free(&a);
+    clime_rl_options_free(&b);
+#define KEEPS BASE "--num-rollout 1 --fully-async --pause-generation-mode in_place "
+    assert_int_equal(parse(KEEPS, &a, &e), CLIME_OK);
+    assert_int_equal(parse(KEEPS "--use-rollout-routing-replay", &b, &e), CLIME_OK);
+    assert_string_not_equal(a.options_json, b.options_json);
+    clime_rl_options_free(&a);
+    clime_rl_options_free(&b);
 }
 
 int main(void) {
