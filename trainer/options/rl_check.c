@@ -143,6 +143,10 @@ static enum clime_err check_halves(const struct clime_rl_options *o, struct clim
         return clime_fail(e, CLIME_ERR_INPUT,
                           "--load-debug-rollout-data: the tokens are of no known version, "
                           "--mask-offpolicy-in-partial-rollout would leave none");
+    if (o->load_rollouts && o->rollout_routing_replay)
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "--load-debug-rollout-data takes no experts over, they are those of the other run's weights: "
+                          "not with --use-rollout-routing-replay");
     if (o->rollout_only && (o->replay || o->async || o->colocate))
         return clime_fail(e, CLIME_ERR_INPUT, "--debug-rollout-only trains nothing: not with %s",
                           o->replay  ? "--replay"

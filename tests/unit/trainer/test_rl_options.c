@@ -117,6 +117,8 @@ static void test_inert_and_refused(void **state) {
         {"--partial-rollout --accept-order prompt", "timing decides"},
         {"--fully-async --max-staleness 2 --update-weights-interval 2", NULL},
         {"--fully-async --environment --rollout-max-context-len 9", NULL},
+        {"--use-rollout-routing-replay", NULL},
+        {"--use-rollout-routing-replay --load-debug-rollout-data x", "takes no experts over"},
         {"--fully-async --accept-order prompt", "timing decides"},
         {"--async --max-staleness 0", "--max-staleness 0 is below"},
         {"--update-weights-interval 2", "needs --async"},
