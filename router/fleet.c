@@ -162,6 +162,11 @@ void clime_router_weights_checker(struct clime_http_request *rq, void *context) 
     answer(rq, &f, &w);
 }
 
+static void set_version(struct clime_router *r, const char *label) {
+    struct clime_prober *prober = r->prober;
+    if (clime_workers_set_version(r->workers, label) && prober) clime_prober_ask_all(prober);
+}
+
 void clime_router_put_version(struct clime_http_request *rq, void *context) {
     struct clime_router *r = context;
     char label[CLIME_LABEL_SIZE];
@@ -170,7 +175,7 @@ void clime_router_put_version(struct clime_http_request *rq, void *context) {
                                "the body needs \"weight_version\": a label of up to 256 bytes, or null for none");
         return;
     }
-    clime_workers_set_version(r->workers, label);
+    set_version(r, label);
     clime_http_reply_json(rq, 200, clime_str_of("{\"success\":true}"));
 }
 
@@ -183,7 +188,7 @@ static void update(struct clime_http_request *rq, struct clime_router *r, const 
     int n_waited = clime_router_update_aborts(rq, r);
     if (!clime_fanout_run(&f, r, rq)) return;
     /* Who did not take part in it must not go on with what it has. */
-    if (f.n_ok && label[0]) clime_workers_set_version(r->workers, label);
+    if (f.n_ok && label[0]) set_version(r, label);
     begin(&w, &out);
     clime_jw_put_int(&w, "num_waiting_aborted", n_waited);
     answer(rq, &f, &w);

@@ -270,6 +270,13 @@ void clime_prober_ask(struct clime_prober *p, int slot, int64_t id, int64_t sile
     pthread_mutex_unlock(&p->lock);
 }
 
+void clime_prober_ask_all(struct clime_prober *p) {
+    pthread_mutex_lock(&p->lock);
+    for (int i = 0; i < CLIME_WORKERS_MAX; i++) p->turns[i].due_us = 0;
+    pthread_cond_signal(&p->due);
+    pthread_mutex_unlock(&p->lock);
+}
+
 void clime_prober_stop(struct clime_prober *p) {
     if (!p) return;
     pthread_mutex_lock(&p->lock);

@@ -93,10 +93,12 @@ void clime_router_update_from_disk(struct clime_http_request *rq, void *context)
 
 /* health.c: one probe of a worker now, reported to the table. And the prober: its start returns when the workers that
  * are known have been asked once, or after a second; stop joins it. ask: the worker that has the slot has sent nothing
- * since then, and is probed now unless it has been since; any thread. */
+ * since then, and is probed now unless it has been since; ask_all: every worker is, also who is being probed, once
+ * more; any thread. */
 void clime_router_probe(struct clime_router *r, const struct clime_worker_view *v);
 struct clime_prober *clime_prober_start(struct clime_router *r);
 void clime_prober_ask(struct clime_prober *p, int slot, int64_t id, int64_t silent_since_us);
+void clime_prober_ask_all(struct clime_prober *p);
 void clime_prober_stop(struct clime_prober *p);
 
 /* descriptors.c: where the limit of open files is lower than these numbers need, lowers them and says so in a warning.

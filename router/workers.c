@@ -270,13 +270,14 @@ void clime_workers_probed(struct clime_workers *w, int64_t id, bool ok, const ch
     pthread_mutex_unlock(&w->lock);
 }
 
-void clime_workers_set_version(struct clime_workers *w, const char *version) {
+bool clime_workers_set_version(struct clime_workers *w, const char *version) {
     pthread_mutex_lock(&w->lock);
+    const bool differs = strcmp(w->version, version) != 0;
     snprintf(w->version, sizeof w->version, "%s", version);
-    for (int i = 0; i < CLIME_WORKERS_MAX; i++)
-        if (w->w[i].v.state == CLIME_WORKER_READY || w->w[i].v.state == CLIME_WORKER_STALE)
-            clime_workers_judge_version(w, &w->w[i]);
+    for (int i = 0; i < CLIME_WORKERS_MAX && !version[0]; i++)
+        if (w->w[i].v.state == CLIME_WORKER_STALE) clime_workers_judge_version(w, &w->w[i]);
     pthread_mutex_unlock(&w->lock);
+    return differs;
 }
 
 bool clime_workers_has_version(struct clime_workers *w) {

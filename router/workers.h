@@ -117,8 +117,9 @@ struct clime_silence {
 struct clime_silence clime_workers_silence(struct clime_workers *w, int slot, int64_t id);
 
 /* The label of the weights that the fleet is on; empty = whatever a worker has will do. A worker that is known to have
- * older ones (version.h) is not READY; one that is ahead is, while an update goes round. */
-void clime_workers_set_version(struct clime_workers *w, const char *version);
+ * older ones (version.h) is not READY; one that is ahead is, while an update goes round. What was known of the workers
+ * until now is of before the change, so each is judged by what it says next: true, if they are to be asked. */
+bool clime_workers_set_version(struct clime_workers *w, const char *version);
 bool clime_workers_has_version(struct clime_workers *w);
 
 #endif

@@ -469,6 +469,28 @@ def test_a_worker_with_older_weights_than_the_fleet_is_not_ready():
         assert announce(5) == 400
 
 
+def test_new_weights_wait_for_no_round_of_probes():
+    """Whose version is announced, by name or by an update for all, is asked at once: the next round is far."""
+    def update(handler, body):
+        if handler.path == "/update_weights_from_disk":
+            handler.server.worker.version = json.loads(body)["weight_version"]
+        return False
+
+    with workers(2, update) as (a, b), program("clime-router", "--health-check-interval", "600", *urls([a, b])) as router:
+        announce = lambda version: router.client.put("/weight_version", json={"weight_version": version})
+        for version in ("7", "8", "9"):
+            a.version = version
+            assert announce(version).status_code == 200
+            assert ask(router).status_code == 200  # nobody is held back by what he had before
+            wait_for(lambda: fleet(router)[a.url]["weight_version"] == version and fleet(router)[b.url]["status"] == "stale")
+            assert ask(router).json()["port"] == a.port
+        assert router.post("/update_weights_from_disk", {"model_path": "/x", "weight_version": "10"}).status_code == 200
+        wait_for(lambda: states(router) == ["ready", "ready"] and fleet(router)[a.url]["weight_version"] == "10")
+        probed = len(a.calls("/get_weight_version"))
+        assert [announce("10").status_code for _ in range(5)] == [200] * 5  # nothing new: nobody is asked
+        assert ask(router).status_code == 200 and len(a.calls("/get_weight_version")) == probed
+
+
 def test_an_update_for_the_whole_fleet_sets_its_version():
     def update(handler, body):
         if handler.path == "/update_weights_from_disk":
