@@ -83,3 +83,20 @@ def test_explain_with_every_transport(model):  # noqa: F811
                        ([*shared, "off"], "in place"), ([*shared, "on"], "by a copy from the trainer's device memory")]:  # fmt: skip
         p = subprocess.run(command(model, model / "explained", "--explain", *more), capture_output=True, text=True, timeout=LIMIT)
         assert p.returncode == 0 and says in [s for s in p.stdout.splitlines() if "weights go to the servers" in s][0], p.stdout
+
+
+def test_explain_of_half_a_run(model):  # noqa: F811
+    """What is recorded is not sampled, whatever the options of sampling say; what is only sampled is not trained."""
+    def explained(*more, **change):
+        words = command(model, model / "half", *more, "--explain", "--over-sampling-batch-size", "9", **change)
+        p = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT)
+        assert p.returncode == 0, p.stderr
+        return p.stdout
+
+    for way in ("--load-debug-rollout-data", "--replay"):
+        says = explained(way, str(model / "other"), eval_interval=0)
+        assert f"those of {model / 'other'}: no server is started" in says and "memory plan" in says
+        assert "weights go to the servers" not in says and "are submitted" not in says
+    says = explained("--debug-rollout-only")
+    assert "nothing is trained" in says and "are submitted 9 at a time" in says
+    assert not any(what in says for what in ("weights go to the servers", "AdamW", "memory plan", "loss ="))

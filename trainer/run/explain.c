@@ -121,11 +121,22 @@ static void explain_loss(const struct clime_rl_options *o, struct clime_buf *out
     explain_denominators(o, out);
 }
 
+/* Where samples are there already: whose they are. */
+static const char *recorded_in(const struct clime_rl_options *o) {
+    return o->load_rollouts ? o->load_rollouts : o->replay_generate ? NULL : o->replay;
+}
+
 /* Which groups make a rollout, and which weights sample it. */
 static void explain_sampling(const struct clime_rl *rl, struct clime_buf *out) {
     const struct clime_rl_options *o = &rl->o;
     bool more = o->over_sampling_batch_size > 1;
     clime_buf_adds(out, "rollouts\n");
+    if (recorded_in(o)) {
+        clime_buf_printf(out,
+                         "  those of %s: no server is started, options of servers and of sampling have no effect\n",
+                         recorded_in(o));
+        return;
+    }
     if (rl->hooks[CLIME_HOOK_GENERATE])
         clime_buf_printf(out, "  each sample is made by `generate` of %s (%s)\n", rl->hooks[CLIME_HOOK_GENERATE]->path,
                          rl->hooks[CLIME_HOOK_GENERATE]->plugin.name);
@@ -151,7 +162,7 @@ static void explain_sampling(const struct clime_rl *rl, struct clime_buf *out) {
     if (o->max_staleness >= 0)
         clime_buf_printf(out, "  no trained token is more than %" PRId64 " steps behind\n", o->max_staleness);
     bool timing = o->partial_rollout || (more && o->accept_order == CLIME_ACCEPT_ARRIVAL);
-    clime_buf_printf(out, "  the weights are a function of %s\n",
+    clime_buf_printf(out, "  the %s are a function of %s\n", o->rollout_only ? "samples" : "weights",
                      timing ? "the seed and the recorded choices: timing has a part (--replay repeats it)"
                             : "the seed");
 }
@@ -170,9 +181,15 @@ static void explain_run(const struct clime_rl *rl, struct clime_buf *out) {
     static const char *const transport[] = {"on the device where it can be, else over HTTP", "over HTTP",
                                             "by a copy from the trainer's memory", "by NCCL",
                                             "in packets that they pull"};
-    clime_buf_printf(out, "  initial weights %s\n  weights go to the servers %s\n", rl->initial_dir,
-                     o->colocate ? clime_way_names[ring && !ring->who.as_shares ? CLIME_BY_IPC : CLIME_BY_SHARE]
-                                 : transport[o->transport]);
+    clime_buf_printf(out, "  initial weights %s\n", rl->initial_dir);
+    if (o->rollout_only) {
+        clime_buf_adds(out, "  nothing is trained: servers sample with these\n");
+        return;
+    }
+    if (!recorded_in(o))
+        clime_buf_printf(out, "  weights go to the servers %s\n",
+                         o->colocate ? clime_way_names[ring && !ring->who.as_shares ? CLIME_BY_IPC : CLIME_BY_SHARE]
+                                     : transport[o->transport]);
     clime_buf_printf(out,
                      "  AdamW lr %g (%s, warm-up %" PRId64 ", to %g after %" PRId64
                      " steps), betas %g %g, eps %g, decay %g, clip %g\n",
@@ -231,21 +248,25 @@ static void explain_inert_loss(const struct clime_rl_options *o, struct clime_bu
         if (rows[i].inert) clime_buf_printf(out, "  %s\n", rows[i].text);
 }
 
+static void explain_training(const struct clime_rl *rl, struct clime_str learner, struct clime_buf *out) {
+    explain_loss(&rl->o, out);
+    clime_buf_adds(out, "memory plan\n");
+    clime_buf_add(out, learner.ptr, learner.len);
+    if (rl->o.transport ==
+        CLIME_TRANSPORT_PULL) /* the copy that goes out, and the one that the next is compared with */
+        clime_buf_printf(out, "  host memory for versions that are pulled: %.2f GiB, and the packets%s\n",
+                         2 * (double)clime_model_bytes(clime_learner_model(rl->learner)) / (1 << 30),
+                         rl->o.disk_dir ? " while they are written" : " that are kept");
+}
+
 void clime_rl_explain(const struct clime_rl *rl, struct clime_buf *out) {
     struct clime_buf learner; /* the plan decides whether weights lie in parts, and so how servers get them */
     clime_buf_init(&learner, 1 << 20);
     clime_learner_describe(rl->learner, &learner);
     explain_run(rl, out);
     explain_sampling(rl, out);
-    explain_loss(&rl->o, out);
-    clime_buf_adds(out, "memory plan\n");
-    clime_buf_add(out, learner.data, learner.len);
+    if (!rl->o.rollout_only) explain_training(rl, clime_buf_str(&learner), out);
     clime_buf_free(&learner);
-    if (rl->o.transport ==
-        CLIME_TRANSPORT_PULL) /* the copy that goes out, and the one that the next is compared with */
-        clime_buf_printf(out, "  host memory for versions that are pulled: %.2f GiB, and the packets%s\n",
-                         2 * (double)clime_model_bytes(clime_learner_model(rl->learner)) / (1 << 30),
-                         rl->o.disk_dir ? " while they are written" : " that are kept");
     clime_buf_adds(out, "options without effect\n");
     size_t before = out->len;
     clime_rl_inert_explain(&rl->o, out);
