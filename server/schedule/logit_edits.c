@@ -214,6 +214,14 @@ static bool apply_grammar(struct clime_logit_edits *x) {
     return only_end;
 }
 
+/* Whether min_new_tokens bans all that may be drawn. */
+static bool bans_all(const struct clime_logit_edits *x, const uint32_t *may) {
+    int n_may = 0, n_banned = 0;
+    for (int i = 0; i < x->n; i++) n_banned += x->entries[i].stops && clime_id_in(may, x->entries[i].id);
+    for (size_t i = 0; i < clime_id_words(x->V) && n_may <= n_banned; i++) n_may += __builtin_popcount(may[i]);
+    return n_may == n_banned;
+}
+
 const char *clime_logit_edits_stuck(const struct clime_logit_edits *x) {
     return x->stuck;
 }
@@ -222,9 +230,11 @@ void clime_logit_edits_apply(struct clime_logit_edits *x, int n_out, struct clim
     bool only_end = x->grammar && apply_grammar(x);
     if (x->good && !x->grammar) x->stuck = fill_mask(x, NULL) ? NULL : "bad_words leave no token";
     if (x->bans && (n_out >= x->p->min_new_tokens || only_end)) lift_bans(x); /* there is nothing to go on with */
+    const uint32_t *may = x->mask ? x->mask : x->allowed;
+    if (x->bans && !x->stuck && may && bans_all(x, may)) x->stuck = "min_new_tokens bans every token that is allowed";
     s->seen = x->seen;
     s->repetition = (float)x->p->repetition_penalty;
     s->edits = x->edits;
     s->n_edits = x->n;
-    s->allowed = x->stuck ? NULL : x->mask ? x->mask : x->allowed;
+    s->allowed = x->stuck ? NULL : may;
 }

@@ -290,6 +290,8 @@ def test_min_new_tokens_bans_the_stop(plain, greedy):
     params = greedy_params(stop_token_ids=[sixth], min_new_tokens=20)
     reply = generate(plain, input_ids=[1], sampling_params=params)
     assert sixth not in reply["output_ids"][:20]
+    only = greedy_params(stop_token_ids=[sixth], min_new_tokens=20, allowed_token_ids=[sixth])
+    assert "min_new_tokens" in plain.json("/generate", {"input_ids": [1], "sampling_params": only}, 422)["message"]
 
 
 def test_logit_bias(plain, greedy):

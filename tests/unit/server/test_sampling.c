@@ -148,6 +148,13 @@ static void test_edits(void **state) {
     clime_logit_edits_apply(x, 1, &s);
     assert_true(s.allowed && s.n_edits == 0);
     clime_logit_edits_free(x);
+
+    /* What may be drawn may not: said, and no row of nothing but -inf, which is taken for a sick model. */
+    assert_true(parse("{\"allowed_token_ids\": [1, 9], \"min_new_tokens\": 1}", &p, &a, &e));
+    x = clime_logit_edits_new(&p, NULL, V, prompt, 3, stop, 2);
+    clime_logit_edits_apply(x, 0, &s);
+    assert_true(strstr(clime_logit_edits_stuck(x), "min_new_tokens") && !s.allowed);
+    clime_logit_edits_free(x);
     clime_arena_free(&a);
 }
 
