@@ -15,11 +15,12 @@ import struct
 import subprocess
 
 import pytest
-from programs import run, server
+from programs import run, server, web
 from test_bad_folders import change_config, pack, read_tensors
 from test_external import Proxy, fleet
 from test_fleet import Run, rl
 from test_rl import LIMIT, TRAIN, check_record, command, metrics, run_whole
+from test_server import held_under_way, in_background, wait_for
 
 SHAPE = ["--family", "glm4_moe", "--hidden-size", 64, "--intermediate-size", 96, "--num-hidden-layers", 3,
          "--num-dense-layers", 1, "--num-experts", 6, "--num-experts-per-tok", 2, "--moe-intermediate-size", 40,
@@ -266,6 +267,25 @@ def test_routed_experts(model):
         assert [choices(x) for x in s.json("/generate", body)] == chosen
     with server(model=model / "init") as s:
         assert "--enable-return-routed-experts" in json.dumps(s.json("/generate", one, 400))
+
+
+def test_routed_experts_of_the_aborted(model):
+    """All that its tokens make known, or none: clients shape the array by the tokens that came."""
+    body = {"input_ids": list(range(140)), "return_routed_experts": True, "sampling_params": {"max_new_tokens": 110, "ignore_eos": True, "n": 16}}
+    with server("--enable-return-routed-experts", model=model / "init") as s:
+        for mode, known in ("in_place", True), ("retract", False):
+            call = held_under_way(s, body, 16)
+            s.json("/pause_generation", {"mode": mode})
+            s.json("/abort_request", {"abort_all": True})
+            s.json("/continue_generation", {})
+            for reply in call.result(LIMIT):
+                assert ("routed_experts" in reply["meta_info"]) == known
+                assert not known or choices(reply)
+        s.json("/pause_generation", {})
+        call = in_background(lambda: web.post(s.url + "/generate", json=body, timeout=LIMIT).json())
+        wait_for(lambda: s.json("/abort_request", {"abort_all": True})["num_aborted"] == 16)
+        s.json("/continue_generation", {})
+        assert not any("routed_experts" in reply["meta_info"] for reply in call.result(LIMIT))
 
 
 def test_a_bias_that_only_chooses_is_shown_as_files_have_it(model):
