@@ -52,7 +52,13 @@ void clime_jw_close(struct clime_jw *w) {
     w->depth--;
 }
 
-/* Escapes what JSON demands and repairs what is not UTF-8; everything else is copied in runs. */
+/* Python's splitlines, which many readers of event streams and JSON lines use, ends a line at these as well. */
+static bool ends_line(uint32_t cp) {
+    return cp == 0x85 || cp == 0x2028 || cp == 0x2029;
+}
+
+/* Escapes what JSON demands and what some take for the end of a line, and repairs what is not UTF-8; everything else
+ * is copied in runs. */
 static void put_string(struct clime_buf *out, struct clime_str s) {
     clime_buf_addc(out, '"');
     size_t from = 0, at = 0;
@@ -64,7 +70,7 @@ static void put_string(struct clime_buf *out, struct clime_str s) {
         }
         uint32_t cp;
         int len = clime_utf8_decode(s.ptr + at, s.len - at, &cp);
-        if (len > 1) {
+        if (len > 1 && !ends_line(cp)) {
             at += (size_t)len;
             continue;
         }
@@ -78,8 +84,8 @@ static void put_string(struct clime_buf *out, struct clime_str s) {
         else if (letter)
             clime_buf_add(out, (char[]){'\\', letter}, 2);
         else
-            clime_buf_printf(out, "\\u%04x", c);
-        at += len < 0 ? (size_t)-len : 1;
+            clime_buf_printf(out, "\\u%04x", (unsigned)cp);
+        at += (size_t)(len < 0 ? -len : len);
         from = at;
     }
     clime_buf_add(out, s.ptr + from, s.len - from);

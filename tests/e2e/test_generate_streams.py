@@ -105,3 +105,10 @@ def test_abort_all_leaves_whole_replies(s):
         until(0)
     s.json("/continue_generation", {})
     assert s.json("/generate", body | {"sampling_params": {"max_new_tokens": 2}})["meta_info"]["completion_tokens"] == 2
+
+
+def test_texts_with_ends_of_lines_that_are_none_of_sse(s):
+    """httpx and others cut lines as Python's splitlines does: a next line or a paragraph separator cut the event in two."""
+    sampling = {"regex": "[\u0085\u2028\u2029]{3}", "max_new_tokens": 20}
+    *events, done = s.events("/generate", {"text": "Once", "stream": True, "sampling_params": sampling})
+    assert done == "[DONE]" and len(json.loads(events[-1])["text"].strip("\u0085\u2028\u2029\ufffd")) == 0

@@ -59,6 +59,8 @@ static void test_strings(void **state) {
         {"a\"\\/\b\f\n\r\t\x01\x1f\x7f", 12, "\"a\\\"\\\\/\\b\\f\\n\\r\\t\\u0001\\u001f\x7f\""},
         {"a\0b", 3, "\"a\\u0000b\""},
         {"\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80", 9, "\"\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\""},
+        {"\xc2\x85\xe2\x80\xa8\xe2\x80\xa9", 8, "\"\\u0085\\u2028\\u2029\""}, /* ends of lines to some */
+        {"\xe2\x80\xaa", 3, "\"\xe2\x80\xaa\""},
         {"x\xffy", 3, "\"x\xef\xbf\xbdy\""},
         {"\xf0\x9f\x98", 3, "\"\xef\xbf\xbd\""},                         /* one maximal subpart */
         {"\xed\xa0\x80", 3, "\"\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\""}, /* a surrogate is three bad bytes */
