@@ -60,6 +60,13 @@ static const struct clime_members members = {rows, CLIME_COUNT(rows)};
 static const struct clime_field others[] = {
     {"features", NULL}, /* of images */
     {"kv_transfer_params", NULL},
+    {"return_logprob", NULL}, /* of /generate: here logprobs, prompt_logprobs and logprob_token_ids ask for numbers */
+    {"logprob_start_len", "-1"},
+    {"top_logprobs_num", "0"},
+    {"token_ids_logprob", NULL},
+    {"return_routed_experts", NULL},
+    {"return_routing_hashes", NULL},
+    {"resume", NULL},
     {"priority", CLIME_FIELD_INERT}, /* first come, first served */
     {NULL, NULL},
 };

@@ -90,6 +90,13 @@ const struct clime_field clime_fields_openai[] = {
     {"tool_choice", "\"none\"|\"auto\""}, /* of /v1/completions */
     {"top_logprobs", "0"},
     {"return_sampling_mask", NULL}, /* of chat */
+    {"sampling_params", NULL},      /* of /generate, with what it gives besides */
+    {"return_logprob", NULL},
+    {"logprob_start_len", "-1"},
+    {"top_logprobs_num", "0"},
+    {"token_ids_logprob", NULL},
+    {"return_routing_hashes", NULL},
+    {"resume", NULL},
     {"functions", NULL},
     {"function_call", "\"none\"|\"auto\""}, /* there are no functions */
     {"audio", NULL},
@@ -102,6 +109,9 @@ const struct clime_field clime_fields_openai[] = {
     {"echo", NULL},
     {"parallel_tool_calls", INERT}, /* there are no tools */
     {"reasoning", NULL},
+    {"thinking", NULL}, /* other companies' chats; a template has chat_template_kwargs */
+    {"thinking_budget", NULL},
+    {"max_thinking_tokens", NULL},
     {"task", NULL},
     {"documents", NULL},
     {"chat_template", NULL},

@@ -34,7 +34,7 @@ EVERYWHERE = (("/v1/chat/completions", CHAT), ("/v1/completions", TEXT),
 UNSUPPORTED = {
     "guided_whitespace_pattern": " *",
     "use_beam_search": True, "length_penalty": 2.0, "custom_params": {"a": 1}, "logits_processors": ["x"],
-    "thinking_token_budget": 5, "lora_path": "x",
+    "thinking_token_budget": 5, "thinking_budget": 5, "max_thinking_tokens": 5, "lora_path": "x",
 }  # fmt: skip
 
 
@@ -43,6 +43,18 @@ def test_a_known_field_without_support_is_refused_by_name(s, name):
     for path, body in EVERYWHERE:
         message = s.json(path, body | {name: UNSUPPORTED[name]}, 400)["message"]
         assert name in message and "not supported" in message
+
+
+def test_what_generate_has_is_not_ignored_elsewhere(s):
+    """Its client would train on a reply without the numbers or choices that it asked for."""
+    tokens = ("/inference/v1/generate", {"token_ids": [1], "sampling_params": {"max_tokens": 2}})
+    asks = {"return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 2, "token_ids_logprob": [5], "return_routed_experts": True,
+            "return_routing_hashes": True, "resume": {"output_ids": []}}  # fmt: skip
+    for path, body in (*EVERYWHERE, tokens):
+        for name, value in asks.items() if path == tokens[0] else (asks | {"sampling_params": {"temperature": 0}}).items():
+            message = s.json(path, body | {name: value}, 400)["message"]
+            assert name in message and "not supported" in message
+        s.json(path, body | {"return_logprob": False, "logprob_start_len": -1, "top_logprobs_num": 0})
 
 
 def test_the_newer_endpoints_refuse_what_the_older_do(s):
