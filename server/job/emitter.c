@@ -117,6 +117,7 @@ static bool flush(struct emitter *em, struct clime_job *j) {
 
 static bool has_news(const struct clime_output *o) {
     bool end = o->finish.type != CLIME_FINISH_NONE;
+    if (end && !o->closed && o->job->choices_wanted) return false; /* the last event tells them: the engine has them */
     return o->touched && !o->written_end && (end || (int64_t)o->out.len - o->n_written >= o->params->stream_interval);
 }
 

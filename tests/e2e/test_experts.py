@@ -255,6 +255,10 @@ def test_routed_experts(model):
         events = [json.loads(e)["meta_info"] for e in s.events("/generate", {**one, "stream": True})[:-1]]
         assert events[-1]["routed_experts"] == s.json("/generate", one)["meta_info"]["routed_experts"]
         assert not any("routed_experts" in e for e in events if not e["finish_reason"])
+        stops = {**one, "sampling_params": {**one["sampling_params"], "stop": [s.json("/generate", one)["text"][3:5]]}}
+        *_, last, done = s.events("/generate", {**stops, "stream": True})  # its text ends before the engine knows it
+        last, whole = json.loads(last), s.json("/generate", stops)
+        assert last["meta_info"]["finish_reason"]["type"] == "stop" and choices(last) == choices(whole)
         for start in -1, "x":
             assert "routed_experts_start_len" in json.dumps(s.json("/generate", {**one, "routed_experts_start_len": start}, 400))
         whole = s.json("/generate", {**one, "return_logprob": True})
