@@ -249,14 +249,14 @@ static void write_routing(struct clime_jw *w, const struct clime_output *o, size
 }
 
 /* SGLang's: int32 [positions, layers, chosen], of all but the last token. At the end, and of the tokens of the reply.
- * Nothing where some are not known, of who was aborted before its rows were computed (anew): readers shape the array by
- * the tokens that they have. */
+ * Nothing where some are not known, of who was aborted before its rows were computed: readers shape the array by the
+ * tokens that they have. */
 static void write_choices(struct clime_jw *w, const struct clime_output *o) {
     int64_t n = (int64_t)o->n_prompt + (int64_t)o->out.len - 1 - o->job->choices_from;
     struct clime_buf text;
     if (n > o->n_choices) return;
     clime_buf_init(&text, CLIME_MAX_REPLY);
-    if (n > 0) clime_base64_encode(o->choices, (size_t)n * o->choices_width * sizeof *o->choices, &text);
+    if (n > 0) clime_base64_encode(o->choices, (size_t)(n * o->job->choices_width) * sizeof *o->choices, &text);
     clime_jw_put_str(w, "routed_experts", clime_buf_str(&text));
     clime_jw_put_int(w, "routed_experts_start_len", o->job->choices_from);
     clime_buf_free(&text);

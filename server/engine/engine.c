@@ -278,6 +278,8 @@ enum clime_err clime_engine_open(const struct clime_engine_options *o, struct cl
     }
     clime_runner_lead(g->runner, o->followers);
     clime_sched_init(&g->sched, &o->sched);
+    if (o->sched.choices) g->sched.retracting = clime_engine_keep_choices;
+    g->sched.retracting_arg = g;
     for (int i = 0; i < 2; i++) clime_step_plan_init(&g->plans[i], o->sched.max_running);
     g->results.items = xcalloc((size_t)o->sched.max_running, sizeof *g->results.items);
     g->results.draws = xcalloc((size_t)o->sched.max_running, sizeof *g->results.draws);

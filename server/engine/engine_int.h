@@ -99,6 +99,7 @@ void clime_engine_take_results(struct clime_engine *g, struct clime_step_plan *p
 /* The sequence's last event; why.type is NONE when its last token carried the reason. */
 void clime_engine_end(struct clime_engine *g, struct clime_seq *q, struct clime_finish why);
 void clime_engine_end_all(struct clime_engine *g, struct clime_finish why);
+void clime_engine_keep_choices(void *engine, struct clime_seq *q); /* the scheduler's retracting */
 void clime_engine_close_output(struct clime_engine *g, struct clime_output *o, struct clime_finish why); /* never ran */
 void clime_engine_do_sweep(struct clime_engine *g);
 void clime_engine_post_events(struct clime_engine *g); /* those of now, to the emitters */

@@ -47,12 +47,30 @@ static void leave_flight(struct clime_engine *g, const struct clime_seq *q) {
         if (next->items[i].seq == q) next->items[i].seq = NULL;
 }
 
+/* The experts of its positions are known by its pages. What gives these up may end without them: its text has held a
+ * stop string already, or it is aborted. */
+void clime_engine_keep_choices(void *engine, struct clime_seq *q) {
+    const struct clime_engine *g = engine;
+    int n;
+    if (!q->out->job->choices_wanted) return;
+    int32_t *now = clime_runner_choices(g->runner, q, q->out->job->choices_from, &n);
+    if (q->choices && n < q->n_choices) { /* not all that were known are computed again */
+        free(now);
+        return;
+    }
+    free(q->choices);
+    q->choices = now;
+    q->n_choices = n;
+}
+
 void clime_engine_end(struct clime_engine *g, struct clime_seq *q, struct clime_finish why) {
     struct clime_event *ev = add_event(g, q->out, q);
     ev->kind = CLIME_EVENT_CLOSE;
     ev->finish = why;
-    if (q->out->job->choices_wanted)
-        ev->choices = clime_runner_choices(g->runner, q, q->out->job->choices_from, &ev->n_choices, &ev->choices_width);
+    clime_engine_keep_choices(g, q);
+    ev->choices = q->choices;
+    ev->n_choices = q->n_choices;
+    q->choices = NULL;
     leave_flight(g, q);
     clime_sched_remove(&g->sched, q);
     clime_seq_free(q);

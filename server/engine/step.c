@@ -208,12 +208,10 @@ static void take_choices(struct clime_runner *r, const struct clime_step_plan *p
     clime_choices_take(r->choices, r->T[turn], slot, plan->copies, plan->n_copies, turn);
 }
 
-int32_t *clime_runner_choices(const struct clime_runner *r, const struct clime_seq *q, int from, int *n,
-                              size_t *width) {
+int32_t *clime_runner_choices(const struct clime_runner *r, const struct clime_seq *q, int from, int *n) {
     int known = q->n_total - 1 < q->n_kv ? q->n_total - 1 : q->n_kv;
     *n = known > from ? known - from : 0;
-    *width = clime_choices_width(r->choices);
-    int32_t *out = xmalloc((size_t)*n * *width * sizeof *out + 1);
+    int32_t *out = xmalloc((size_t)*n * clime_choices_width(r->choices) * sizeof *out + 1);
     clime_choices_of(r->choices, q->pages, from, *n, out);
     return out;
 }

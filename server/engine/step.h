@@ -43,8 +43,8 @@ enum clime_err clime_runner_finish(struct clime_runner *r, const struct clime_st
                                    const struct clime_step_results *results, struct clime_error *e);
 
 /* Of a runner that keeps choices (clime_sched_options): which experts the positions of q from `from` on have chosen, as
- * far as they are computed, [n][width] with width = layers * k; caller frees. */
-int32_t *clime_runner_choices(const struct clime_runner *r, const struct clime_seq *q, int from, int *n, size_t *width);
+ * far as they are computed, [n][layers * k]; caller frees. */
+int32_t *clime_runner_choices(const struct clime_runner *r, const struct clime_seq *q, int from, int *n);
 
 /* Gives the KV memory back and takes some again at the same address; what it held is lost. No step between the two. */
 size_t clime_runner_release_kv(struct clime_runner *r); /* returns its bytes, 0 = it was not there */

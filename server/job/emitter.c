@@ -95,7 +95,6 @@ static void on_close(struct clime_output *o, const struct clime_event *ev) {
     o->drafts = ev->drafts;
     o->choices = ev->choices;
     o->n_choices = ev->n_choices;
-    o->choices_width = ev->choices_width;
     o->finished_us = clime_now_us();
     o->closed = true;
 }

@@ -116,9 +116,8 @@ struct clime_output {
     struct clime_parse parse;    /* the text as segments */
     float *out_logp;             /* [out.size] */
     uint32_t *out_routing;       /* [out.size] */
-    int32_t *choices;            /* [n_choices][choices_width] of experts, where the job wants them, at the end */
+    int32_t *choices;            /* [n_choices][job->choices_width] of experts, where the job wants them, at the end */
     int n_choices;
-    size_t choices_width;
     struct clime_lp_extra **extra;      /* [out.len] or NULL */
     struct clime_sampling_mask **masks; /* [out.len] or NULL */
     float *prompt_logp;                 /* [n_prompt] from position prompt_first on */
@@ -157,7 +156,6 @@ struct clime_event {
     struct clime_lp_extra **prompt_extra; /* PROMPT: [n] or NULL, owned by the event */
     int32_t *choices;                     /* CLOSE: of experts, or NULL; owned by the event */
     int n_choices;
-    size_t choices_width;
     struct clime_finish finish; /* TOKEN: set on the last one; CLOSE: set when there was no last one */
 };
 

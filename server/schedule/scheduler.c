@@ -122,6 +122,7 @@ static bool grow(struct clime_sched *s, struct clime_seq *q) {
 
 static void preempt_last(struct clime_sched *s) {
     struct clime_seq *q = s->running[--s->n_running];
+    if (s->retracting) s->retracting(s->retracting_arg, q);
     drop_pages(s, q);
     q->n_retractions++;
     s->n_preempted++;

@@ -66,6 +66,9 @@ struct clime_sched {
     bool held;                /* of those who wait nobody can start before a sequence leaves or comes */
     int64_t closed_from;      /* who arrived then or later does not start; INT64_MAX = the door is open */
     uint64_t version;
+    /* before one that runs gives its pages up; NULL = nobody asks */
+    void (*retracting)(void *arg, struct clime_seq *q);
+    void *retracting_arg;
     int64_t n_prompt_tokens, n_hit_tokens; /* of admitted prompts, for the hit rate */
     int64_t n_preempted;
 };

@@ -61,6 +61,7 @@ struct clime_seq *clime_seq_new(struct clime_output *o, const struct clime_seq_o
 void clime_seq_free(struct clime_seq *q) {
     if (!q) return;
     clime_logit_edits_free(q->edits);
+    free(q->choices);
     free(q->ids);
     free(q->pages);
     free(q);

@@ -46,6 +46,8 @@ struct clime_seq {
     bool admitted;            /* once */
     int64_t queued_us;        /* when it was submitted: one that was not admitted may expire */
     int n_retractions;
+    int32_t *choices; /* the engine's: experts of n_choices positions, kept when its pages were given up; or NULL */
+    int n_choices;
     int n_learned; /* of ids, by drafting */
     struct clime_draft_trust trust;
     struct clime_draft_counts drafts;
