@@ -129,6 +129,9 @@ def test_refusals(s):
     assert "no tools" in message
     message = s.json("/v1/chat/completions", CHAT | {"tool_choice": "required", "tools": TOOLS}, 400)["message"]
     assert "tool-call-parser" in message  # the template of this model shows no form of calls
+    many = {"anyOf": [{"properties": {f"k{i % 7}{j}": {"type": "integer"} for j in range(8)}} for i in range(300)]}
+    message = s.json("/generate", {"text": "Once", "sampling_params": {"json_schema": many}}, 422)["message"]
+    assert "too many ways" in message  # the vocabulary, which has all bytes, is not to blame
 
 
 def test_the_number_is_unmasked(s):

@@ -188,6 +188,7 @@ struct clime_grammar_next clime_grammar_state_next(struct clime_grammar_state *s
     next.only_end = next.may_end && !any; /* too many ways to go on are none */
     if (any || next.may_end) return next;
     next.allowed = NULL;
-    next.stuck = "no token of the vocabulary can follow in the grammar";
+    next.stuck = "no token can follow in the grammar: the vocabulary cannot spell what must come, or each token leaves "
+                 "too many ways to go on";
     return next;
 }
