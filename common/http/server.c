@@ -305,9 +305,12 @@ static enum clime_err check_host(const char *host, struct clime_error *e) {
     struct in_addr v4;
     struct in6_addr v6;
     bool numeric = strspn(host, "0123456789.") == strlen(host);
-    if (strchr(host, ':') ? inet_pton(AF_INET6, host, &v6) == 1 : !numeric || inet_pton(AF_INET, host, &v4) == 1)
-        return CLIME_OK;
-    return clime_fail(e, CLIME_ERR_INPUT, "%s is no address to listen on", host);
+    bool is_v6 = strchr(host, ':') != NULL;
+    if (is_v6 ? inet_pton(AF_INET6, host, &v6) != 1 : numeric && inet_pton(AF_INET, host, &v4) != 1)
+        return clime_fail(e, CLIME_ERR_INPUT, "%s is no address to listen on", host);
+    if (is_v6 && !mg_check_feature(MG_FEATURES_IPV6)) /* Debian's has none, and says no more than that it failed */
+        return clime_fail(e, CLIME_ERR_INPUT, "cannot listen on %s: this CivetWeb was built without IPv6", host);
+    return CLIME_OK;
 }
 
 static enum clime_err start(const struct clime_http_options *o, struct clime_http_server *main_server,

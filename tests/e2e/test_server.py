@@ -729,6 +729,15 @@ def test_start_that_fails_says_why(stories, options, says):
     assert done.returncode != 0 and says in done.stderr, done.stderr
 
 
+def test_ipv6_works_or_is_said_not_to(stories):
+    """Debian's CivetWeb is built without it: "Failed to setup server ports" was all that was said."""
+    try:
+        with server("--host", "::1"):
+            pass
+    except RuntimeError as e:
+        assert "without IPv6" in str(e)
+
+
 @pytest.mark.parametrize("options, says", [
     (["--chat-template", "/nonexistent"], "/nonexistent"),
     (["--chat-template", "BAD"], "chat template"),
