@@ -50,6 +50,7 @@ static int generate(const struct clime_plugin_task *t, char *error, size_t error
             snprintf(error, error_bytes, "%s", c->why(t->session));
             return 1;
         }
+        if (strlen(turn->text) != (size_t)turn->text_bytes) break; /* a NUL in it: neither of both */
         if (!calculate(turn->text, &value)) {
             reward = is_label(t->label, turn->text);
             break;

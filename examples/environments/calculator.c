@@ -50,6 +50,8 @@ static long post(CURL *curl, const char *path, cJSON *body, cJSON **out) {
     curl_easy_setopt(curl, CURLOPT_WRITEDATA, &r);
     curl_easy_setopt(curl, CURLOPT_TIMEOUT, 600L);
     if (curl_easy_perform(curl) == CURLE_OK) curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &status);
+    /* A policy may write a NUL, at which cJSON's strings end; another character that no answer has takes its place. */
+    for (char *at = r.text; at && (at = strstr(at, "\\u0000")); at += 6) memcpy(at, "\\ufffd", 6);
     *out = r.text ? cJSON_Parse(r.text) : NULL;
     curl_slist_free_all(headers);
     cJSON_Delete(body);

@@ -21,7 +21,7 @@ TURNS = 4
 
 def calculate(text):
     """The value of "=a+b", "=a-b" or "=a*b"; None when it is something else."""
-    m = re.fullmatch(r"=\s*(\d{1,9})\s*([-+*])\s*(\d{1,9})\s*", text)
+    m = re.fullmatch(r"=([0-9]{1,9})([-+*])([0-9]{1,9})", text)
     if not m:
         return None
     a, b = int(m[1]), int(m[3])
@@ -41,7 +41,7 @@ def act(client, task):
         messages.append({"role": "assistant", "content": answer})
         value = calculate(answer)
         if value is None:
-            return 1.0 if answer.strip() == str(task["label"]) else 0.0
+            return 1.0 if answer == str(task["label"]) else 0.0
         messages.append({"role": "tool", "content": str(value)})
     return 0.0
 

@@ -45,11 +45,12 @@ def words(model, name, url, *more):  # noqa: F811
 
 def samples(run_dir, more=""):
     db = sqlite3.connect(run_dir / "ledger.db")
-    rows = db.execute("SELECT s.ids, s.n_prompt, s.n_response, s.logp, s.teacher_logp, s.reward, s.advantages"
+    rows = db.execute("SELECT s.ids, s.n_prompt, s.n_response, s.logp, s.teacher_logp, s.reward, s.advantages, t.advantage"
                       f" FROM samples s JOIN step_samples t ON t.sample_id = s.id {more}").fetchall()  # fmt: skip
     floats = lambda blob, n: struct.unpack(f"<{n}f", blob)
-    return [(list(struct.unpack(f"<{len(i) // 4}I", i)), p, floats(lp, n), floats(t, n), r, floats(a, n))
-            for i, p, n, lp, t, r, a in rows]  # fmt: skip
+    # a response of one token, or equal ones: the step's advantage is of all
+    return [(list(struct.unpack(f"<{len(i) // 4}I", i)), p, floats(lp, n), floats(t, n), r, floats(a, n) if a else (one,) * n)
+            for i, p, n, lp, t, r, a, one in rows]  # fmt: skip
 
 
 def test_policy_comes_nearer_to_the_teacher(model, student):  # noqa: F811

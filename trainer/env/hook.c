@@ -85,6 +85,7 @@ static void take_turn(struct run *h, const struct clime_env_ask *a, const struct
                                          .ids = s->ids + s->n_prompt,
                                          .logp = s->logp,
                                          .text = h->call.said.text.len ? h->call.said.text.data : "",
+                                         .text_bytes = (int64_t)h->call.said.text.len,
                                          .truncated = s->status == CLIME_SAMPLE_TRUNCATED};
     *out = &h->turn;
 }

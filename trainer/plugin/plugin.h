@@ -104,6 +104,7 @@ struct clime_plugin_turn {
     const float *logp;  /* [n] the server's */
     const char *text;   /* decoded, without the token that ends a turn */
     int32_t truncated;  /* 1 = it ended by a limit of tokens, 0 = by a stop token or string */
+    int64_t text_bytes; /* of text, in which a policy may write NULs too */
 };
 
 enum clime_plugin_outcome { /* what a call returns; `why` says more */
