@@ -8,6 +8,7 @@ run's, the ledger is whole, and nothing was silent for longer than LIMIT. Prints
 
 import argparse
 import collections
+import contextlib
 import os
 import pathlib
 import random
@@ -45,8 +46,12 @@ def outcome(m):
 
 
 def last_sign(m):
-    names = ("run/ledger.db", "run/ledger.db-wal", "run/metrics.jsonl", "log")
-    return max((p.stat().st_mtime for p in map(m.folder.joinpath, names) if p.exists()), default=time.time())
+    """When the run last wrote something. A file may go at any moment: SQLite takes its -wal away when the last one closes."""
+    times = []
+    for name in ("run/ledger.db", "run/ledger.db-wal", "run/metrics.jsonl", "log"):
+        with contextlib.suppress(FileNotFoundError):
+            times.append((m.folder / name).stat().st_mtime)
+    return max(times, default=time.time())
 
 
 def play(m, n_faults):

@@ -401,8 +401,8 @@ def final(d, name):
 def check_calculator(d, name, rollouts):
     rewards, sha = final(d, name)
     assert len(rewards) == rollouts and sha
-    best = max(sum(rewards[i : i + 5]) / 5 for i in range(rollouts - 10, rollouts - 4))  # one batch may be bad by chance
-    assert best >= 0.8 > sum(rewards[:5]) / 5 + 0.1, rewards
+    # a batch is 8 questions, and one of them lowers it by an eighth: ten are what a threshold can be held against
+    assert sum(rewards[-10:]) / 10 >= 0.8 > sum(rewards[:10]) / 10 + 0.1, rewards
     lines = [json.loads(x) for x in open(d / name / "metrics.jsonl")]
     steps = [m for m in lines if m["kind"] == "train"]
     assert all(m["train/train_rollout_logprob_abs_diff"] == 0 and m["train/logprob_gap_tokens"] > 0 for m in steps)

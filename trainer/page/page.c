@@ -12,7 +12,7 @@
 #include "common/os/atomic_file.h"
 #include "trainer/page/page_int.h"
 
-#define N_THREADS 8 /* a browser opens up to 6 connections */
+#define N_THREADS 32 /* a browser opens up to 6 connections and keeps them; several people look at a run */
 
 const struct clime_http_route clime_page_routes[] = {
     {"GET", "/", CLIME_HTTP_OPEN, clime_page_index},
