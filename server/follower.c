@@ -80,7 +80,7 @@ static enum clime_err open_follower(struct follower *f, const struct clime_serve
     if (!rc) rc = clime_model_load(f->model, o->model_path, e);
     if (!rc) rc = clime_follow_link(f->group, f->model, &f->links, e);
     if (!rc) rc = clime_runner_open(f->model, &p.sched, p.max_len, p.graph_bs, p.n_graph_bs, &f->runner, e);
-    if (!rc) clime_group_set_limit(f->group, p.limit_us);
+    if (!rc) clime_group_set_limit(f->group, p.limit_us, "--dist-timeout");
     return rc;
 }
 

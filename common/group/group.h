@@ -31,7 +31,7 @@ void clime_group_close(struct clime_group *g);
 int clime_group_rank(const struct clime_group *g);
 int clime_group_world(const struct clime_group *g);
 int64_t clime_group_limit_us(const struct clime_group *g);
-void clime_group_set_limit(struct clime_group *g, int64_t limit_us);
+void clime_group_set_limit(struct clime_group *g, int64_t limit_us, const char *option); /* see options.h */
 bool clime_group_one_host(const struct clime_group *g); /* all ranks see each other's processes */
 /* "rank 2 of 4 (pid 4711)", for messages; in one of four places that take turns. */
 const char *clime_group_name(const struct clime_group *g, int rank);

@@ -23,6 +23,7 @@ struct clime_group_verdict { /* rank 0's answer to a card */
 struct clime_group {
     int rank, world;
     int64_t limit_us;
+    const char *limit_option; /* or NULL */
     bool one_host;
     int *sock;                     /* [world] to that rank, non-blocking; -1 = none */
     int *process;                  /* [world] pidfd of a rank that no socket leads to; -1 = none */

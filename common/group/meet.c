@@ -59,7 +59,11 @@ static struct clime_group_card own_card(const struct clime_place *p) {
 
 static struct clime_group *new_group(const struct clime_group_options *o) {
     struct clime_group *g = xcalloc(1, sizeof *g);
-    *g = (struct clime_group){.rank = o->place.rank, .world = o->place.world, .limit_us = o->limit_us, .lost_rank = -1};
+    *g = (struct clime_group){.rank = o->place.rank,
+                              .world = o->place.world,
+                              .limit_us = o->limit_us,
+                              .limit_option = o->limit_option,
+                              .lost_rank = -1};
     g->sock = xmalloc((size_t)g->world * sizeof *g->sock);
     g->process = xmalloc((size_t)g->world * sizeof *g->process);
     g->card = xcalloc((size_t)g->world, sizeof *g->card);
@@ -101,8 +105,9 @@ int64_t clime_group_limit_us(const struct clime_group *g) {
     return g->limit_us;
 }
 
-void clime_group_set_limit(struct clime_group *g, int64_t limit_us) {
+void clime_group_set_limit(struct clime_group *g, int64_t limit_us, const char *option) {
     g->limit_us = limit_us;
+    g->limit_option = option;
 }
 
 bool clime_group_one_host(const struct clime_group *g) {

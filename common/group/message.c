@@ -147,8 +147,9 @@ static int who_is_silent(struct clime_group *g, int rank, int speaker) {
 
 enum clime_err clime_group_late(struct clime_group *g, int rank, const char *what, struct clime_error *e) {
     if (!g->is_lost) rank = who_is_silent(g, rank, -1);
-    lose(g, rank, e, "%s: %s is not there within %.0f s: it is frozen, or it needs longer than the limit", what,
-         clime_group_name(g, rank), (double)g->limit_us / 1e6);
+    lose(g, rank, e, "%s: %s is not there within %.0f s: it is frozen, or it needs longer than the limit%s%s", what,
+         clime_group_name(g, rank), (double)g->limit_us / 1e6, g->limit_option ? " of " : "",
+         g->limit_option ? g->limit_option : "");
     g->lost.code = CLIME_ERR_TIMEOUT;
     if (e) e->code = CLIME_ERR_TIMEOUT;
     return CLIME_ERR_TIMEOUT;

@@ -77,7 +77,7 @@ enum clime_err clime_follow_link(struct clime_group *g, struct clime_model *m, s
 enum clime_err clime_followers_link(struct clime_followers *f, struct clime_model *m, struct clime_error *e) {
     enum clime_err rc = clime_follow_link(f->group, m, &f->links, e);
     if (rc) return rc;
-    clime_group_set_limit(f->group, f->limit_us);
+    clime_group_set_limit(f->group, f->limit_us, "--dist-timeout");
     f->model = m;
     f->shards = xcalloc((size_t)f->world, sizeof *f->shards);
     for (int r = 0; r < f->world && !rc; r++) rc = clime_layout_shard(&m->layout, r, f->world, &f->shards[r], e);

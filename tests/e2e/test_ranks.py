@@ -264,6 +264,7 @@ def test_a_frozen_rank(d, of_experts):
     assert p.wait(timeout=3 * LIMIT) == 0, (d / f"{name}.log").read_text()[-2000:]
     said = events(d, name, "rank")
     assert len(said) == 1 and f"rank 1 of 2 (pid {frozen}) is not there within" in said[0], said
+    assert "of --distributed-timeout-minutes" in said[0], said
     assert sha(d, name) == sha(d, "alone-experts")
 
 

@@ -188,7 +188,7 @@ static int home_without(const struct clime_place *p, void *work) {
     r.ops->graph_launch(r.dev, graph);
     CHECK_RC(r.ops->sync(r.dev, &e));
     CHECK_RC(clime_group_agree(r.group, "here", &e));
-    if (w->frozen) clime_group_set_limit(r.group, SHORT_US);
+    if (w->frozen) clime_group_set_limit(r.group, SHORT_US, NULL);
     if (p->rank == p->world - 1) raise(w->frozen ? SIGSTOP : SIGKILL);
     int64_t t0 = clime_now_us();
     for (int k = 0; k < 3; k++) r.ops->graph_launch(r.dev, graph);

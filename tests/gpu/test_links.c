@@ -383,7 +383,7 @@ static int rows_without(const struct clime_place *p, void *work) {
     CHECK_RC(r.ops->graph_end(r.dev, &graph, &e));
     CHECK_RC(r.ops->sync(r.dev, &e));
     CHECK_RC(clime_group_agree(r.group, "here", &e));
-    if (w->frozen) clime_group_set_limit(r.group, SHORT_US);
+    if (w->frozen) clime_group_set_limit(r.group, SHORT_US, NULL);
     if (p->rank == p->world - 1) raise(w->frozen ? SIGSTOP : SIGKILL);
     int64_t t0 = clime_now_us();
     for (int k = 0; k < 3; k++) r.ops->graph_launch(r.dev, graph);
@@ -413,7 +413,7 @@ static int without(const struct clime_place *p, void *work) {
     CHECK_RC(clime_links_all_gather(r.links, "gathering", buf, from, &e)); /* all is open and connected */
     CHECK_RC(r.ops->sync(r.dev, &e));
     CHECK_RC(clime_group_agree(r.group, "here", &e));
-    if (w->frozen) clime_group_set_limit(r.group, SHORT_US);
+    if (w->frozen) clime_group_set_limit(r.group, SHORT_US, NULL);
     if (p->rank == p->world - 1) raise(w->frozen ? SIGSTOP : SIGKILL);
     int64_t t0 = clime_now_us();
     enum clime_err rc = w->puts ? put_parts(r.links, buf, from, &number, &e)

@@ -10,6 +10,7 @@
 
 #define MOST_BYTES ((size_t)1 << 33) /* of a message: a step's samples */
 #define TELL_US 10000000             /* that an end before the team's begin waits for the others */
+#define LIMIT_OPTION "--distributed-timeout-minutes"
 
 static bool was_opened; /* the others have heard of rank 0, or it of them */
 
@@ -28,6 +29,7 @@ enum clime_err clime_team_open(const struct clime_learner_options *o, struct cli
                                     .listener = -1,
                                     .meet_limit_us = o->rank_limit_us,
                                     .limit_us = o->rank_limit_us,
+                                    .limit_option = LIMIT_OPTION,
                                     .left_out = o->left_out,
                                     .lost = lost};
     enum clime_err rc = CLIME_OK;
@@ -64,7 +66,7 @@ enum clime_err clime_team_join(const struct clime_place *p, struct clime_learner
         clime_team_close(t);
         return rc;
     }
-    clime_group_set_limit(t->group, o->rank_limit_us);
+    clime_group_set_limit(t->group, o->rank_limit_us, LIMIT_OPTION);
     *out = t;
     return CLIME_OK;
 }

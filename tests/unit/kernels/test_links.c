@@ -221,7 +221,7 @@ static int wait_for_two(const struct clime_place *p, void *first) {
     const size_t from[] = {0, 16, 32, 48, 64};
     const struct clime_move receive = {3, buf, 16};
     if (!open_rank(p, RANKS_LONG_US, &r)) return 1;
-    if (p->rank == *(int *)first) clime_group_set_limit(r.group, 300000);
+    if (p->rank == *(int *)first) clime_group_set_limit(r.group, 300000, NULL);
     if (p->rank == 3) raise(SIGSTOP);
     if (p->rank == 2) rc = clime_links_exchange(r.links, "rows", NULL, 0, &receive, 1, &e);
     if (!rc) rc = clime_links_all_gather(r.links, "gathering", buf, from, &e);
@@ -261,7 +261,7 @@ static int move_meanwhile(const struct clime_place *p, void *arg) {
     const struct clime_move send = {other, buf, BYTES}, receive = {other, buf + BYTES, BYTES};
     (void)arg;
     if (!open_rank(p, RANKS_LONG_US, &r)) return 1;
-    if (p->rank == 0) clime_group_set_limit(r.group, 300000);
+    if (p->rank == 0) clime_group_set_limit(r.group, 300000, NULL);
     if (p->rank == 4) raise(SIGSTOP);
     while (!rc) rc = clime_links_exchange(r.links, "rows", &send, busy, &receive, 1, &e);
     if (p->rank == 0) clime_group_fail(r.group, &e);
