@@ -18,12 +18,10 @@ import argparse
 from unittest import mock
 
 import torch
-from make_goldens import HERE, Choices, cast, exact_norms, forward, tensors_of
+from make_goldens import BATCH, HERE, Choices, forward, stored_model, tensors_of
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
 
 CASES = ["qwen3_moe", "qwen2_moe", "glm4_moe", "deepseek_v3"]
-BATCH = ["ids", "start", "row", "target", "inv_temp", "g_logp", "g_ent"]
 CLEAR = 1e-3  # margin of a row that chooses itself, far above fp32's rounding
 
 
@@ -63,10 +61,7 @@ def draw(router, start, g):
 
 
 def reference(name):
-    model = AutoModelForCausalLM.from_pretrained(HERE / name, dtype=torch.float32).eval()
-    exact_norms(model)
-    model.set_experts_implementation("eager")
-    cast(model, torch.float64)
+    model = stored_model(name)
     out = {k: v for k, v in load_file(HERE / name / "ref.safetensors").items() if k in BATCH}
     start = out["start"].tolist()
     layers = {i: layer.mlp.gate for i, layer in enumerate(model.model.layers) if hasattr(layer.mlp, "gate")}
