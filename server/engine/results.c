@@ -122,14 +122,15 @@ static void free_lists(struct clime_step_draw *r) {
     free(r->mask);
 }
 
+static const struct clime_finish not_finite = {
+    .type = CLIME_FINISH_ABORT, .status = 500, .message = "the model gave no finite logits (NaN in the weights?)"};
+
 /* Why a draw gives no token; type NONE when it does. */
 static struct clime_finish failure_of(const struct clime_seq *q, const struct clime_step_draw *r) {
     const char *stuck = q->edits ? clime_logit_edits_stuck(q->edits) : NULL;
     struct clime_finish f = {.type = CLIME_FINISH_ABORT, .status = 422, .message = stuck};
-    if (r->drawn.bad) {
-        f.message = "the model gave no finite logits (NaN in the weights?)";
-        f.status = 500;
-    } else if (!stuck && r->mask && r->mask->lacks) {
+    if (r->drawn.bad) return not_finite;
+    if (!stuck && r->mask && r->mask->lacks) {
         f.message = "a token could be drawn from more ids than the 4096 of a sampling mask: ask for a lower top_p or "
                     "temperature, or for top_k up to 4096";
     }
@@ -195,6 +196,15 @@ static void take_prompt_logp(struct clime_engine *g, struct clime_seq *q, struct
     q->prompt_logp_next = p->first + p->n;
 }
 
+/* A score that is no number is an error as a draw without one is: null would say that there is nothing to score. */
+static void fail_prompt(struct clime_engine *g, struct clime_seq *q, struct clime_step_result *r) {
+    for (int k = 0; k < r->n_draws; k++) free_lists(&r->draws[k]);
+    for (int i = 0; r->prompt.extra && i < r->prompt.n; i++) free(r->prompt.extra[i]);
+    free(r->prompt.extra);
+    free(r->prompt.logp);
+    clime_engine_end(g, q, not_finite);
+}
+
 void clime_engine_take_results(struct clime_engine *g, struct clime_step_plan *plan) {
     int n_tokens = 0;
     for (int i = 0; i < plan->n_items; i++)
@@ -204,6 +214,10 @@ void clime_engine_take_results(struct clime_engine *g, struct clime_step_plan *p
         struct clime_seq *q = plan->items[i].seq;
         struct clime_step_result *r = &g->results.items[i];
         if (!q) continue;
+        if (r->prompt.bad) {
+            fail_prompt(g, q, r);
+            continue;
+        }
         take_prompt_logp(g, q, &r->prompt);
         if (r->n_draws > 0) {
             n_tokens += take_draws(g, &plan->items[i], r);

@@ -19,6 +19,7 @@
  */
 #include "server/engine/step.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -390,6 +391,7 @@ static enum clime_err score_prompt(struct clime_runner *r, const struct clime_st
         err = clime_step_draws_lists(&r->draws, lp, r->h_inv_temp, n, r->turn,
                                      out->extra ? out->extra + (at - first) : NULL, e);
         memcpy(out->logp + (at - first), r->h_logp, (size_t)n * sizeof *out->logp);
+        for (int i = 0; i < n; i++) out->bad |= !isfinite(r->h_logp[i]);
         at += n;
     }
     return err;

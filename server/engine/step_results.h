@@ -8,6 +8,7 @@
 
 struct clime_prompt_logp { /* log-probabilities of prompt tokens first .. first + n */
     int first, n;
+    bool bad;                      /* one of them is no finite number */
     float *logp;                   /* [n] */
     struct clime_lp_extra **extra; /* [n] or NULL */
 };

@@ -75,6 +75,13 @@ def ended(tmp_path_factory):
     return {path: stream.events for path, stream in streams.items()}
 
 
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("broken")
+    with server(model=broken_copy(tiny_model(folder / "model"), folder / "broken")) as s:
+        yield s
+
+
 @pytest.mark.parametrize("path", ["/generate", "/v1/completions", "/v1/chat/completions"])
 def test_an_error_event_and_done(ended, path):
     *before, (_, last), done = ended[path]
@@ -110,3 +117,22 @@ def test_responses_that_fail_before_they_begin(tmp_path):
              for name, data in stream.events]  # fmt: skip
     assert shown == [("response.created", "in_progress", None), ("response.in_progress", "in_progress", None),
                      ("response.failed", "failed", "server_error")]  # fmt: skip
+
+
+SCORE = {"return_logprob": True, "logprob_start_len": 0, "sampling_params": {"max_new_tokens": 0}}
+
+
+@pytest.mark.parametrize(
+    "path, body",
+    [
+        ("/generate", SCORE),
+        ("/generate", SCORE | {"logprob_start_len": 1, "top_logprobs_num": 2, "stream": True}),
+        ("/v1/completions", {"max_tokens": 0, "prompt_logprobs": 2}),
+    ],
+)
+def test_a_prompt_without_numbers_is_an_error(broken, path, body):
+    """Not a reply with null where a log-probability should be, and what lists them the first ids as the best ones."""
+    prompt = {"input_ids" if path == "/generate" else "prompt": [5, 6, 7]}
+    reply = broken.post(path, prompt | body)
+    assert reply.status_code == (200 if "stream" in body else 500) and SAYS in reply.text, reply.text
+    assert "token_logprobs" not in reply.text, reply.text
