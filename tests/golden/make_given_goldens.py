@@ -6,7 +6,7 @@
 
 A golden model with its batch (make_goldens.py), whose first sequence chooses its experts itself; of each other one all rows
 but the last are given experts drawn at random, whatever their routers would choose. given.safetensors has what
-ref.safetensors has of a first step, and
+ref.safetensors has of a first step, torch's errors in bf16 too, and
 
     given    I16  [L, T, k] those ids, ascending; -1: the row's router chooses
 
@@ -18,7 +18,7 @@ import argparse
 from unittest import mock
 
 import torch
-from make_goldens import BATCH, HERE, Choices, forward, stored_model, tensors_of
+from make_goldens import BATCH, HERE, Choices, bf16_errors, forward, stored_model, tensors_of, ways
 from safetensors.torch import load_file, save_file
 
 CASES = ["qwen3_moe", "qwen2_moe", "glm4_moe", "deepseek_v3"]
@@ -60,27 +60,42 @@ def draw(router, start, g):
     return rows
 
 
+def first_step(model, batch):
+    """What is compared, and its gradients."""
+    model.zero_grad()
+    _, logp, entropy, loss = forward(model, batch)
+    loss.backward()
+    grads = tensors_of({name: p.grad.clone() for name, p in model.named_parameters()})
+    values = dict(logp=logp, entropy=entropy, **{"grad." + name: grad for name, grad in grads.items()})
+    return {k: v.detach().to(torch.float64) for k, v in values.items()}
+
+
+def routers(model):
+    return {i: layer.mlp.gate for i, layer in enumerate(model.model.layers) if hasattr(layer.mlp, "gate")}
+
+
 def reference(name):
-    model = stored_model(name)
+    model, narrow = stored_model(name), stored_model(name, torch.bfloat16)
     out = {k: v for k, v in load_file(HERE / name / "ref.safetensors").items() if k in BATCH}
+    batch = {k: v if v.is_floating_point() else v.long() for k, v in out.items()}
     start = out["start"].tolist()
-    layers = {i: layer.mlp.gate for i, layer in enumerate(model.model.layers) if hasattr(layer.mlp, "gate")}
     k = model.config.num_experts_per_tok
     given = torch.full((model.config.num_hidden_layers, start[-1], k), -1)
     g = torch.Generator().manual_seed(sum(map(ord, name)))
-    choices = Choices(model)
-    for i, router in layers.items():
+    choices, same = Choices(model), Choices(narrow)
+    for i, router in routers(model).items():
         given[i] = draw(router, start, g)
         give(router, padded(given[i], start))
-    wide = {k: v.double() if v.is_floating_point() else v.long() for k, v in out.items()}
-    _, logp, entropy, loss = forward(model, wide)
-    loss.backward()
+        give(routers(narrow)[i], padded(given[i], start))
+    ref = first_step(model, {k: v.double() if v.is_floating_point() else v for k, v in batch.items()})
     real = padded(torch.zeros(start[-1], 1), start)[:, 0] == 0
-    for i, margin in zip(layers, choices.margin, strict=True):
+    for i, margin in zip(routers(model), choices.margin, strict=True):
         assert margin[real][given[i, :, 0] < 0].min() > CLEAR, f"{name}: layer {i} has a near choice"
-    out.update(given=given.short(), logp=logp.detach().float(), entropy=entropy.detach().float())
-    grads = tensors_of({name: p.grad for name, p in model.named_parameters()})
-    out.update({"grad." + name: grad.float().contiguous() for name, grad in grads.items()})
+    runs = [first_step(way, batch) for way in ways(narrow)]
+    for i, ids in enumerate(same.ids):
+        wanted = choices.ids[i % len(choices.ids)]
+        assert torch.equal(ids[real], wanted[real]), f"{name}: a run in bf16 chose other experts"
+    out.update(given=given.short(), **{k: v.float().contiguous() for k, v in ref.items()}, **bf16_errors(ref, runs))
     return out
 
 
@@ -95,7 +110,7 @@ def main():
             stored = load_file(file)
             assert stored.keys() == tensors.keys() and torch.equal(stored["given"], tensors["given"])
             worst = max(((stored[k].double() - v.double()).norm() / (v.double().norm() + 1e-300)).item()
-                        for k, v in tensors.items())
+                        for k, v in tensors.items() if not k.startswith("bf16."))
             print(f"{name}: largest difference {worst:.2e}")
             assert worst < 1e-5, name
         else:

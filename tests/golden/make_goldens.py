@@ -325,6 +325,29 @@ def wide_reference(wide_model, batch):
     return ref, chosen
 
 
+def ways(model):
+    """The model, set up to compute in each of torch's ways."""
+    for experts in ("eager", "batched_mm", "grouped_mm") if has_experts(model.config) else ("eager",):
+        for attention in ("sdpa", "eager"):
+            model.set_attn_implementation(attention)
+            model.set_experts_implementation(experts)
+            yield model
+
+
+def bf16_errors(ref, runs):
+    """Of torch's runs in bf16, as bf16.X: the largest, of an expert's tensor the largest of its layer's."""
+    out, of_layer = {}, {}
+    for k in runs[0]:
+        error = max((run[k] - ref[k]).norm() / ref[k].norm() for run in runs)
+        out["bf16." + k] = error.nan_to_num(0).float().reshape(1)  # 0 / 0: an expert without rows
+        if ".experts." in k:
+            of_layer.setdefault(re.sub(r"experts\.\d+", "experts", k), []).append("bf16." + k)
+    for same in of_layer.values():
+        worst = max(out[k] for k in same)
+        out.update({k: worst.clone() for k in same})
+    return out
+
+
 def reference_of(config, seed):
     model = random_model(config, seed)
     model.set_experts_implementation("eager")
@@ -336,33 +359,18 @@ def reference_of(config, seed):
         rows = ids.flatten().bincount()
         if ((rows > 0) & (rows < FEW)).any():
             raise Unfit(f"experts are given {rows.tolist()} rows")
-    halves = []
-    ways = [("sdpa", "eager"), ("eager", "eager")]
-    for experts in ("batched_mm", "grouped_mm") if has_experts(config) else ():
-        ways += [("sdpa", experts), ("eager", experts)]
-    for attention, experts in ways:
-        model.set_attn_implementation(attention)
-        model.set_experts_implementation(experts)
+    runs = []
+    for _ in ways(model):
         values, same = run(model, batch, "bf16", eps["bf16"], lr)
         if not all(torch.equal(a, b) for a, b in zip(chosen, same)):
             raise Unfit("a run in bf16 chose other experts")
-        halves.append(values)
+        runs.append(values)
     tensors = {k: (v.float() if v.is_floating_point() else v.int()).contiguous() for k, v in batch.items()}
     tensors["eps"] = torch.tensor([eps["fp32"], eps["bf16"]])
     if has_experts(config):
         tensors["lr"] = torch.tensor([lr])
-    for k, v in ref.items():
-        tensors[k] = v.contiguous() if k.startswith("losses") else v.float().contiguous()
-        if k in halves[0]:
-            error = max((half[k] - v).norm() / v.norm() for half in halves)
-            tensors["bf16." + k] = error.nan_to_num(0).float().reshape(1)  # 0 / 0: an expert without rows
-    of_layer = {}
-    for k in list(tensors):
-        if k.startswith("bf16.") and ".experts." in k:
-            of_layer.setdefault(re.sub(r"experts\.\d+", "experts", k), []).append(k)
-    for same in of_layer.values():
-        worst = max(tensors[k] for k in same)
-        tensors.update({k: worst.clone() for k in same})
+    tensors.update({k: v.contiguous() if k.startswith("losses") else v.float().contiguous() for k, v in ref.items()})
+    tensors.update(bf16_errors(ref, runs))
     return model, tensors
 
 
@@ -378,11 +386,11 @@ def write_config(folder):
     path.write_text(json.dumps(c, indent=1) + "\n")
 
 
-def stored_model(name):
+def stored_model(name, dtype=torch.float64):
     model = AutoModelForCausalLM.from_pretrained(HERE / name, dtype=torch.float32).eval()
     exact_norms(model)
     model.set_experts_implementation("eager")
-    return cast(model, torch.float64)
+    return cast(model, dtype)
 
 
 def check(name):

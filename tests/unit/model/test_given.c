@@ -1,6 +1,6 @@
 /* Rows that are given their experts, against PyTorch and transformers: log-probabilities, entropies and every gradient,
  * the routers' too, where most rows of a batch have other experts than their routers choose, one sequence and each last
- * row their own (tests/golden/make_given_goldens.py). Per tensor |x - ref| / |ref| in fp32, as in test_golden.c. */
+ * row their own (tests/golden/make_given_goldens.py). Per tensor |x - ref| / |ref|, held as in test_golden.c. */
 #include "common/log.h"
 #include "tests/unit/model/golden.h"
 
@@ -34,21 +34,31 @@ static void run_case(struct golden *g, enum clime_recompute level) {
     free(grads);
 }
 
-static void test_given(void **state) {
-    (void)state;
+static void run_all(const char *dtype) {
     for (size_t i = 0; i < CLIME_COUNT(cases) * CLIME_COUNT(isas); i++) {
         const char *isa = isas[i % CLIME_COUNT(isas)];
         struct golden g;
-        if (!open_case(&g, cases[i / CLIME_COUNT(isas)], "given", "f32", isa)) continue;
+        if (!open_case(&g, cases[i / CLIME_COUNT(isas)], "given", dtype, isa)) continue;
         run_case(&g, CLIME_RECOMPUTE_NONE);
         run_case(&g, CLIME_RECOMPUTE_FULL);
-        print_message("%-11s %-7s nearest to its limit: %.2f of it, %s\n", g.name, isa, g.worst, g.worst_name);
+        print_message("%-11s %s %-7s nearest to its limit: %.2f of it, %s\n", g.name, dtype, isa, g.worst,
+                      g.worst_name);
         close_case(&g);
     }
 }
 
+static void test_fp32(void **state) {
+    (void)state;
+    run_all("f32");
+}
+
+static void test_bf16(void **state) {
+    (void)state;
+    run_all("bf16");
+}
+
 int main(void) {
     clime_log_open("test", CLIME_LOG_WARN);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_given)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fp32), cmocka_unit_test(test_bf16)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
