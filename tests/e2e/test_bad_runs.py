@@ -146,6 +146,7 @@ OPTIONS = [
     ("no reference", {"ref_load": "/nowhere", "use_kl_loss": True, "kl_loss_coef": 0.1}, ["/nowhere"]),
     ("nothing serves", {"router_url": "http://127.0.0.1:9", "server_threads": None}, ["127.0.0.1:9", "--router-url"]),
     ("no URL", {"router_url": "nonsense", "server_threads": None}, ["nonsense", "--router-url"]),
+    ("best of no evaluation", {"eval_prompt_data": "TRAIN", "keep_best": "train"}, ["--keep-best train needs --eval-interval"]),
     ("eval set", {"eval_prompt_data": "/nowhere.jsonl", "eval_interval": 1}, ["/nowhere.jsonl"]),
 ]
 

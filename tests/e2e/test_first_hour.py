@@ -463,6 +463,14 @@ def test_rewards_that_are_all_alike(model, sums, tmp_path):
         assert in_shell(shown_command[0]) == '{"reward":0.0}\n', line
 
 
+def test_no_command_of_half_a_label(model, tmp_path):
+    """A label that no line has room for: the doubt alone, not a command that cannot be read."""
+    (tmp_path / "long.jsonl").write_text(json.dumps({"input": "1", "label": 2_000_000 * "9"}) + "\n")
+    status, _, err = run("clime-train", *rl(model, tmp_path / "long.jsonl", tmp_path / "run", num_rollout=1))
+    said = [line for line in err.splitlines() if "rollout 0: all 4 rewards are 0" in line]
+    assert status == 0 and len(said) == 1 and "Does the reward fit" in said[0] and "printf" not in said[0], err
+
+
 def test_rewards_that_differ_are_no_matter(model, sums, tmp_path):
     status, _, err = run("clime-train", *rl(model, sums, tmp_path / "run", rm_type="random", rollout_batch_size=4))
     assert status == 0 and "rewards are" not in err, err

@@ -100,3 +100,35 @@ def test_explain_of_half_a_run(model):  # noqa: F811
     says = explained("--debug-rollout-only")
     assert "nothing is trained" in says and "are submitted 9 at a time" in says
     assert not any(what in says for what in ("weights go to the servers", "AdamW", "memory plan", "loss ="))
+
+
+INERT = {  # what is given, and what --explain says of it
+    "--kl-loss-coef 0.1 --kl-loss-type k3": ["--kl-loss-coef: --use-kl-loss is off", "--kl-loss-type: there is no KL term"],
+    "--tis-clip 3": ["--tis-clip, --tis-clip-low, --custom-tis-function-path: --use-tis is off"],
+    "--rs-upper-bound 3": ["--rs-upper-bound: --use-rs is off"],
+    "--opsm-delta 0.5 --opd-kl-coef 2": ["--opsm-delta: --use-opsm is off", "--opd-kl-coef: --use-opd is off"],
+    "--min-lr 1e-9": ["--min-lr, --lr-decay-iters: the rate does not fall"],
+    "--micro-batch-size 7": ["--micro-batch-size: --use-dynamic-batch-size packs"],
+    "--advantage-estimator cispo --eps-clip-c 3": ["--eps-clip-c: the estimator's policy term has no dual clip"],
+    "--use-tis": ["--use-tis, --use-rs, --rs-veto-threshold: groups of one rollout have one version"],
+    "--eval-interval 0": ["there is no --eval-interval, so nothing is evaluated"],
+}  # fmt: skip
+
+
+def test_explain_lists_what_needs_another_option(model):  # noqa: F811
+    """Nothing is ignored in silence, and what is in force is not among it."""
+    def explained(words):
+        p = subprocess.run(command(model, model / "inert", "--explain", *words.split()), capture_output=True, text=True, timeout=LIMIT)
+        assert p.returncode == 0, p.stderr
+        return p.stdout.split("options without effect\n")
+
+    for words, says in INERT.items():
+        in_force, listed = explained(words)
+        assert all(s in listed for s in says) and len(listed.splitlines()) == len(says), (words, listed)
+        assert "dual clip" not in in_force and "(constant, warm-up 0), betas" in in_force
+    in_force, listed = explained("--use-kl-loss --kl-loss-coef 0.1 --kl-loss-type k3 --eps-clip-c 3 --lr-decay-style cosine --min-lr 1e-9 "
+                                 "--use-opsm --opsm-delta 0.5")  # fmt: skip
+    assert "(dual clip)" in in_force and "cosine, warm-up 0, to 1e-09 after" in in_force and listed.strip() == "none"
+    # samples of other weights than this run's: rho is not 1 there
+    in_force, listed = explained(f"--load-debug-rollout-data {model / 'other'} --use-tis --eval-interval 0")
+    assert "pg times rho" in in_force and "--use-tis" not in listed

@@ -22,4 +22,5 @@ const struct clime_estimator clime_estimator_cispo = {
     .policy = policy,
     .takes_std = true,
     .takes_raw = true,
+    .without_dual_clip = true,
 };

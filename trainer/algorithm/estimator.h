@@ -43,13 +43,14 @@ struct clime_estimator {
     const char *policy_text;
     void (*advantages)(const struct clime_estimator_input *in, float *adv /* [s->n] */);
     clime_policy_fn *policy;
-    bool must_whiten;  /* --normalize-advantages is part of it */
-    bool needs_peers;  /* groups of one have no baseline */
-    bool kl_per_token; /* takes the KL of the reward token by token; else it comes off the sample's reward */
-    bool takes_gamma;  /* discounts within a sample */
-    bool needs_critic; /* reads s->value; --lambd, --value-clip and the --critic-* options are its */
-    bool takes_std;    /* divides by the deviation, unless --disable-grpo-std-normalization */
-    bool takes_raw;    /* subtracts a mean, unless --disable-rewards-normalization */
+    bool must_whiten;       /* --normalize-advantages is part of it */
+    bool needs_peers;       /* groups of one have no baseline */
+    bool kl_per_token;      /* takes the KL of the reward token by token; else it comes off the sample's reward */
+    bool takes_gamma;       /* discounts within a sample */
+    bool needs_critic;      /* reads s->value; --lambd, --value-clip and the --critic-* options are its */
+    bool takes_std;         /* divides by the deviation, unless --disable-grpo-std-normalization */
+    bool takes_raw;         /* subtracts a mean, unless --disable-rewards-normalization */
+    bool without_dual_clip; /* --eps-clip-c has no part in its policy term */
 };
 
 /* Every estimator: clime_estimator_NAME in NAME.c. */

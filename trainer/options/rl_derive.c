@@ -30,6 +30,9 @@ static enum clime_err check_required(struct clime_rl_options *o, struct clime_er
         return clime_fail(e, CLIME_ERR_INPUT, "--use-dynamic-batch-size needs --max-tokens-per-gpu");
     if (o->eval_interval && !o->eval_prompt_data.n && !o->eval_config)
         return clime_fail(e, CLIME_ERR_INPUT, "--eval-interval needs --eval-prompt-data or --eval-config");
+    if (o->keep_best && !o->eval_interval)
+        return clime_fail(e, CLIME_ERR_INPUT, "--keep-best %s needs --eval-interval: without it nothing is evaluated",
+                          o->keep_best);
     if (o->fleet_api_key && !o->router_url)
         return clime_fail(e, CLIME_ERR_INPUT, "--fleet-api-key is for the servers of --router-url: others need no key");
     if (o->router_url && o->colocate)

@@ -31,8 +31,9 @@ static struct clime_str end_of(const char *text, size_t most) {
     return (struct clime_str){text ? text + skip : "", n - skip};
 }
 
-/* {"response", "label"?, "metadata"?} for the shell, between single quotes. */
-static void put_question(const struct clime_sample *s, bool metadata, size_t most, struct clime_buf *out) {
+/* {"response", "label"?, "metadata"?} for the shell, between single quotes. False where it is far too long for a line.
+ */
+static bool put_question(const struct clime_sample *s, bool metadata, size_t most, struct clime_buf *out) {
     struct clime_buf json;
     struct clime_jw w;
     clime_buf_init(&json, 1 << 20);
@@ -47,7 +48,9 @@ static void put_question(const struct clime_sample *s, bool metadata, size_t mos
             clime_buf_adds(out, "\\u0027"); /* in JSON a single quote stands in strings only */
         else
             clime_buf_addc(out, json.data[i]);
+    const bool whole = !json.full;
     clime_buf_free(&json);
+    return whole;
 }
 
 /* The doubt, and "printf %s '{...}' | clime-train grade --rm-type T" (some shells' echo reads \\n), of as much of the
@@ -57,11 +60,11 @@ static void put_advice(const struct clime_rl_options *o, const char *rm_type, co
     for (size_t most = MOST_TEXT; most > 0; most /= 2) {
         clime_buf_clear(out);
         clime_buf_printf(out, "%s One of the answers, or its end, graded: printf %%s '", doubt_of_it);
-        put_question(s, !rm_type, most, out);
+        const bool whole = put_question(s, !rm_type, most, out);
         clime_buf_adds(out, "' | clime-train grade");
         if (rm_type) clime_buf_printf(out, " --rm-type %s", rm_type);
         if (o->custom_rm) clime_buf_printf(out, " --custom-rm-path %s", o->custom_rm);
-        if (out->len <= MOST_COMMAND) return;
+        if (whole && out->len <= MOST_COMMAND) return;
     }
     clime_buf_clear(out);
     clime_buf_adds(out, doubt_of_it);
