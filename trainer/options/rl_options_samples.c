@@ -90,11 +90,11 @@ int clime_rl_sample_rows(struct clime_rl_options *o, struct clime_opt *t, struct
         {"rollout-shuffle", B, &o->rollout_shuffle, NULL, NULL, "another order in every epoch, by seed and epoch",
          .first = true},
         {"rollout-max-prompt-len", I, &o->rollout_max_prompt_len, NULL, "N",
-         "leave out longer prompts; default: context length - 1 where one is given", 1, 0, NULL, &g->max_prompt},
+         "leave out longer prompts; default: context length - 1 where one is given", 1, 1 << 24, NULL, &g->max_prompt},
 
         {"Rollout", H, NULL, NULL, NULL, NULL},
-        {"num-rollout", I, &o->num_rollout, NULL, "N", "rollouts of the whole run", 0, -1, .first = true},
-        {"num-epoch", I, &o->num_epoch, NULL, "N", "instead: passes over the prompts", 0, -1},
+        {"num-rollout", I, &o->num_rollout, NULL, "N", "rollouts of the whole run", 0, 1e9, .first = true},
+        {"num-epoch", I, &o->num_epoch, NULL, "N", "instead: passes over the prompts", 0, 1e6},
         {"rollout-batch-size", I, &o->rollout_batch_size, NULL, "N", "prompts in a rollout (required)", 0, -1,
          .first = true},
         {"n-samples-per-prompt", I, &o->n_samples_per_prompt, "1", "N", "members of a group", 1, 0, .first = true},
@@ -105,7 +105,7 @@ int clime_rl_sample_rows(struct clime_rl_options *o, struct clime_opt *t, struct
         {"over-sampling-batch-size", I, &o->over_sampling_batch_size, NULL, "N",
          "prompts submitted at a time, at least the rollout batch size; what is left when the rollout is full is "
          "stopped. Default: with a filter the rollout batch size, else only what is missing",
-         0, -1},
+         0, 1 << 24},
         {"dynamic-sampling-filter-path", S, &o->dynamic_sampling_filter, NULL, "NAME",
          "drop groups: check_reward_nonzero_std or check_reward_nonzero_std_with_fallback (of a dotted path the last "
          "part counts), or a shared library (trainer/plugin/plugin.h) with a `filter`",
@@ -128,11 +128,11 @@ int clime_rl_sample_rows(struct clime_rl_options *o, struct clime_opt *t, struct
          "with --async and --partial-rollout, which it implies: push weights as soon as they are there; samples in "
          "flight go on with them"},
         {"update-weights-interval", I, &o->update_weights_interval, "1", "N", "with --async: push every N rollouts", 1,
-         0},
+         1e9},
         {"max-rollouts-ahead", I, &o->max_rollouts_ahead, "1", "N",
          "with --fully-async: rollouts that may be generated ahead of the one that trains; the groups of all of them "
          "are in flight together",
-         1, 0},
+         1, 1e6},
         {"pause-generation-mode", C, &o->pause_generation_mode, "retract", "retract|in_place",
          "with --fully-async: samples in flight at a push go on under the new weights, with keys and values that these "
          "compute anew (retract), or with those they have (in_place: no work is lost, the log-probabilities are of no "
@@ -148,10 +148,11 @@ int clime_rl_sample_rows(struct clime_rl_options *o, struct clime_opt *t, struct
         {"rollout-temperature", D, &o->sampling.temperature, "1", "T",
          "below 1e-6 a server is greedy: a group's samples would be one", 1e-6, 1e6, .first = true},
         {"rollout-top-p", D, &o->sampling.top_p, "1", "P", "nucleus sampling", 0, 1},
-        {"rollout-top-k", I, &o->sampling.top_k, "-1", "K", "-1 = off", -1, -2},
+        {"rollout-top-k", I, &o->sampling.top_k, "-1", "K", "-1 = off", -1, 1 << 30},
         {"rollout-max-response-len", I, &o->sampling.max_response_len, NULL, "N", "new tokens of a sample (required)",
-         0, -1, .first = true},
-        {"rollout-max-context-len", I, &o->sampling.max_context_len, NULL, "N", "prompt and response together", 0, -1},
+         0, 1 << 24, .first = true},
+        {"rollout-max-context-len", I, &o->sampling.max_context_len, NULL, "N", "prompt and response together", 0,
+         1 << 24},
         {"rollout-stop", L, &o->sampling.stop, NULL, "TEXT", "stop strings"},
         {"rollout-stop-token-ids", L, &o->sampling.stop_token_ids, NULL, "ID", "stop tokens beside the model's own"},
         {"rollout-skip-special-tokens", B, &o->sampling.skip_special_tokens, NULL, NULL,
@@ -171,7 +172,7 @@ int clime_rl_sample_rows(struct clime_rl_options *o, struct clime_opt *t, struct
         {"environment-api-key", CLIME_OPT_KEY, &o->environment_api_key, NULL, "CLIME_ENVIRONMENT_API_KEY",
          "what environments must send as a bearer"},
         {"environment-lease-timeout", D, &o->environment_lease_timeout, "300", "SECONDS",
-         "a task whose session is not heard of for so long is given to another environment", 1, 0},
+         "a task whose session is not heard of for so long is given to another environment", 1, 1e6},
         {"environment-stream-heartbeat", D, &o->environment_stream_heartbeat, "15", "SECONDS",
          "a session's stream that is silent for so long, as while weights change, sends a comment, for clients and "
          "proxies that cut idle connections; 0 = never",
@@ -180,7 +181,7 @@ int clime_rl_sample_rows(struct clime_rl_options *o, struct clime_opt *t, struct
         {"environment-attempts", I, &o->environment_attempts, "3", "N", "leases of a task before its sample has failed",
          1, 1e6},
         {"rollout-request-timeout", D, &o->rollout_request_timeout, "1800", "SECONDS",
-         "for one sample, all tries together; past it the sample has failed", 1, 0},
+         "for one sample, all tries together; past it the sample has failed", 1, 1e6},
 
         {"Reward", H, NULL, NULL, NULL, NULL},
         {"rm-type", S, &o->rm_type, NULL, "TYPE",
@@ -197,7 +198,7 @@ int clime_rl_sample_rows(struct clime_rl_options *o, struct clime_opt *t, struct
          "metadata say; with --rm-type custom:0.5,... as that part of a sum"},
         {"group-rm", B, &o->group_rm, NULL, NULL,
          "a command, URL or library gets all answers of a group at once; other types grade one by one"},
-        {"rm-timeout", D, &o->rm_timeout, "30", "SECONDS", "deadline of one reward", 0.001, 0},
+        {"rm-timeout", D, &o->rm_timeout, "30", "SECONDS", "deadline of one reward", 0.001, 1e6},
         {"reward-key", S, &o->reward_key, NULL, "KEY", "member of a reward that is an object"},
 
         {"Evaluation", H, NULL, NULL, NULL, NULL},
@@ -219,20 +220,20 @@ int clime_rl_sample_rows(struct clime_rl_options *o, struct clime_opt *t, struct
         {"eval-tool-key", S, &o->eval_tool_key, NULL, "KEY", "tools of an evaluation prompt"},
         {"eval-rm-type", S, &o->eval_rm_type, NULL, "TYPE", "reward of an evaluation sample"},
         {"eval-reward-key", S, &o->eval_reward_key, NULL, "KEY", "member of an evaluation reward that is an object"},
-        {"n-samples-per-eval-prompt", I, &o->n_samples_per_eval_prompt, "1", "N", "more than one gives pass@k", 1, 0,
-         .first = true},
+        {"n-samples-per-eval-prompt", I, &o->n_samples_per_eval_prompt, "1", "N", "more than one gives pass@k", 1,
+         1 << 20, .first = true},
         {"eval-temperature", D, &o->eval_sampling.temperature, NULL, "T", "0 = greedy", 0, 1e6, NULL,
          &g->eval_temperature, .first = true},
         {"eval-top-p", D, &o->eval_sampling.top_p, NULL, "P", "nucleus sampling", 0, 1, NULL, &g->eval_top_p},
-        {"eval-top-k", I, &o->eval_sampling.top_k, NULL, "K", "-1 = off", -1, -2, NULL, &g->eval_top_k},
-        {"eval-max-response-len", I, &o->eval_sampling.max_response_len, NULL, "N", "new tokens", 1, 0, NULL,
+        {"eval-top-k", I, &o->eval_sampling.top_k, NULL, "K", "-1 = off", -1, 1 << 30, NULL, &g->eval_top_k},
+        {"eval-max-response-len", I, &o->eval_sampling.max_response_len, NULL, "N", "new tokens", 1, 1 << 24, NULL,
          &g->eval_len, .first = true},
-        {"eval-max-context-len", I, &o->eval_sampling.max_context_len, NULL, "N", "prompt and response together", 1, 0,
-         NULL, &g->eval_ctx},
-        {"eval-max-prompt-len", I, &o->eval_max_prompt_len, NULL, "N", "leave out longer prompts", 1, 0, NULL,
+        {"eval-max-context-len", I, &o->eval_sampling.max_context_len, NULL, "N", "prompt and response together", 1,
+         1 << 24, NULL, &g->eval_ctx},
+        {"eval-max-prompt-len", I, &o->eval_max_prompt_len, NULL, "N", "leave out longer prompts", 1, 1 << 24, NULL,
          &g->eval_prompt_len},
         {"eval-min-new-tokens", I, &o->eval_sampling.min_new_tokens, NULL, "N", "no stop before this many tokens", 0,
-         -1, NULL, &g->eval_min},
+         1 << 24, NULL, &g->eval_min},
     };
     memcpy(t, rows, sizeof rows);
     return (int)CLIME_COUNT(rows);

@@ -21,6 +21,8 @@
 #include "trainer/rollout/stats.h"
 #include "trainer/rollout/windowed.h"
 
+#define MOST_SAMPLES (1 << 24) /* of all sets, as of a rollout */
+
 /* ---- sets ---- */
 
 static enum clime_err load_set(const struct clime_eval_set *o, const struct clime_tokenizer *t,
@@ -41,6 +43,7 @@ static enum clime_err load_set(const struct clime_eval_set *o, const struct clim
 enum clime_err clime_evaluation_load(const struct clime_rl_options *o, const struct clime_tokenizer *t,
                                      struct clime_evaluation *out, struct clime_error *e) {
     enum clime_err rc = CLIME_OK;
+    int64_t n_samples = 0;
     *out = (struct clime_evaluation){.sets = xcalloc((size_t)o->eval_sets.n + 1, sizeof *out->sets)};
     for (int i = 0; i < o->eval_sets.n && !rc; i++) {
         struct clime_evaluation_set *s = &out->sets[out->n_sets++];
@@ -51,6 +54,10 @@ enum clime_err clime_evaluation_load(const struct clime_rl_options *o, const str
             int len = n + (int)clime_sampling_room(&s->o->sampling, n);
             if (len > out->max_len) out->max_len = len;
         }
+        n_samples += s->data.n * s->o->n_samples;
+        if (!rc && n_samples > MOST_SAMPLES)
+            rc = clime_fail(e, CLIME_ERR_LIMIT, "an evaluation of more than 2^24 samples: set %s has %d prompts x %lld",
+                            s->o->name, s->data.n, (long long)s->o->n_samples);
     }
     if (rc) clime_evaluation_free(out);
     return rc;
