@@ -38,6 +38,21 @@ void clime_reward_write_request(struct clime_jw *w, const struct clime_reward_re
     write_value(w, "label", q->label, q->label_is_json);
 }
 
+/* true is 1, as in Python, where many a reward is a comparison. False for what is neither. */
+static bool read_number(struct clime_json *j, double *value) {
+    bool is_true;
+    switch (clime_json_peek(j)) {
+    case CLIME_JSON_BOOL:
+        if (clime_json_bool(j, &is_true)) *value = is_true;
+        return true;
+    case CLIME_JSON_NUMBER:
+        clime_json_double(j, value);
+        return true;
+    default:
+        return false;
+    }
+}
+
 enum clime_err clime_reward_from_json(struct clime_str json, const char *reward_key, struct clime_reward *out) {
     struct clime_arena arena;
     struct clime_json j;
@@ -46,25 +61,18 @@ enum clime_err clime_reward_from_json(struct clime_str json, const char *reward_
     clime_arena_init(&arena, 2 * CLIME_REWARD_MAX_TEXT);
     clime_json_init(&j, json.ptr, json.len, &arena, e);
     enum clime_json_kind kind = clime_json_peek(&j);
-    if (kind == CLIME_JSON_NUMBER) {
-        clime_json_double(&j, &out->value);
+    if (read_number(&j, &out->value)) {
+        /* that is all of it */
     } else if (kind == CLIME_JSON_OBJECT) {
         bool found = reward_key == NULL;
         out->value = NAN;
         for (clime_json_object(&j); clime_json_key(&j, &key);) {
-            bool is_true = false;
             if (!reward_key || !clime_str_is(key, reward_key)) {
                 clime_json_skip(&j, NULL);
                 continue;
             }
             found = true;
-            if (clime_json_peek(&j) == CLIME_JSON_BOOL) {
-                if (clime_json_bool(&j, &is_true)) out->value = is_true;
-            } else if (clime_json_peek(&j) == CLIME_JSON_NUMBER) {
-                clime_json_double(&j, &out->value);
-            } else {
-                clime_json_bad(&j, "reward key \"%s\" holds no number", reward_key);
-            }
+            if (!read_number(&j, &out->value)) clime_json_bad(&j, "reward key \"%s\" holds no number", reward_key);
         }
         if (!j.failed && !found)
             clime_fail(e, CLIME_ERR_INPUT, "the reward has no key \"%s\" (--reward-key)", reward_key);

@@ -43,7 +43,8 @@ void clime_reward_check_range(struct clime_reward *r);
 struct clime_jw;
 void clime_reward_write_request(struct clime_jw *w, const struct clime_reward_request *q);
 
-/* Makes the reward of a JSON value that a command or URL gave: a number, or an object with reward_key picked. */
+/* Makes the reward of a JSON value that a command or URL gave: a number, true or false, or an object with reward_key
+ * picked. */
 enum clime_err clime_reward_from_json(struct clime_str json, const char *reward_key, struct clime_reward *out);
 /* The same for a JSON array of exactly n rewards, for a group. On error out[0].error says why; none of the others is
  * set. */

@@ -22,6 +22,7 @@ static const char CHILD[] = "while IFS= read -r l; do id=${l#*\\\"id\\\":}; id=$
                             " *do-noise*) echo hello;;"
                             " *do-wrong-id*) echo '{\"id\":999999,\"reward\":1}';;"
                             " *do-string*) echo \"{\\\"id\\\":$id,\\\"reward\\\":\\\"x\\\"}\";;"
+                            " *do-true*) echo \"{\\\"id\\\":$id,\\\"reward\\\":true}\";;"
                             " *do-error*) echo \"{\\\"id\\\":$id,\\\"error\\\":\\\"no idea\\\"}\";;"
                             " *do-flood*) yes; ;;"
                             " *do-object*) echo \"{\\\"id\\\":$id,\\\"reward\\\":{\\\"a\\\":2,\\\"b\\\":true}}\";;"
@@ -72,17 +73,10 @@ static void test_command(void **state) {
         enum clime_err err;
         double value;
     } cases[] = {
-        {"fine", CLIME_OK, 0.5},
-        {"do-object", CLIME_OK, 2},
-        {"do-hang", CLIME_ERR_TIMEOUT, 0},
-        {"fine after a hang", CLIME_OK, 0.5},
-        {"do-die", CLIME_ERR_UNAVAILABLE, 0},
-        {"fine", CLIME_OK, 0.5},
-        {"do-noise", CLIME_ERR_INTERNAL, 0},
-        {"do-wrong-id", CLIME_ERR_INTERNAL, 0},
-        {"do-string", CLIME_ERR_INPUT, 0},
-        {"do-error", CLIME_ERR_INPUT, 0},
-        {"do-flood", CLIME_ERR_INTERNAL, 0},
+        {"fine", CLIME_OK, 0.5},           {"do-object", CLIME_OK, 2},           {"do-true", CLIME_OK, 1},
+        {"do-hang", CLIME_ERR_TIMEOUT, 0}, {"fine after a hang", CLIME_OK, 0.5}, {"do-die", CLIME_ERR_UNAVAILABLE, 0},
+        {"fine", CLIME_OK, 0.5},           {"do-noise", CLIME_ERR_INTERNAL, 0},  {"do-wrong-id", CLIME_ERR_INTERNAL, 0},
+        {"do-string", CLIME_ERR_INPUT, 0}, {"do-error", CLIME_ERR_INPUT, 0},     {"do-flood", CLIME_ERR_INTERNAL, 0},
         {"fine", CLIME_OK, 0.5},
     };
     struct clime_rewarder_options o = {.command = CHILD, .reward_key = "a", .timeout_us = 1500000};
