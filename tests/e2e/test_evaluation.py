@@ -135,7 +135,41 @@ def test_samples_that_fail_are_told_with_the_reason(d, tmp_path):  # noqa: F811
 @pytest.mark.parametrize("change, says", [
     ({"keep_best": "narrow", "eval_interval": 1}, "--keep-best narrow: no evaluation set"),
     ({"eval_versions": "x"}, "--eval-versions is for clime-train eval"),
+    ({"eval_min_new_tokens": 9, "eval_max_response_len": 8}, "set heldout: no answer of at most 8 tokens has at least 9"),
 ])  # fmt: skip
 def test_refused(d, change, says):  # noqa: F811
     status, _, err = run("clime-train", *rl(d, "refused", eval_prompt_data=d / "task" / "heldout.jsonl", **change))
     assert status == 1 and says in err, err
+
+
+@pytest.mark.parametrize("names, says", [
+    (["step"], 'named "step"'),
+    ([""], 'named ""'),
+    ([300 * "n"], "1 to 128 bytes"),
+    (["a-pass@1", "a"], "named a-pass@1: a figure of the set a is"),
+    (["a", "a-ci95"], "named a-ci95: a figure of the set a is"),
+], ids=lambda x: x[0][:8] if isinstance(x, list) else "")  # fmt: skip
+def test_names_that_figures_have(d, names, says):  # noqa: F811
+    """Two figures of one name in a line of metrics would be one of them, by the reader's choice."""
+    held = d / "task" / "heldout.jsonl"
+    status, _, err = run("clime-train", *rl(d, "names"), "--eval-prompt-data", *(w for n in names for w in (n, held)))
+    assert status == 1 and says in err, err
+
+
+# of 8 samples: the first evaluation has one reward, the second all, the third all but one
+FAILS = ["--rm-workers", 1, "--rm-command", """python3 -uc '
+import json, sys
+for n, line in enumerate(sys.stdin):
+    reward = [[1.0] + 7 * [None], 8 * [0.25], 7 * [1.0] + [None]][n // 8][n % 8]
+    answer = {"error": "the judge is not there"} if reward is None else {"reward": reward}
+    print(json.dumps({"id": json.loads(line)["id"], **answer}))'"""]
+
+
+def test_the_best_is_not_of_fewer_questions(d):  # noqa: F811
+    """A mean over what was graded before the judge went away is no score to keep weights for."""
+    words = rl(d, "fewer", eval_prompt_data=d / "task" / "heldout.jsonl", eval_interval=1, eval_rm_type="command", keep_best="heldout")
+    status, _, err = run("clime-train", *words, *FAILS)
+    assert status == 0, err
+    assert query(d / "fewer" / "ledger.db", "SELECT score, n_failed FROM evals ORDER BY step") == [(1.0, 7), (0.25, 0), (1.0, 1)]
+    kept = [e for (e,) in query(d / "fewer" / "ledger.db", "SELECT detail FROM events WHERE kind = 'best' ORDER BY id")]
+    assert [k.split(",")[0] for k in kept] == ["step 0: heldout 1", "step 1: heldout 0.25"]

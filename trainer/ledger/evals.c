@@ -66,13 +66,15 @@ enum clime_err clime_evals_put(struct clime_ledger *l, const struct clime_eval_r
     return clime_ledger_write(l, put, &p, false, e);
 }
 
-enum clime_err clime_evals_is_best(struct clime_db *db, const char *name, int64_t step, double score, bool *best,
+enum clime_err clime_evals_is_best(struct clime_db *db, const struct clime_eval_record *r, bool *best,
                                    struct clime_error *e) {
-    *best = !isnan(score);
-    struct clime_stmt *q = clime_db_stmt(db, "SELECT 1 FROM evals WHERE name = ? AND step <> ? AND score >= ? LIMIT 1");
-    clime_db_text(q, name);
-    clime_db_int(q, step);
-    clime_db_real(q, score);
+    *best = !isnan(r->score);
+    struct clime_stmt *q = clime_db_stmt(db, "SELECT 1 FROM evals WHERE name = ? AND step <> ? AND"
+                                             " (n_failed < ?3 OR (n_failed = ?3 AND score >= ?)) LIMIT 1");
+    clime_db_text(q, r->name);
+    clime_db_int(q, r->step);
+    clime_db_int(q, r->n_failed);
+    clime_db_real(q, r->score);
     if (clime_db_row(q)) *best = false;
     return clime_db_done(q, e);
 }

@@ -19,8 +19,9 @@ struct clime_eval_record {
 enum clime_err clime_evals_put(struct clime_ledger *l, const struct clime_eval_record *records, int n,
                                const char *metrics_line, struct clime_error *e);
 
-/* Whether no evaluation of the set that is recorded for another step is as good. NaN is worse than every score. */
-enum clime_err clime_evals_is_best(struct clime_db *db, const char *name, int64_t step, double score, bool *best,
+/* Whether no evaluation of the set that is recorded for another step is as good. One of which more samples failed is
+ * worse, whatever the others' mean: it is of fewer questions. NaN is worse than every score. */
+enum clime_err clime_evals_is_best(struct clime_db *db, const struct clime_eval_record *r, bool *best,
                                    struct clime_error *e);
 
 #endif

@@ -12,6 +12,7 @@
 
 #define MAX_FILE ((size_t)1 << 20)
 #define MAX_SETS 1024
+#define MOST_NAME 128 /* bytes; metrics' names have more behind it */
 
 /* ---- members ---- */
 
@@ -142,14 +143,34 @@ static struct clime_eval_set *add_set(struct clime_eval_sets *s, const struct cl
     return &s->sets[s->n++];
 }
 
+/* Whether a figure of set is named as the score of a set of that name. */
+static bool is_figure_of(const char *name, const char *set) {
+    static const char *const figures[] = {"-ci95", "-truncated_ratio", "-failed", "-pass@", "/response_len/"};
+    size_t n = strlen(set);
+    bool is = false;
+    for (size_t i = 0; i < CLIME_COUNT(figures) && !strncmp(name, set, n); i++)
+        is |= !strncmp(name + n, figures[i], strlen(figures[i]));
+    return is;
+}
+
+/* Figures are named after their set, beside eval/step. */
 static enum clime_err check_names(const struct clime_eval_sets *s, const char *option, struct clime_error *e) {
     for (int i = 0; i < s->n; i++) {
         if (!s->sets[i].name || !s->sets[i].file)
             return clime_fail(e, CLIME_ERR_INPUT, "%s: set %d has no \"%s\"", option, i + 1,
                               s->sets[i].name ? "path" : "name");
-        for (int k = 0; k < i; k++)
-            if (!strcmp(s->sets[k].name, s->sets[i].name))
-                return clime_fail(e, CLIME_ERR_INPUT, "%s: two sets are named %s", option, s->sets[i].name);
+        const char *name = s->sets[i].name;
+        if (!*name || strlen(name) > MOST_NAME || !strcmp(name, "step"))
+            return clime_fail(e, CLIME_ERR_INPUT, "%s: a set cannot be named \"%.*s\": 1 to %d bytes, and not step",
+                              option, MOST_NAME, name, MOST_NAME);
+        for (int k = 0; k < s->n; k++) {
+            const char *other = s->sets[k].name;
+            if (k < i && !strcmp(other, name))
+                return clime_fail(e, CLIME_ERR_INPUT, "%s: two sets are named %s", option, name);
+            if (other && is_figure_of(name, other))
+                return clime_fail(e, CLIME_ERR_INPUT, "%s: a set cannot be named %s: a figure of the set %s is", option,
+                                  name, other);
+        }
     }
     return CLIME_OK;
 }

@@ -158,6 +158,14 @@ static enum clime_err derive_eval_sets(struct clime_rl_options *o, struct clime_
     if (!rc) rc = check_stop_ids(&o->sampling, "--rollout-stop-token-ids", e);
     for (int i = 0; i < o->eval_sets.n && !rc; i++)
         rc = check_stop_ids(&o->eval_sets.sets[i].sampling, "stop_token_ids of an evaluation set", e);
+    for (int i = 0; i < o->eval_sets.n && !rc; i++) {
+        const struct clime_sampling_options *s = &o->eval_sets.sets[i].sampling;
+        if (s->max_response_len && s->min_new_tokens > s->max_response_len)
+            rc = clime_fail(
+                e, CLIME_ERR_INPUT,
+                "evaluation set %s: no answer of at most %lld tokens has at least %lld (--eval-min-new-tokens)",
+                o->eval_sets.sets[i].name, (long long)s->max_response_len, (long long)s->min_new_tokens);
+    }
     for (int i = 0; i < o->eval_sets.n && !rc && o->evaluate; i++)
         if (!o->eval_sets.sets[i].sampling.max_response_len)
             rc = clime_fail(e, CLIME_ERR_INPUT, "--eval-max-response-len is required, or max_response_len of set %s",

@@ -238,8 +238,7 @@ static enum clime_err record(struct clime_evaluation *v, const struct clime_eval
     clime_metrics_line_add(&m, "perf/eval_time", seconds);
     const char *line = clime_metrics_line_end(&m);
     enum clime_err rc = CLIME_OK;
-    for (int i = 0; i < v->n_sets && c->before_record && !rc; i++)
-        rc = c->before_record(c->arg, records[i].name, records[i].score, e);
+    for (int i = 0; i < v->n_sets && c->before_record && !rc; i++) rc = c->before_record(c->arg, &records[i], e);
     if (!rc) rc = clime_evals_put(c->ledger, records, v->n_sets, line, e);
     if (!rc) clime_metrics_log_append(c->log, line);
     for (int i = 0; i < v->n_sets && !rc; i++) show(c->progress, &records[i], seconds);

@@ -10,6 +10,7 @@
 
 #include "trainer/data/data.h"
 #include "trainer/fleet/fleet.h"
+#include "trainer/ledger/evals.h"
 #include "trainer/ledger/runs.h"
 #include "trainer/observe/metrics_log.h"
 #include "trainer/observe/progress.h"
@@ -37,7 +38,7 @@ struct clime_evaluation_context { /* all borrowed */
     struct clime_progress *progress;
     struct clime_alarms *alarms; /* NULL = none */
     /* Called with a set's score, NaN where every sample failed, before anything is recorded; NULL = not wanted. */
-    enum clime_err (*before_record)(void *arg, const char *set, double score, struct clime_error *e);
+    enum clime_err (*before_record)(void *arg, const struct clime_eval_record *r, struct clime_error *e);
     void *arg;
 };
 

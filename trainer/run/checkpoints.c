@@ -219,16 +219,15 @@ enum clime_err clime_rl_load_version(struct clime_rl *rl, const char *run, const
 
 /* ---- the best ---- */
 
-enum clime_err clime_rl_keep_best(struct clime_rl *rl, double score, struct clime_error *e) {
+enum clime_err clime_rl_keep_best(struct clime_rl *rl, const struct clime_eval_record *r, struct clime_error *e) {
     bool best;
-    enum clime_err rc =
-        clime_evals_is_best(clime_ledger_reader(rl->ledger), rl->o.keep_best, rl->step, score, &best, e);
+    enum clime_err rc = clime_evals_is_best(clime_ledger_reader(rl->ledger), r, &best, e);
     if (rc || !best) return rc;
     char *dir = xasprintf("%s/best", rl->o.run);
     rc = clime_learner_export(rl->learner, dir, e);
     if (!rc)
-        clime_event(rl->ledger, rl->run.incarnation, "best", "step %" PRId64 ": %s %.6g, in %s", rl->step,
-                    rl->o.keep_best, score, dir);
+        clime_event(rl->ledger, rl->run.incarnation, "best", "step %" PRId64 ": %s %.6g, in %s", r->step, r->name,
+                    r->score, dir);
     free(dir);
     return rc;
 }

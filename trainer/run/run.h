@@ -184,7 +184,7 @@ enum clime_err clime_rl_load_checkpoint(struct clime_rl *rl, int64_t before, str
 enum clime_err clime_rl_load_version(struct clime_rl *rl, const char *run, const struct clime_checkpoint *c,
                                      struct clime_error *e);
 /* Before the current weights' evaluation is recorded: where none was better, the folder best/ of the run gets them. */
-enum clime_err clime_rl_keep_best(struct clime_rl *rl, double score, struct clime_error *e);
+enum clime_err clime_rl_keep_best(struct clime_rl *rl, const struct clime_eval_record *r, struct clime_error *e);
 
 /* inputs.c: CLIME_ERR_INPUT names what is another one than the run was begun with. */
 enum clime_err clime_rl_compare_options(const struct clime_rl *rl, const char *defaults, struct clime_error *e);

@@ -428,9 +428,9 @@ void clime_rl_writing(struct clime_rl *rl) {
     if (rl->offloaded) clime_fleet_offload(rl->fleet);
 }
 
-static enum clime_err keep_if_best(void *arg, const char *set, double score, struct clime_error *e) {
+static enum clime_err keep_if_best(void *arg, const struct clime_eval_record *r, struct clime_error *e) {
     struct clime_rl *rl = arg;
-    return strcmp(set, rl->o.keep_best) ? CLIME_OK : clime_rl_keep_best(rl, score, e);
+    return strcmp(r->name, rl->o.keep_best) ? CLIME_OK : clime_rl_keep_best(rl, r, e);
 }
 
 enum clime_err clime_rl_evaluate(struct clime_rl *rl, struct clime_error *e) {
