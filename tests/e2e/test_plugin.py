@@ -185,6 +185,22 @@ def test_a_reward_alone_and_in_a_sum(tmp_path):
     assert none.returncode and "--custom-rm-path" in none.stderr
 
 
+def test_exit_in_a_library_is_no_end_of_the_run(tmp_path):
+    """Not without a word, and not with the status of a run that is done; what it forks may exit."""
+    (tmp_path / "exits.c").write_text(
+        '#include "trainer/plugin/plugin.h"\n#include <stdlib.h>\n#include <sys/wait.h>\n#include <unistd.h>\n'
+        "static int f(const struct clime_plugin_question *const *q, int32_t n, double *r, char *e, size_t b) {\n"
+        "    (void)n, (void)e, (void)b;\n    pid_t child = fork();\n    if (!child) exit(0);\n"
+        "    int status = 1;\n    waitpid(child, &status, 0);\n"
+        "    if (status || q[0]->response[0] == '9') exit(0);\n    r[0] = 1;\n    return 0;\n}\n"
+        "const struct clime_plugin clime_plugin = {CLIME_PLUGIN_HEAD, .reward = f};\n")  # fmt: skip
+    library = compile_library(tmp_path / "exits.c", tmp_path / "exits.so")
+    for answer, status in (("1", 0), ("9", 1)):
+        done = subprocess.run([TRAIN, "grade", "--custom-rm-path", library], input=json.dumps({"response": answer}), capture_output=True,
+                              text=True)  # fmt: skip
+        assert done.returncode == status and ("exit() was called" in done.stderr) == bool(status), done.stderr
+
+
 def test_a_reward_that_fails_is_a_state(tmp_path):
     (tmp_path / "bad.c").write_text(
         '#include "trainer/plugin/plugin.h"\n#include <stdio.h>\n'

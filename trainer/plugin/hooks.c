@@ -6,11 +6,36 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/hash.h"
+#include "common/log.h"
+
+/* ---- a library that ends the program ---- */
+
+static atomic_int n_open;
+static pid_t opened_by; /* a child that a library forks may end as it likes */
+
+/* A call of exit() in a library, or in what it calls, would end a run in its middle without a word, and with status 0
+ * look like its end. */
+static void end_of_program(void) {
+    if (!atomic_load(&n_open) || getpid() != opened_by) return;
+    LOG_ERROR("exit() was called while a shared library was in use, which may report an error but not end the program");
+    _exit(1);
+}
+
+static void count_open(void) {
+    static bool known;
+    opened_by = getpid();
+    if (!known) known = !atexit(end_of_program);
+    atomic_fetch_add(&n_open, 1);
+}
+
+/* ---- loading ---- */
 
 static enum clime_err hash_file(const char *path, char hex[65], struct clime_error *e) {
     struct clime_sha256 h;
@@ -96,6 +121,7 @@ enum clime_err clime_hook_open(const char *path, enum clime_hook_kind kind, stru
                                struct clime_error *e) {
     struct clime_hook *h = xcalloc(1, sizeof *h);
     h->path = xstrdup(path);
+    count_open();
     enum clime_err rc = load(h, kind, e);
     if (rc)
         clime_hook_close(h);
@@ -105,7 +131,9 @@ enum clime_err clime_hook_open(const char *path, enum clime_hook_kind kind, stru
 }
 
 void clime_hook_close(struct clime_hook *h) {
-    if (!h || h->busy) return; /* busy: a thread in its code looks at it yet */
+    if (!h) return;
+    atomic_fetch_sub(&n_open, 1);
+    if (h->busy) return; /* a thread in its code looks at it yet */
     if (h->handle) dlclose(h->handle);
     free(h->path);
     free(h);
