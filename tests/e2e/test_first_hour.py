@@ -180,6 +180,7 @@ def test_further_models_that_cannot_be(model, tmp_path):
     ([{"input": "1", "label": "1", "metadata": {"rm_type": "maht"}}], {}, ["data.jsonl:1", "maht"]),
     ([{"input": "1", "label": "one"}], {"rm_type": "dapo"}, ["data.jsonl:1", "dapo needs a label that is a number"]),
     ([{"input": "1", "answer": "1"}], {"rm_type": "dapo"}, ["data.jsonl:1", "label"]),
+    ([{"input": "1", "label": "1"}], {"rm_type": "dapo"}, ["data.jsonl:1", "--reward-key", '"score"']),
     ([{"input": "1", "label": "1"}], {"rm_type": "command"}, ["--rm-command"]),
     ([{"input": "1", "label": "1"}], {"rm_type": "math:0.5,url:0.5"}, ["--rm-url"]),
 ])  # fmt: skip

@@ -4,6 +4,7 @@
  * A mistake here would otherwise show after the model is loaded and the first groups have failed.
  */
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 #include "common/http/port.h"
@@ -71,7 +72,11 @@ static enum clime_err check_prompt(const struct clime_prompt *p, const char *typ
     enum clime_err rc = clime_reward_type_of(&q, name, e);
     if (!rc) rc = clime_reward_check(name, e);
     if (rc || !try || !is_built_in(name)) return rc;
-    if ((rc = clime_reward_grade(&q, key, &given))) *e = given.error;
+    if ((rc = clime_reward_grade(&q, key, &given)))
+        *e = given.error;
+    else if (isnan(given.value))
+        rc = clime_fail(e, CLIME_ERR_INPUT, "the reward of %s is an object: --reward-key must name its member: %.200s",
+                        name, given.object);
     clime_reward_free(&given);
     return rc;
 }
