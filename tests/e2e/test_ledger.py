@@ -131,4 +131,4 @@ def test_explain_lists_what_needs_another_option(model):  # noqa: F811
     assert "(dual clip)" in in_force and "cosine, warm-up 0, to 1e-09 after" in in_force and listed.strip() == "none"
     # samples of other weights than this run's: rho is not 1 there
     in_force, listed = explained(f"--load-debug-rollout-data {model / 'other'} --use-tis --eval-interval 0")
-    assert "pg times rho" in in_force and "--use-tis" not in listed
+    assert "pg times rho" in in_force and "--use-tis" not in listed and "logits / the temperature of each sample)" in in_force

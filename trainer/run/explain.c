@@ -95,7 +95,12 @@ static void explain_denominators(const struct clime_rl_options *o, struct clime_
 static void explain_loss(const struct clime_rl_options *o, struct clime_buf *out) {
     const struct clime_learner_options *l = &o->learner;
     explain_advantage(o, out);
-    clime_buf_printf(out, "loss\n  logp = log softmax(logits / %g); old = %s\n", o->sampling.temperature,
+    clime_buf_adds(out, "loss\n  logp = log softmax(logits / ");
+    if (o->load_rollouts) /* they were sampled with another run's */
+        clime_buf_adds(out, "the temperature of each sample");
+    else
+        clime_buf_printf(out, "%g", o->sampling.temperature);
+    clime_buf_printf(out, "); old = %s\n",
                      clime_loss_needs_old(&l->objective) ? "the trainer's when training on the rollout begins"
                                                          : "the server's");
     if (l->objective.custom_loss)
