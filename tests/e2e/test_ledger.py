@@ -6,7 +6,8 @@ import sqlite3
 import subprocess
 import time
 
-from test_rl import LIMIT, command, fails, model, run_whole  # noqa: F401  the fixture
+import pytest
+from test_rl import LIMIT, TRAIN, command, fails, model, run_whole  # noqa: F401  the fixture
 
 GOLDEN = os.path.join(os.path.dirname(__file__), "..", "golden")
 STREAMS = ("ids", "logp", "teacher_logp", "mask", "response")
@@ -132,3 +133,25 @@ def test_explain_lists_what_needs_another_option(model):  # noqa: F811
     # samples of other weights than this run's: rho is not 1 there
     in_force, listed = explained(f"--load-debug-rollout-data {model / 'other'} --use-tis --eval-interval 0")
     assert "pg times rho" in in_force and "--use-tis" not in listed and "logits / the temperature of each sample)" in in_force
+
+
+def test_a_finished_run_where_nothing_can_be_written(model):  # noqa: F811
+    """Another user's run, or one on a read-only disk: SQLite would make files beside a ledger even to read it. The path has
+    what a URI of SQLite's would take for something else."""
+    source = model / "still" / "a #1 %41?b"
+    words = command(model, source, "--rollout-seed", "7", num_rollout=2, eval_interval=0)
+    run_whole(words, model / "still.log")
+    assert not (source / "ledger.db-wal").exists()
+    alone = [] if os.geteuid() else ["unshare", "-m", "sh", "-c", 'mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" && shift && exec "$@"', "sh", source]
+    if alone and subprocess.run([*alone, "true"], capture_output=True).returncode:
+        pytest.skip("a root that may not mount can write everywhere")
+    os.chmod(source, 0o555)
+    try:
+        for more in (["report", source], command(model, model / "from-still", "--load-debug-rollout-data", str(source), num_rollout=2, eval_interval=0)[1:],
+                     command(model, model / "again-still", "--rollout-seed", "7", "--replay", str(source), num_rollout=2, eval_interval=0)[1:],
+                     ["data", "--from-run", source, "--output", model / "still.jsonl"]):  # fmt: skip
+            p = subprocess.run([*alone, TRAIN, *more], capture_output=True, text=True, timeout=LIMIT)
+            assert p.returncode == 0, (more, p.stderr[-2000:])
+    finally:
+        os.chmod(source, 0o755)
+    assert not (source / "ledger.db-wal").exists()

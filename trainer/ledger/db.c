@@ -13,6 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/buf.h"
 #include "common/clock.h"
 #include "common/log.h"
 #include "trainer/ledger/schema.h"
@@ -36,6 +37,7 @@ struct clime_db {
     sqlite3 *h;
     bool full;           /* synchronous is FULL now */
     bool lock_lost;      /* waited for in vain: not again before it was had */
+    bool still;          /* opened as a file that does not change */
     int64_t deadline_us; /* of every statement, 0 = none */
     struct clime_stmt *stmts[MAX_STATEMENTS];
     int n_stmts;
@@ -136,14 +138,47 @@ static enum clime_err prepare_to_write(struct clime_db *db, const char *path, bo
     return rc;
 }
 
+/* A finished run leaves no -wal, and SQLite would make one, and an index of it, even to read. */
+static bool is_still(const char *path) {
+    char *wal = xasprintf("%s-wal", path), *folder = xstrdup(path), *end = strrchr(folder, '/');
+    if (end) end[end == folder] = 0;
+    bool still = access(path, F_OK) == 0 && access(wal, F_OK) != 0 && access(end ? folder : ".", W_OK) != 0;
+    free(wal);
+    free(folder);
+    return still;
+}
+
+char *clime_db_uri(const char *path, enum clime_db_mode mode, bool *still) {
+    const bool is = mode == CLIME_DB_READ && is_still(path);
+    struct clime_buf b;
+    clime_buf_init(&b, 1 << 16);
+    clime_buf_adds(&b, "file:");
+    if (path[0] == '/') clime_buf_adds(&b, "//"); /* else two slashes at the beginning would name a host */
+    for (const char *p = path; *p; p++)
+        if (strchr("%?#", *p))
+            clime_buf_printf(&b, "%%%02x", (unsigned)*p);
+        else
+            clime_buf_addc(&b, *p);
+    if (is) clime_buf_adds(&b, "?immutable=1");
+    if (still) *still = is;
+    return clime_buf_take(&b);
+}
+
+bool clime_db_is_still(const struct clime_db *db) {
+    return db->still;
+}
+
 enum clime_err clime_db_open(const char *path, enum clime_db_mode mode, struct clime_db **out, struct clime_error *e) {
     bool write = mode == CLIME_DB_WRITE, existed = access(path, F_OK) == 0;
     *out = NULL;
     if (!write && !existed) return clime_fail(e, CLIME_ERR_NOT_FOUND, "no ledger at %s", path);
     struct clime_db *db = xcalloc(1, sizeof *db);
     enum clime_err rc = CLIME_OK;
-    int flags = (write ? SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE : SQLITE_OPEN_READONLY) | SQLITE_OPEN_NOMUTEX;
-    int s = sqlite3_open_v2(path, &db->h, flags, NULL);
+    int flags = (write ? SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE : SQLITE_OPEN_READONLY) | SQLITE_OPEN_NOMUTEX |
+                SQLITE_OPEN_URI;
+    char *uri = clime_db_uri(path, mode, &db->still);
+    int s = sqlite3_open_v2(uri, &db->h, flags, NULL);
+    free(uri);
     if (s != SQLITE_OK) {
         char words[256];
         rc = clime_fail(e, code_of(s), "cannot open the ledger %s: %s", path, words_of(db->h, words));

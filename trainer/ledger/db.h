@@ -30,6 +30,12 @@ enum clime_db_mode { CLIME_DB_WRITE, CLIME_DB_READ };
  * (CLIME_ERR_INPUT) and brings the schema to this program's version; a file of a newer version is refused
  * (CLIME_ERR_INPUT). READ never creates: CLIME_ERR_NOT_FOUND. */
 enum clime_err clime_db_open(const char *path, enum clime_db_mode mode, struct clime_db **out, struct clime_error *e);
+
+/* The file as SQLite is told to open or attach it, for free. To be read where nobody works on it and no file may be
+ * made beside it (a read-only disk, another user's folder): as one that does not change, which is all that it can be
+ * there. *still says so (NULL is fine): who reads on for long opens it anew. */
+char *clime_db_uri(const char *path, enum clime_db_mode mode, bool *still);
+bool clime_db_is_still(const struct clime_db *db);
 void clime_db_close(struct clime_db *db); /* NULL is fine */
 
 /* From now on a statement that runs past the deadline (clime_now_us) ends with CLIME_ERR_TIMEOUT; 0 = none. For readers

@@ -3,6 +3,8 @@
  * the rows have no checksum: it would be of other numbers. */
 #include "trainer/ledger/import.h"
 
+#include <stdlib.h>
+
 #include "trainer/ledger/streams.h"
 
 static const char groups_sql[] =
@@ -45,8 +47,10 @@ enum clime_err clime_ledger_import(const char *to, const char *from, struct clim
     clime_db_close(db);
     if ((rc = clime_db_open(to, CLIME_DB_WRITE, &db, e))) return rc;
     struct clime_stmt *q = clime_db_stmt(db, "ATTACH ? AS source");
-    clime_db_text(q, from);
+    char *uri = clime_db_uri(from, CLIME_DB_READ, NULL);
+    clime_db_text(q, uri);
     rc = clime_db_run(q, NULL, e);
+    free(uri);
     if (!rc) rc = copy_rows(db, e);
     clime_db_close(db);
     return rc;

@@ -21,7 +21,7 @@ enum clime_err clime_page_acquire(struct clime_page_run *r, struct clime_db **ou
 
 void clime_page_release(struct clime_page_run *r, struct clime_db *db, bool good) {
     pthread_mutex_lock(&r->lock);
-    bool keep = good && r->n_kept < CLIME_PAGE_KEPT;
+    bool keep = good && !clime_db_is_still(db) && r->n_kept < CLIME_PAGE_KEPT;
     if (keep) r->kept[r->n_kept++] = db;
     pthread_mutex_unlock(&r->lock);
     if (!keep) clime_db_close(db);
