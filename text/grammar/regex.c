@@ -2,7 +2,7 @@
  *
  * What is read: the part of Python's and ECMA's patterns that is regular and means the same in both. Groups of every
  * kind are only groups; a lazy quantifier is a quantifier, since only the set of texts counts. \d, \w and \s are of
- * ASCII, and their complements too: what Unicode says of other characters differs between the two. Anchors are
+ * ASCII, and their complements leave out what the two differ about. Anchors are
  * understood at the ends of a pattern's alternatives. All else is refused by its name.
  *
  * Invariant: the text is valid UTF-8 and the reader stands at the beginning of a character.
@@ -48,6 +48,8 @@ static bool decode(struct clime_str text, size_t *at, uint32_t *c) {
     return true;
 }
 
+static const char KINDS[] = "dDwWsS"; /* each before its complement */
+
 static bool hex(struct clime_str text, size_t *at, int digits, uint32_t *c) {
     *c = 0;
     for (int i = 0; i < digits; i++, ++*at) {
@@ -56,6 +58,17 @@ static bool hex(struct clime_str text, size_t *at, int digits, uint32_t *c) {
         *c = *c * 16 + (uint32_t)v;
     }
     return *c <= CLIME_MAX_CHAR;
+}
+
+/* Characters of which Python's and ECMA's patterns, or ASCII and Unicode, say different things: neither the kind nor
+ * its complement has them. White space is known; of digits and letters all beyond ASCII. */
+static void add_disputed(struct clime_chars *out, char kind) {
+    static const struct clime_char_range spaces[] = {
+        {0x1C, 0x1F},     {0x85, 0x85},     {0xA0, 0xA0},     {0x1680, 0x1680}, {0x180E, 0x180E}, {0x2000, 0x200A},
+        {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
+    if ((kind | 32) != 's') clime_chars_add(out, 0x80, CLIME_MAX_CHAR);
+    for (size_t i = 0; i < CLIME_COUNT(spaces) && (kind | 32) == 's'; i++)
+        clime_chars_add(out, spaces[i].lo, spaces[i].hi);
 }
 
 static void add_kind(struct clime_chars *out, char kind) {
@@ -75,7 +88,7 @@ static void add_kind(struct clime_chars *out, char kind) {
         clime_chars_add(&c, ' ', ' ');
     }
     if (!(kind & 32)) { /* the complement */
-        clime_chars_add(&c, 0x80, CLIME_MAX_CHAR);
+        add_disputed(&c, kind);
         clime_chars_settle(&c);
         clime_chars_invert(&c);
     }
@@ -91,7 +104,7 @@ static const char *read_escape(struct clime_str text, size_t *at, struct clime_c
     *is_kind = false;
     if (*at >= text.len) return "a backslash at the end";
     char z = text.ptr[*at];
-    if (strchr("dDwWsS", z) && z) {
+    if (strchr(KINDS, z) && z) {
         ++*at;
         add_kind(kinds, z);
         *is_kind = true;
@@ -136,13 +149,14 @@ static const char *read_member(struct clime_str text, size_t *at, struct clime_c
 }
 
 static const char *read_class(struct clime_str text, size_t *at, struct clime_chars *out) {
-    bool inverted = *at < text.len && text.ptr[*at] == '^', kinds = false, is_kind;
+    bool inverted = *at < text.len && text.ptr[*at] == '^', is_kind;
+    unsigned kinds = 0; /* a bit for each of KINDS */
     const char *wrong;
     if (inverted) ++*at;
     while (*at < text.len && text.ptr[*at] != ']') {
         uint32_t lo = 0, hi;
         if ((wrong = read_member(text, at, out, &is_kind, &lo))) return wrong;
-        kinds |= is_kind;
+        if (is_kind) kinds |= 1u << (strchr(KINDS, text.ptr[*at - 1]) - KINDS);
         hi = lo;
         bool range = !is_kind && *at + 1 < text.len && text.ptr[*at] == '-' && text.ptr[*at + 1] != ']';
         if (range) {
@@ -154,7 +168,10 @@ static const char *read_class(struct clime_str text, size_t *at, struct clime_ch
     }
     if (*at >= text.len) return "a class without its end";
     ++*at;
-    if (inverted && kinds) clime_chars_add(out, 0x80, CLIME_MAX_CHAR);
+    for (int i = 0; KINDS[i]; i++)
+        if (inverted && kinds >> i & 1) add_disputed(out, KINDS[i]);
+    for (int i = 0; KINDS[i]; i += 2) /* [\s\S]: any character, whoever is asked */
+        if ((kinds >> i & 3) == 3) clime_chars_add(out, 0, CLIME_MAX_CHAR);
     clime_chars_settle(out);
     if (inverted) clime_chars_invert(out);
     return out->n > 0 ? NULL : "an empty class";

@@ -11,6 +11,7 @@
  */
 #include "text/grammar/schema.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -49,68 +50,81 @@ bool clime_schema_spend(struct clime_schema *s, int64_t n) {
 static const struct {
     const char *name;
     unsigned types; /* that it says something about; 0 = it says nothing of the value, or is dealt with here */
+    enum clime_json_kind kind; /* of its value; 0 = whoever reads it sees to that */
 } keywords[] = {
-    {"type", 0},
-    {"enum", 0},
-    {"const", 0},
-    {"$ref", 0},
-    {"allOf", 0},
-    {"anyOf", 0},
-    {"oneOf", 0},
-    {"nullable", 0},
-    {"title", 0},
-    {"description", 0},
-    {"default", 0},
-    {"examples", 0},
-    {"example", 0},
-    {"$schema", 0},
-    {"$id", 0},
-    {"$comment", 0},
-    {"$defs", 0},
-    {"definitions", 0},
-    {"deprecated", 0},
-    {"readOnly", 0},
-    {"writeOnly", 0},
-    {"discriminator", 0},
-    {"strict", 0},
-    {"contentEncoding", 0},
-    {"contentMediaType", 0},
-    {"minLength", CLIME_TYPE_STRING},
-    {"maxLength", CLIME_TYPE_STRING},
-    {"pattern", CLIME_TYPE_STRING},
-    {"format", CLIME_TYPE_STRING},
-    {"minimum", NUMBERS},
-    {"maximum", NUMBERS},
-    {"exclusiveMinimum", NUMBERS},
-    {"exclusiveMaximum", NUMBERS},
-    {"multipleOf", NUMBERS},
-    {"items", CLIME_TYPE_ARRAY},
-    {"prefixItems", CLIME_TYPE_ARRAY},
-    {"additionalItems", CLIME_TYPE_ARRAY},
-    {"minItems", CLIME_TYPE_ARRAY},
-    {"maxItems", CLIME_TYPE_ARRAY},
-    {"uniqueItems", CLIME_TYPE_ARRAY},
-    {"properties", CLIME_TYPE_OBJECT},
-    {"required", CLIME_TYPE_OBJECT},
-    {"additionalProperties", CLIME_TYPE_OBJECT},
-    {"unevaluatedProperties", CLIME_TYPE_OBJECT},
-    {"minProperties", CLIME_TYPE_OBJECT},
-    {"maxProperties", CLIME_TYPE_OBJECT},
-    {"propertyNames", CLIME_TYPE_OBJECT},
-    {"patternProperties", CLIME_TYPE_OBJECT},
+    {"type", 0, 0},
+    {"enum", 0, CLIME_JSON_ARRAY},
+    {"const", 0, 0},
+    {"$ref", 0, CLIME_JSON_STRING},
+    {"allOf", 0, 0},
+    {"anyOf", 0, 0},
+    {"oneOf", 0, 0},
+    {"nullable", 0, CLIME_JSON_BOOL},
+    {"title", 0, 0},
+    {"description", 0, 0},
+    {"default", 0, 0},
+    {"examples", 0, 0},
+    {"example", 0, 0},
+    {"$schema", 0, 0},
+    {"$id", 0, 0},
+    {"$comment", 0, 0},
+    {"$defs", 0, 0},
+    {"definitions", 0, 0},
+    {"deprecated", 0, 0},
+    {"readOnly", 0, 0},
+    {"writeOnly", 0, 0},
+    {"discriminator", 0, 0},
+    {"strict", 0, 0},
+    {"contentEncoding", 0, 0},
+    {"contentMediaType", 0, 0},
+    {"minLength", CLIME_TYPE_STRING, 0},
+    {"maxLength", CLIME_TYPE_STRING, 0},
+    {"pattern", CLIME_TYPE_STRING, CLIME_JSON_STRING},
+    {"format", CLIME_TYPE_STRING, CLIME_JSON_STRING},
+    {"minimum", NUMBERS, 0},
+    {"maximum", NUMBERS, 0},
+    {"exclusiveMinimum", NUMBERS, 0},
+    {"exclusiveMaximum", NUMBERS, 0},
+    {"multipleOf", NUMBERS, 0},
+    {"items", CLIME_TYPE_ARRAY, 0},
+    {"prefixItems", CLIME_TYPE_ARRAY, CLIME_JSON_ARRAY},
+    {"additionalItems", CLIME_TYPE_ARRAY, 0},
+    {"minItems", CLIME_TYPE_ARRAY, 0},
+    {"maxItems", CLIME_TYPE_ARRAY, 0},
+    {"uniqueItems", CLIME_TYPE_ARRAY, CLIME_JSON_BOOL},
+    {"properties", CLIME_TYPE_OBJECT, CLIME_JSON_OBJECT},
+    {"required", CLIME_TYPE_OBJECT, CLIME_JSON_ARRAY},
+    {"additionalProperties", CLIME_TYPE_OBJECT, 0},
+    {"unevaluatedProperties", CLIME_TYPE_OBJECT, 0},
+    {"minProperties", CLIME_TYPE_OBJECT, 0},
+    {"maxProperties", CLIME_TYPE_OBJECT, 0},
+    {"propertyNames", CLIME_TYPE_OBJECT, 0},
+    {"patternProperties", CLIME_TYPE_OBJECT, CLIME_JSON_OBJECT},
 };
 
-/* The types that the keywords of a schema speak of; an unknown keyword is an error. */
+static void check_kind(struct clime_schema *s, const struct cJSON *keyword, enum clime_json_kind kind) {
+    static const char *const names[] = {[CLIME_JSON_BOOL] = "true or false",
+                                        [CLIME_JSON_STRING] = "a string",
+                                        [CLIME_JSON_ARRAY] = "a list",
+                                        [CLIME_JSON_OBJECT] = "an object"};
+    if (kind && clime_tree_kind(keyword) != kind)
+        clime_schema_bad(s, "%s must be %s", clime_tree_key(keyword), names[kind]);
+}
+
+/* The types that the keywords of a schema speak of; an unknown keyword is an error, and one that is not as it must be:
+ * left out in silence it would limit nothing. */
 static unsigned spoken_of(struct clime_schema *s, const struct cJSON *schema) {
     unsigned types = 0;
     for (const struct cJSON *c = clime_tree_first(schema); c; c = clime_tree_next(c)) {
         const char *key = clime_tree_key(c);
         size_t i = 0;
         while (i < CLIME_COUNT(keywords) && strcmp(keywords[i].name, key) != 0) i++;
-        if (i < CLIME_COUNT(keywords))
+        if (i < CLIME_COUNT(keywords)) {
             types |= keywords[i].types;
-        else if (strncmp(key, "x-", 2) != 0)
+            check_kind(s, c, keywords[i].kind);
+        } else if (strncmp(key, "x-", 2) != 0) {
             clime_schema_bad(s, "the keyword \"%.60s\" is not supported", key);
+        }
     }
     return types;
 }
@@ -144,7 +158,7 @@ static const char *unescape(const char *at, char *out, size_t size) {
     return at;
 }
 
-static const struct cJSON *resolve(struct clime_schema *s, const char *ref) {
+const struct cJSON *clime_schema_resolve(struct clime_schema *s, const char *ref) {
     const struct cJSON *at = s->root;
     char step[512];
     if (ref[0] != '#') {
@@ -156,8 +170,10 @@ static const struct cJSON *resolve(struct clime_schema *s, const char *ref) {
         p = unescape(p + 1, step, sizeof step);
         const struct cJSON *next = clime_tree_get(at, step);
         if (clime_tree_kind(at) == CLIME_JSON_ARRAY) {
-            next = clime_tree_first(at);
-            for (long i = strtol(step, NULL, 10); i > 0 && next; i--) next = clime_tree_next(next);
+            char *end;
+            long i = strtol(step, &end, 10);
+            next = end > step && !*end && i >= 0 ? clime_tree_first(at) : NULL;
+            while (i-- > 0 && next) next = clime_tree_next(next);
         }
         at = next;
         if (!*p) return at ? at : (clime_schema_bad(s, "$ref \"%.80s\" leads nowhere", ref), NULL);
@@ -195,7 +211,7 @@ void clime_schema_join(struct clime_schema *s, struct clime_schema_set *set, con
     set->at[set->n++] = (struct clime_schema_member){schema, 0};
     const struct cJSON *ref = clime_tree_get(schema, "$ref"), *all = clime_tree_get(schema, "allOf");
     if (ref) {
-        const struct cJSON *to = resolve(s, clime_tree_str(ref, ""));
+        const struct cJSON *to = clime_schema_resolve(s, clime_tree_str(ref, ""));
         if (to) clime_schema_join(s, set, to);
     }
     if (all && clime_tree_kind(all) != CLIME_JSON_ARRAY) clime_schema_bad(s, "allOf must be a list");
@@ -243,7 +259,7 @@ static unsigned type_of_value(const struct cJSON *v) {
         return CLIME_TYPE_BOOLEAN;
     case CLIME_JSON_NUMBER:
         d = clime_tree_num(v, 0);
-        return d >= -1e15 && d <= 1e15 && d == (double)(int64_t)d ? CLIME_TYPE_INTEGER : CLIME_TYPE_NUMBER;
+        return fabs(d) < CLIME_SCHEMA_EXACT && d == floor(d) ? CLIME_TYPE_INTEGER : CLIME_TYPE_NUMBER;
     case CLIME_JSON_STRING:
         return CLIME_TYPE_STRING;
     case CLIME_JSON_ARRAY:

@@ -11,6 +11,7 @@
 #include "text/grammar/readers.h"
 
 #define CLIME_MAX_CONJUNCTS 64
+#define CLIME_SCHEMA_EXACT 0x1p53 /* whole numbers below it are in the tree as they were written */
 
 /* Parts of a schema that a member of a set leaves out, because they were dealt with. */
 enum clime_schema_done { CLIME_DONE_ANY_OF = 1, CLIME_DONE_ONE_OF = 2 };
@@ -53,6 +54,8 @@ bool clime_schema_spend(struct clime_schema *s, int64_t n);
 
 /* schema.c */
 void clime_schema_join(struct clime_schema *s, struct clime_schema_set *set, const struct cJSON *schema);
+const struct cJSON *clime_schema_resolve(struct clime_schema *s,
+                                         const char *ref); /* NULL, with the error set: nowhere */
 int clime_schema_compile(struct clime_schema *s, const struct clime_schema_set *set); /* a reference to its rule */
 unsigned clime_schema_set_types(struct clime_schema *s, const struct clime_schema_set *set); /* CLIME_TYPE_... */
 

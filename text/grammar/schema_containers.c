@@ -185,6 +185,25 @@ static int pair_of(struct clime_schema *s, int key, int value) {
     return clime_expr_seq(s->x, kids, 4);
 }
 
+/* Whether the schema, or one of those within it that hold for the same value, says something of the property: it may be
+ * there beside unevaluatedProperties false. seen: bits of the set's members that were asked. */
+static bool evaluates(struct clime_schema *s, const struct clime_schema_set *set, const struct cJSON *schema,
+                      const char *name, uint64_t *seen) {
+    static const char *const lists[] = {"allOf", "anyOf", "oneOf"};
+    const struct cJSON *ref = clime_tree_get(schema, "$ref");
+    int i = 0;
+    while (i < set->n && set->at[i].schema != schema) i++;
+    if (i == set->n || *seen >> i & 1 || !clime_schema_spend(s, set->n)) return false;
+    *seen |= (uint64_t)1 << i;
+    if (clime_tree_get(clime_tree_get(schema, "properties"), name) || clime_tree_get(schema, "additionalProperties") ||
+        (ref && evaluates(s, set, clime_schema_resolve(s, clime_tree_str(ref, "")), name, seen)))
+        return true;
+    for (size_t k = 0; k < CLIME_COUNT(lists); k++)
+        for (const struct cJSON *c = clime_tree_first(clime_tree_get(schema, lists[k])); c; c = clime_tree_next(c))
+            if (evaluates(s, set, c, name, seen)) return true;
+    return false;
+}
+
 /* What the set says about the property: each schema its own, or what it says of those that it does not name. */
 static int property_pair(struct clime_schema *s, const struct clime_schema_set *set, const char *name) {
     struct clime_schema_set value = {.n = 0};
@@ -192,18 +211,12 @@ static int property_pair(struct clime_schema *s, const struct clime_schema_set *
         const struct cJSON *m = set->at[i].schema, *own = clime_tree_get(clime_tree_get(m, "properties"), name);
         if (!own) own = clime_tree_get(m, "additionalProperties");
         if (own) clime_schema_join(s, &value, own);
+        if (!clime_tree_bool(clime_tree_get(m, "unevaluatedProperties"), true))
+            value.never |= !evaluates(s, set, m, name, &(uint64_t){0});
     }
     int quote = clime_expr_text(s->x, "\"");
     const int key[] = {quote, clime_expr_json_text(s->x, clime_str_of(name)), quote};
     return pair_of(s, clime_expr_seq(s->x, key, 3), clime_schema_compile(s, &value));
-}
-
-/* Whether this keyword, where it is there, has names. */
-static bool is_object(struct clime_schema *s, const struct cJSON *schema, const char *keyword) {
-    const struct cJSON *value = clime_tree_get(schema, keyword);
-    if (!value || clime_tree_kind(value) == CLIME_JSON_OBJECT) return true;
-    clime_schema_bad(s, "%s must be an object", keyword);
-    return false;
 }
 
 static void gather(struct clime_schema *s, const struct clime_schema_set *set, struct object *o) {
@@ -213,11 +226,12 @@ static void gather(struct clime_schema *s, const struct clime_schema_set *set, s
                            *unseen = clime_tree_get(m, "unevaluatedProperties");
         int64_t low = clime_schema_count(s, m, "minProperties", 0),
                 high = clime_schema_count(s, m, "maxProperties", o->max);
-        if (!is_object(s, m, "properties") || !is_object(s, m, "patternProperties")) return;
         for (const struct cJSON *c = clime_tree_first(props); c; c = clime_tree_next(c))
             add_name(s, o, clime_tree_key(c));
-        for (const struct cJSON *c = clime_tree_first(required); c; c = clime_tree_next(c))
+        for (const struct cJSON *c = clime_tree_first(required); c; c = clime_tree_next(c)) {
+            if (clime_tree_kind(c) != CLIME_JSON_STRING) clime_schema_bad(s, "required must be a list of names");
             add_name(s, o, clime_tree_str(c, ""));
+        }
         if (low > o->min) o->min = low;
         if (o->max < 0 || high < o->max) o->max = high;
         if (more)
@@ -267,8 +281,8 @@ static void extra_pair(struct clime_schema *s, const struct clime_schema_set *se
     int name = CLIME_EXPR_NEVER_NODE;
     if (key.n == 0)
         name = key_besides(s, &names);
-    else if (o->n > 0 || (clime_schema_set_types(s, &key) != CLIME_TYPE_STRING))
-        clime_schema_bad(s, "propertyNames is supported for strings, without other properties, only");
+    else if (clime_schema_set_types(s, &key) != CLIME_TYPE_STRING)
+        clime_schema_bad(s, "propertyNames is supported for strings only");
     else
         name = clime_schema_compile(s, &key);
     o->extra = pair_of(s, name, clime_schema_compile(s, &value));
@@ -293,6 +307,8 @@ int clime_schema_object(struct clime_schema *s, const struct clime_schema_set *s
     struct object o = {.max = CLIME_EXPR_INF, .extra = CLIME_EXPR_NEVER_NODE};
     int node = CLIME_EXPR_NEVER_NODE;
     gather(s, set, &o);
+    if (o.names && o.n > 0) /* whether each name fits would have to be worked out */
+        clime_schema_bad(s, "propertyNames is supported without properties and required only");
     if (s->err) goto done;
     if (o.pattern)
         pattern_pair(s, set, &o);

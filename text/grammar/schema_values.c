@@ -107,7 +107,7 @@ int clime_schema_string(struct clime_schema *s, const struct clime_schema_set *s
 
 /* ---- literals ---- */
 
-static void write_value(struct clime_jw *w, const struct cJSON *v) {
+static void write_value(struct clime_schema *s, struct clime_jw *w, const struct cJSON *v) {
     char z[40];
     double d;
     switch (clime_tree_kind(v)) {
@@ -116,7 +116,9 @@ static void write_value(struct clime_jw *w, const struct cJSON *v) {
         break;
     case CLIME_JSON_NUMBER:
         d = clime_tree_num(v, 0);
-        if (fabs(d) < 1e15 && d == floor(d)) {
+        if (fabs(d) >= CLIME_SCHEMA_EXACT)
+            clime_schema_bad(s, "a number from 2^53 on in enum or const is not supported: digits of it are lost");
+        if (d == floor(d)) {
             snprintf(z, sizeof z, "%.0f", d == 0 ? 0 : d);
             clime_jw_raw(w, clime_str_of(z));
         } else {
@@ -134,7 +136,7 @@ static void write_value(struct clime_jw *w, const struct cJSON *v) {
             clime_jw_object(w);
         for (const struct cJSON *c = clime_tree_first(v); c; c = clime_tree_next(c)) {
             if (clime_tree_kind(v) == CLIME_JSON_OBJECT) clime_jw_key(w, clime_tree_key(c));
-            write_value(w, c);
+            write_value(s, w, c);
         }
         clime_jw_close(w);
         break;
@@ -149,7 +151,7 @@ int clime_schema_literal(struct clime_schema *s, const struct cJSON *value) {
     struct clime_jw w;
     clime_buf_init(&out, CLIME_GRAMMAR_MAX_SOURCE * 8);
     clime_jw_init(&w, &out);
-    write_value(&w, value);
+    write_value(s, &w, value);
     if (out.full) s->x->full = true;
     int node = clime_expr_literal(s->x, clime_buf_str(&out));
     clime_buf_free(&out);

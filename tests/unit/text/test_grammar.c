@@ -176,6 +176,12 @@ static void test_regex(void **state) {
     check(CLIME_GRAMMAR_REGEX, "[\xC3\xA0-\xC3\xBF\\]-]", GOOD("\xC3\xA9", "]", "-"), BAD("a", "\xC4\x80"));
     check(CLIME_GRAMMAR_REGEX, "a{,2}b{x}", GOOD("b{x}", "aab{x}"), BAD("aaab{x}"));
     check(CLIME_GRAMMAR_REGEX, "(?P<y>[0-9]{4})|none", GOOD("2024", "none"), BAD("202", "non"));
+    check(CLIME_GRAMMAR_REGEX, "[\\s\\S]", GOOD("a", " ", "\xC3\xA9", "\xC2\xA0"), BAD("", "ab"));
+    check(CLIME_GRAMMAR_REGEX, "\\S[^\\s,]", GOOD("ab", "\xC3\xA9\xE6\x97\xA5"),
+          BAD("a,", "a ", "a\xC2\xA0",
+              "\x1C"
+              "a"));
+    check(CLIME_GRAMMAR_REGEX, "[^\\S][^\\w]", GOOD(" -", "\n "), BAD("\xC2\xA0-", " \xC3\xA9", "a-"));
     check(CLIME_GRAMMAR_REGEX, "\\x41\\u00e9\\t", GOOD("A\xC3\xA9\t"), BAD("A"));
 }
 
@@ -288,6 +294,14 @@ static void test_schema(void **state) {
           "{\"type\":\"object\",\"propertyNames\":{\"pattern\":\"^[a-z]{2}$\"},\"additionalProperties\":true,"
           "\"maxProperties\":2}",
           GOOD("{\"ab\":1}", "{\"ab\":[],\"cd\":{\"x\":null}}"), BAD("{\"abc\":1}", "{\"ab\":1,\"cd\":1,\"ef\":1}"));
+    check(S, "{\"type\":\"integer\",\"enum\":[1234567890123456,-9007199254740991]}",
+          GOOD("1234567890123456", "-9007199254740991"), BAD("1234567890123456.0", "1"));
+    /* what a schema within it speaks of may be there, what one beside it speaks of may not */
+    check(S,
+          "{\"allOf\":[{\"$ref\":\"#/$defs/m\"},{\"properties\":{\"b\":{}}}],\"$defs\":{\"m\":{\"type\":\"object\","
+          "\"allOf\":[{\"properties\":{\"a\":{}}},{\"anyOf\":[{\"properties\":{\"c\":{}}}]}],"
+          "\"unevaluatedProperties\":false}}}",
+          GOOD("{\"a\":1,\"c\":2}", "{}"), BAD("{\"b\":1}", "{\"a\":1,\"b\":2}"));
     check(S, "true", GOOD("1.5e10", "[]", "{\"a\":[{}]}", "\"\"", "null"), BAD("", "[", "nul", "+1"));
     check(CLIME_GRAMMAR_JSON_OBJECT, "", GOOD("{}", "{\"a\":{\"b\":[1,2]}}"), BAD("[]", "1"));
 }
@@ -308,6 +322,23 @@ static void test_schema_refused(void **state) {
         {"{\"oneOf\":[{\"properties\":{\"a\":{}}},{\"properties\":{\"b\":{}}}]}", "oneOf"},
         {"{\"$ref\":\"http://x/y\"}", "$ref"},
         {"{\"$ref\":\"#/$defs/x\"}", "nowhere"},
+        {"{\"$ref\":\"#/$defs/a/x\",\"$defs\":{\"a\":[{}]}}", "nowhere"},
+        /* names that are spelt out are names too */
+        {"{\"type\":\"object\",\"propertyNames\":{\"maxLength\":2},\"required\":[\"abc\"]}", "propertyNames"},
+        {"{\"properties\":{\"a\":{}},\"propertyNames\":{\"enum\":[\"b\"]},\"additionalProperties\":false}",
+         "propertyNames"},
+        {"{\"required\":[\"a\"],\"unevaluatedProperties\":false}", "no text"},
+        /* a keyword that is not as it must be would limit nothing */
+        {"{\"required\":\"a\"}", "required must be a list"},
+        {"{\"required\":[1]}", "required must be a list of names"},
+        {"{\"pattern\":5}", "pattern must be a string"},
+        {"{\"enum\":\"a\"}", "enum must be a list"},
+        {"{\"prefixItems\":{}}", "prefixItems must be a list"},
+        {"{\"uniqueItems\":\"yes\"}", "uniqueItems must be true or false"},
+        {"{\"type\":\"null\",\"nullable\":\"true\"}", "nullable must be true or false"},
+        /* the tree holds 9007199254740992 */
+        {"{\"enum\":[1,9007199254740993]}", "2^53"},
+        {"{\"const\":{\"a\":[-12345678901234567890]}}", "2^53"},
         {"{\"type\":\"thing\"}", "thing"},
         {"{\"enum\":[\"a\"],\"minLength\":3}", "enum"},
         {"{\"anyOf\":[{\"$ref\":\"#\"},{\"type\":\"null\"}]}", "itself"},
