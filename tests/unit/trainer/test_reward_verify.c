@@ -207,6 +207,22 @@ static void test_places(void **state) {
     } cases[] = {
         {"We have \\boxed{3} there. Here it is \\boxed{4}.", "4", true},
         {"\\boxed{3} and \\boxed{4}", "3,4", true},
+        /* two guesses are no right one, whichever of them it is */
+        {"\\boxed{3} and \\boxed{4}", "3", false},
+        {"\\boxed{3}. Wait, it is \\boxed{4}", "3", false},
+        {"\\boxed{3} and \\boxed{\\left(}", "3", false},
+        {"$3$ and $4$", "3", false},
+        /* "or" in "Therefore" and "for" joins nothing */
+        {"We get \\boxed{3}. Therefore the sum is \\boxed{4}", "4", true},
+        {"We get \\boxed{3}. Therefore the sum is \\boxed{4}", "3", false},
+        /* formulas are listed by a comma or a word alone */
+        {"\\[\\boxed{3}\\] and so, in the end, \\[\\boxed{4}\\]", "4", true},
+        {"\\boxed{3}, so $\\boxed{4}$", "4", true},
+        {"$\\boxed{3}$, $\\boxed{4}$", "4,3", true},
+        {"$\\boxed{3}$ or\n\\boxed{4}", "3,4", true},
+        /* said twice */
+        {"\\boxed{3}\n\n\\boxed{3}", "3", true},
+        {"\\[\\boxed{(1,2)}\\]\n\\[\\boxed{(1,2)}\\]", "(1,2)", true},
         {"The answer is 7 apples.", "7", true},
         {"Answer: $x = 12$", "12", true},
         {"answer: 3 + 4 = 7", "7", true},

@@ -217,12 +217,28 @@ static clime_verify_tree read_one(struct finder *f, const struct formula *one) {
     return t && one->percent ? clime_verify_one(f->v, CLIME_V_PERCENT, t) : t;
 }
 
-/* Takes the answer from n places that belong together; true when it could be read. */
-static bool take(struct finder *f, const struct formula *part, int n) {
+/* The texts of n places as one. */
+static struct clime_str joined(struct finder *f, const struct formula *part, int n) {
+    size_t len = 0;
+    for (int i = 0; i < n; i++) len += clime_rtext_strip(part[i].body).len + 1;
+    char *z = n > 1 ? clime_arena_alloc(&f->v->arena, len) : NULL, *at = z;
+    if (!z) return n > 1 ? clime_str_of("") : clime_rtext_strip(part[0].body);
+    for (int i = 0; i < n; i++) {
+        struct clime_str body = clime_rtext_strip(part[i].body);
+        if (i) *at++ = ',';
+        memcpy(at, body.ptr, body.len);
+        at += body.len;
+    }
+    return (struct clime_str){z, (size_t)(at - z)};
+}
+
+/* Takes the answer from n places that belong together; true when it could be read. Neither the reading nor the text of
+ * one alone stands for all: of two guesses one right is not right. Only formulas of a sentence, which may belong
+ * together by chance (boxes: they are none), fall back to the first. */
+static bool take(struct finder *f, const struct formula *part, int n, bool boxes) {
     clime_verify_tree kids[CLIME_VERIFY_MAX_KIDS], t = NULL;
     int n_kids = 0;
     f->tries++;
-    if (!f->best.raw.len) f->best.raw = clime_rtext_strip(part[0].body);
     for (int i = 0; i < n; i++) {
         t = read_one(f, &part[i]);
         bool flat = t && t->kind == CLIME_V_LIST && n > 1;
@@ -231,12 +247,30 @@ static bool take(struct finder *f, const struct formula *part, int n) {
         for (int k = 0; k < more; k++) kids[n_kids++] = flat ? t->kid[k] : t;
     }
     if (t && n_kids > 1) t = clime_verify_node(f->v, CLIME_V_LIST, clime_str_of(""), 0, n_kids, kids);
-    if (!t && n > 1) t = read_one(f, &part[0]); /* the first alone */
+    if (!t && n > 1 && !boxes) return take(f, part, 1, false);
+    if (!f->best.raw.len) f->best.raw = joined(f, part, n);
     f->best.tree = t;
     return t != NULL;
 }
 
 /* ---- boxes ---- */
+
+/* The formulas that follow list[i] as ", $2$ and $3$", list[i] included. */
+static int chain_length(const struct finder *f, int i) {
+    int n = 1;
+    while (i + n < f->n_latex && n < MAX_CHAIN) {
+        size_t at_mark = skip_blank(f, f->latex[i + n - 1].end), k = at_mark;
+        if (at(f, k) == ',') k++;
+        size_t word = skip_blank(f, k);
+        if (word_at(f, word, "and"))
+            k = word + 3;
+        else if (word_at(f, word, "or"))
+            k = word + 2;
+        if (k == at_mark || skip_blank(f, k) != f->latex[i + n].start) break;
+        n++;
+    }
+    return n;
+}
 
 /* The end of the group that opens at i ("{"), at most `end`; SIZE_MAX when it never closes. */
 static size_t group_end(const struct finder *f, size_t i, size_t end) {
@@ -255,21 +289,39 @@ static const struct formula *formula_around(const struct finder *f, size_t a) {
     return NULL;
 }
 
-static bool same_formula(const struct finder *f, size_t a, size_t b) {
-    const struct formula *around = formula_around(f, a);
-    return around && around->end > b;
+static bool has_word(struct clime_str s, const char *word) {
+    const size_t n = strlen(word);
+    size_t len;
+    for (int64_t i = -1; (i = clime_rtext_find(s, word, (size_t)(i + 1))) >= 0;) {
+        size_t end = (size_t)i + n;
+        bool begins = i == 0 || !clime_rtext_is_word(clime_rtext_char_before(s, (size_t)i));
+        if (begins && (end == s.len || !clime_rtext_is_word(clime_rtext_char(s, end, &len)))) return true;
+    }
+    return false;
 }
 
 static bool has_separator(struct clime_str s) {
-    return clime_rtext_find(s, "and", 0) >= 0 || clime_rtext_find(s, "or", 0) >= 0 || memchr(s.ptr, ',', s.len) ||
-           memchr(s.ptr, ';', s.len);
+    return has_word(s, "and") || has_word(s, "or") || memchr(s.ptr, ',', s.len) || memchr(s.ptr, ';', s.len);
 }
 
-/* The last \boxed{} and those before it that belong to the same answer, in order; how many. *end: behind the last. */
+/* Whether a box and the next one belong to the same answer. Where the last of all is in a formula, as formulas do;
+ * else where little stands between them, or where they are listed. */
+static bool together(const struct finder *f, const struct formula *box, const struct formula *next, bool in_formula) {
+    if (in_formula) {
+        const struct formula *a = formula_around(f, box->start), *b = formula_around(f, next->start);
+        return a && (a == b || (a + 1 == b && chain_length(f, (int)(a - f->latex)) > 1));
+    }
+    struct clime_str between = clime_rtext_slice(f->s, box->end, next->start);
+    return between.len < 10 || (between.len < 70 && !clime_str_eq(box->body, next->body) && has_separator(between));
+}
+
+/* The last \boxed{} and those before it that belong to the same answer, in order, one said twice once; how many. *end:
+ * behind the last. */
 static int find_boxes(const struct finder *f, struct formula *out, size_t *end) {
     struct formula back[MAX_BOXES];
     size_t limit = f->s.len;
     int n = 0;
+    bool in_formula = false;
     for (size_t i = f->s.len; i-- > 0 && n < MAX_BOXES;) {
         if (f->s.ptr[i] != '\\') continue;
         size_t open = word_at(f, i, "\\boxed") ? i + 6 : word_at(f, i, "\\fbox") ? i + 5 : 0;
@@ -279,16 +331,13 @@ static int find_boxes(const struct finder *f, struct formula *out, size_t *end) 
         size_t close = group_end(f, open, limit);
         struct formula one = {.start = i, .end = close == SIZE_MAX ? limit : close + 1};
         one.body = clime_rtext_strip(clime_rtext_slice(f->s, open + 1, close == SIZE_MAX ? limit : close));
-        if (n) {
-            const struct formula *next = &back[n - 1];
-            struct clime_str between = clime_rtext_slice(f->s, one.end, next->start);
-            bool together = close != SIZE_MAX &&
-                            (between.len < 10 || same_formula(f, i, next->start) ||
-                             (between.len < 70 && !clime_str_eq(one.body, next->body) && has_separator(between)));
-            if (!together) break;
-        } else {
+        if (n == 0) {
             *end = one.end;
-        }
+            in_formula = formula_around(f, i) != NULL;
+        } else if (close == SIZE_MAX || !together(f, &one, &back[n - 1], in_formula))
+            break;
+        else if (clime_str_eq(one.body, back[n - 1].body))
+            n--;
         back[n++] = one;
         limit = i;
         if (close == SIZE_MAX) break;
@@ -302,23 +351,6 @@ static int find_boxes(const struct finder *f, struct formula *out, size_t *end) 
 }
 
 /* ---- ranks ---- */
-
-/* The formulas that follow list[i] as ", $2$ and $3$", list[i] included. */
-static int chain_length(const struct finder *f, int i) {
-    int n = 1;
-    while (i + n < f->n_latex && n < MAX_CHAIN) {
-        size_t at_mark = skip_blank(f, f->latex[i + n - 1].end), k = at_mark;
-        if (at(f, k) == ',') k++;
-        size_t word = skip_blank(f, k);
-        if (word_at(f, word, "and"))
-            k = word + 3;
-        else if (word_at(f, word, "or"))
-            k = word + 2;
-        if (k == at_mark || skip_blank(f, k) != f->latex[i + n].start) break;
-        n++;
-    }
-    return n;
-}
 
 /* The first formula of the list that starts in [from, to]; -1 when there is none. Bisection. */
 static int first_from(const struct formula *list, int n, size_t from, size_t to) {
@@ -418,13 +450,13 @@ static bool anything(struct finder *f) {
     int l = f->n_latex - 1, p = f->n_plain - 1;
     while ((l >= 0 || p >= 0) && f->tries < MAX_TRIES && !f->v->spent) {
         if (l < 0 || (p >= 0 && f->plain[p].end > f->latex[l].end)) {
-            if (take(f, &f->plain[p], 1)) return true;
+            if (take(f, &f->plain[p], 1, false)) return true;
             p--;
             continue;
         }
         int first = l; /* the whole chain that ends here */
         while (first > 0 && l - first + 1 < MAX_CHAIN && chain_length(f, first - 1) > l - (first - 1)) first--;
-        if (take(f, &f->latex[first], l - first + 1)) return true;
+        if (take(f, &f->latex[first], l - first + 1, false)) return true;
         l = first - 1;
     }
     return false;
@@ -434,16 +466,16 @@ static bool by_rank(struct finder *f) {
     struct formula boxes[MAX_BOXES];
     struct place best = {0};
     size_t box_end = 0;
-    if (final_answers(f, true, &best) && take(f, best.part, best.n)) return true;
+    if (final_answers(f, true, &best) && take(f, best.part, best.n, false)) return true;
     int n_boxes = find_boxes(f, boxes, &box_end);
     best = (struct place){0};
     bool final = final_answers(f, false, &best);
-    if (n_boxes && final && best.end > box_end && take(f, best.part, best.n)) return true;
-    if (n_boxes && take(f, boxes, n_boxes)) return true;
-    if (final && take(f, best.part, best.n)) return true;
+    if (n_boxes && final && best.end > box_end && take(f, best.part, best.n, false)) return true;
+    if (n_boxes && take(f, boxes, n_boxes, true)) return true;
+    if (final && take(f, best.part, best.n, false)) return true;
     for (int colon = 1; colon >= 0; colon--) {
         best = (struct place){0};
-        if (behind_answer(f, colon, &best) && take(f, best.part, best.n)) return true;
+        if (behind_answer(f, colon, &best) && take(f, best.part, best.n, false)) return true;
     }
     return anything(f);
 }
