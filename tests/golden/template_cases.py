@@ -310,6 +310,9 @@ dict(a=1, b=2)
 dict([('x', 1), ('y', 2)])
 dict({'q': 1}, z=2)
 dict([1])
+dict(missing)
+dict(missing, a=1)
+namespace(missing)
 d[[1]]
 d[{}]
 d[(1, 2)]
@@ -604,6 +607,9 @@ neg|abs
 7|round
 1250|round(-2)
 2.1|round(method='ceil')
+-0.1|round(method='ceil')
+(-0.1)|round(1, 'ceil')
+(-0.01)|round(1, 'ceil')
 2.19|round(1, 'floor')
 2.5|round(method='x')
 'x'|round

@@ -139,7 +139,7 @@ static struct clime_tv f_round(struct clime_tr *tr, struct clime_tv self, const 
     double power = pow(10, (double)precision), scaled = f * power;
     double whole = up ? ceil(scaled) : floor(scaled);
     if (!isfinite(whole)) clime_tr_fail(tr, CLIME_ERR_INPUT, "cannot convert float infinity to integer");
-    return clime_tv_float(whole / power);
+    return clime_tv_float((whole + 0.0) / power); /* Python's ceil is a whole number, which has no -0 */
 }
 
 static struct clime_tv f_default(struct clime_tr *tr, struct clime_tv self, const struct clime_targs *args) {

@@ -168,6 +168,7 @@ METHOD(g_range) {
 /* dict(mapping or pairs, key=value, ...) into d. */
 static void fill_dict(struct clime_tr *tr, struct clime_tdict *d, const struct clime_targs *args) {
     if (args->n_pos > 1) clime_tr_fail(tr, CLIME_ERR_INPUT, "dict expected at most 1 argument, got %zu", args->n_pos);
+    if (args->n_pos && args->pos[0].kind == CLIME_T_UNDEFINED) clime_tv_fail_undefined(tr, args->pos[0]); /* no keys */
     if (args->n_pos && args->pos[0].kind == CLIME_T_DICT) {
         const struct clime_tdict *from = args->pos[0].dict;
         clime_tr_charge(tr, from->n);
