@@ -192,8 +192,9 @@ static bool evaluates(struct clime_schema *s, const struct clime_schema_set *set
     static const char *const lists[] = {"allOf", "anyOf", "oneOf"};
     const struct cJSON *ref = clime_tree_get(schema, "$ref");
     int i = 0;
+    if (!clime_schema_spend(s, set->n)) return false;
     while (i < set->n && set->at[i].schema != schema) i++;
-    if (i == set->n || *seen >> i & 1 || !clime_schema_spend(s, set->n)) return false;
+    if (i == set->n || *seen >> i & 1) return false;
     *seen |= (uint64_t)1 << i;
     if (clime_tree_get(clime_tree_get(schema, "properties"), name) || clime_tree_get(schema, "additionalProperties") ||
         (ref && evaluates(s, set, clime_schema_resolve(s, clime_tree_str(ref, "")), name, seen)))
