@@ -52,24 +52,35 @@ int clime_schema_any_string(struct clime_schema *s) {
     return clime_expr_rule(s->x, s->string);
 }
 
-/* Formats as patterns: what every reader takes for one, not all of what the standards allow. */
+/* Formats as patterns: what every reader takes for one, not all of what the standards allow. Where a model copies a value
+ * it must be able to: dates are those of the calendar. */
 static const struct {
     const char *name, *pattern;
 } formats[] = {
-#define DATE "[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])"
+#define YEAR "(000[1-9]|00[1-9][0-9]|0[1-9][0-9]{2}|[1-9][0-9]{3})"
+#define LEAP "([0-9]{2}(0[48]|[2468][048]|[13579][26])|(0[48]|[2468][048]|[13579][26])00)"
+#define DAYS "(0[1-9]|1[0-9]|2[0-8])"
+#define DATE "(" YEAR "-((0[1-9]|1[0-2])-" DAYS "|(0[13-9]|1[0-2])-(29|30)|(0[13578]|1[02])-31)|" LEAP "-02-29)"
 #define TIME "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,6})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
-#define LABEL "[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?"
+#define N "[0-9]{1,4}"
+#define SPAN "T(" N "H(" N "M(" N "S)?)?|" N "M(" N "S)?|" N "S)"
+#define LABEL "[A-Za-z0-9]([A-Za-z0-9-]{0,30}[A-Za-z0-9])?"
 #define BYTE "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+#define HEX "[0-9a-fA-F]"
+#define H HEX "{1,4}"
+#define PCHAR "([A-Za-z0-9._~!$&'()*+,;=:@-]|%" HEX "{2})"
     {"date", "^" DATE "$"},
     {"time", "^" TIME "$"},
     {"date-time", "^" DATE "T" TIME "$"},
-    {"duration", "^P([0-9]{1,4}W|[0-9]{1,4}D(T[0-9]{1,4}H)?|T[0-9]{1,4}[HMS])$"},
-    {"uuid", "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"},
-    {"email", "^[a-z0-9_+-]{1,32}(\\.[a-z0-9_+-]{1,32}){0,3}@" LABEL "(\\." LABEL "){1,4}$"},
+    {"duration", "^P(" N "W|(" N "Y(" N "M(" N "D)?)?|" N "M(" N "D)?|" N "D)(" SPAN ")?|" SPAN ")$"},
+    {"uuid", "^" HEX "{8}-" HEX "{4}-" HEX "{4}-" HEX "{4}-" HEX "{12}$"},
+    {"email", "^[A-Za-z0-9_+-]{1,32}(\\.[A-Za-z0-9_+-]{1,32}){0,3}@" LABEL "(\\." LABEL "){1,4}$"},
     {"hostname", "^" LABEL "(\\." LABEL "){0,6}$"},
     {"ipv4", "^" BYTE "(\\." BYTE "){3}$"},
-    {"ipv6", "^[0-9a-f]{1,4}(:[0-9a-f]{1,4}){7}$"},
-    {"uri", "^https?://" LABEL "(\\." LABEL "){0,6}(/[A-Za-z0-9._~-]{0,40}){0,8}$"},
+    {"ipv6", "^((" H ":){7}" H "|(" H ":){1,7}:|(" H ":){1,6}:" H "|(" H ":){1,5}(:" H "){1,2}|(" H ":){1,4}(:" H
+             "){1,3}|(" H ":){1,3}(:" H "){1,4}|(" H ":){1,2}(:" H "){1,5}|" H ":(:" H "){1,6}|:((:" H "){1,7}|:))$"},
+    {"uri", "^https?://" LABEL "(\\." LABEL "){0,6}(:[1-9][0-9]{0,3})?(/" PCHAR "{0,40}){0,8}(\\?(" PCHAR
+            "|[/?]){0,100})?(#(" PCHAR "|[/?]){0,40})?$"},
 };
 
 static const char *format_pattern(struct clime_schema *s, const char *name) {

@@ -290,6 +290,16 @@ static void test_schema(void **state) {
           GOOD("{\"k\":\"a\",\"n\":1}", "{\"k\":\"b\"}"), BAD("{\"k\":\"a\"}", "{\"k\":\"c\"}"));
     check(S, "{\"type\":\"string\",\"format\":\"date\"}", GOOD("\"2024-02-28\""),
           BAD("\"2024-13-01\"", "\"24-01-01\""));
+    check(S, "{\"format\":\"date\"}", GOOD("\"2023-12-31\"", "\"2024-02-29\"", "\"2000-02-29\"", "\"2023-04-30\""),
+          BAD("\"2023-02-29\"", "\"1900-02-29\"", "\"2023-04-31\"", "\"2023-00-30\"", "\"0000-01-01\""));
+    check(S, "{\"format\":\"duration\"}", GOOD("\"PT1H30M\"", "\"P1Y2M3DT4H5M6S\"", "\"P2W\"", "\"P1D\""),
+          BAD("\"P\"", "\"PT\"", "\"P1Y1D\"", "\"PT1H1S\"", "\"P1DT\""));
+    check(S, "{\"format\":\"ipv6\"}", GOOD("\"::1\"", "\"::\"", "\"2001:DB8::42:8329\"", "\"1:2:3:4:5:6:7:8\""),
+          BAD("\":\"", "\"1::2::3\"", "\"1:2:3:4:5:6:7\"", "\"1:2:3:4:5:6:7::8\""));
+    check(S, "{\"format\":\"uri\"}", GOOD("\"https://a.B:8080/c%20d?e=f&g#h\"", "\"http://a?b\""),
+          BAD("\"http://\"", "\"https://a/b c\"", "\"https://a/%2\""));
+    check(S, "{\"format\":\"email\"}", GOOD("\"Ada.L@Example.com\""), BAD("\"Ada@example\""));
+    check(S, "{\"format\":\"uuid\"}", GOOD("\"123E4567-E89B-12D3-A456-426614174000\""), BAD("\"123\""));
     check(S,
           "{\"type\":\"object\",\"propertyNames\":{\"pattern\":\"^[a-z]{2}$\"},\"additionalProperties\":true,"
           "\"maxProperties\":2}",
