@@ -102,8 +102,8 @@ static int rest(const struct decimals *d, int done, bool some) {
     int room = d->most - done;
     if (!some) return digits(d->s, 0, room > 0 ? room : 0);
     if (room < 1) return CLIME_EXPR_NEVER_NODE;
-    const int kids[] = {clime_expr_repeat(x, clime_expr_text(x, "0"), 0, room - 1), one_digit(d->s, 1, 9)};
-    return clime_expr_seq(x, kids, 2);
+    return clime_expr_alt2(x, clime_expr_seq2(x, one_digit(d->s, 1, 9), digits(d->s, 0, room - 1)),
+                           clime_expr_seq2(x, clime_expr_text(x, "0"), rest(d, done + 1, true)));
 }
 
 static int zeros(const struct decimals *d, int done, int least) {

@@ -52,8 +52,8 @@ int clime_schema_any_string(struct clime_schema *s) {
     return clime_expr_rule(s->x, s->string);
 }
 
-/* Formats as patterns: what every reader takes for one, not all of what the standards allow. Where a model copies a value
- * it must be able to: dates are those of the calendar. */
+/* Formats as patterns: what every reader takes for one, not all of what the standards allow. A model must be able to
+ * copy what it read: dates are those of the calendar. */
 static const struct {
     const char *name, *pattern;
 } formats[] = {
