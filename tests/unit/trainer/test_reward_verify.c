@@ -212,6 +212,7 @@ static void test_places(void **state) {
         {"\\boxed{3}. Wait, it is \\boxed{4}", "3", false},
         {"\\boxed{3} and \\boxed{\\left(}", "3", false},
         {"$3$ and $4$", "3", false},
+        {"The answer is $3$, and $\\text{so on}$", "3", true},
         /* "or" in "Therefore" and "for" joins nothing */
         {"We get \\boxed{3}. Therefore the sum is \\boxed{4}", "4", true},
         {"We get \\boxed{3}. Therefore the sum is \\boxed{4}", "3", false},

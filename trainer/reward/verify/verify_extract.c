@@ -241,6 +241,7 @@ static bool take(struct finder *f, const struct formula *part, int n, bool boxes
     f->tries++;
     for (int i = 0; i < n; i++) {
         t = read_one(f, &part[i]);
+        if (t && i > 0 && !boxes && t->kind == CLIME_V_TEXT) t = NULL; /* "$5$, and $\text{so on}$" */
         bool flat = t && t->kind == CLIME_V_LIST && n > 1;
         int more = flat ? t->n : 1;
         if (!t || n_kids + more > CLIME_VERIFY_MAX_KIDS) break;
