@@ -100,6 +100,14 @@ static int64_t limit_of(const struct clime_router *r, const struct clime_http_re
     return asked_s > 0 && asked_us > r->control_timeout_us ? asked_us : r->control_timeout_us;
 }
 
+/* The 4xx by which a worker has refused what the client asks for; 0 = it is no fault of the client. A key that it does
+ * not take is, where it is the client's. */
+static int refusal_of(const struct one *o) {
+    int status = o->result->status;
+    if (o->key && (status == 401 || status == 403)) return 0;
+    return status >= 400 && status < 500 ? status : 0;
+}
+
 void clime_fanout_run_to(struct clime_fanout *f, struct clime_router *r, struct clime_http_request *rq,
                          const char *target) {
     *f = (struct clime_fanout){0};
@@ -121,6 +129,8 @@ void clime_fanout_run_to(struct clime_fanout *f, struct clime_router *r, struct 
     for (int i = 0; i < f->n; i++) {
         if (all[i].started) pthread_join(all[i].thread, NULL);
         f->n_ok += f->results[i].status >= 200 && f->results[i].status < 300;
+        int refusal = refusal_of(&all[i]);
+        f->refusal = i == 0 || f->refusal == refusal ? refusal : 0;
     }
     free(all);
     free(views);
@@ -133,7 +143,8 @@ void clime_fanout_free(struct clime_fanout *f) {
 
 int clime_fanout_status(const struct clime_fanout *f) {
     if (f->n == 0) return 503;
-    return f->n_ok == f->n ? 200 : f->n_ok ? 207 : 502;
+    if (f->n_ok) return f->n_ok == f->n ? 200 : 207;
+    return f->refusal ? f->refusal : 502;
 }
 
 static bool is_json(struct clime_str s) {

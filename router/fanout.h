@@ -14,6 +14,7 @@ struct clime_fanout_result {
 struct clime_fanout {
     struct clime_fanout_result *results;
     int n, n_ok; /* ok: 2xx */
+    int refusal; /* the 4xx that all have given the client's request; 0 = none, or not the same */
 };
 
 /* Sends the request as it is to every worker and waits: at most --control-timeout for one that works, or what the
@@ -25,7 +26,8 @@ void clime_fanout_run_to(struct clime_fanout *f, struct clime_router *r, struct 
                          const char *target);
 void clime_fanout_free(struct clime_fanout *f);
 
-/* 200 when all did it, 207 when some did, 502 when none did, 503 without workers. */
+/* 200 when all did it, 207 when some did, the status by which all have refused it, 502 when none did it for other
+ * reasons, 503 without workers. */
 int clime_fanout_status(const struct clime_fanout *f);
 /* The members "success" and "workers": [{"url", "status", "body"}] of an open object. */
 void clime_fanout_write(const struct clime_fanout *f, struct clime_jw *w);

@@ -260,6 +260,27 @@ def test_a_control_call_has_the_time_that_it_asks_for():
         assert web.post(router.url + "/pause?mode=wait&timeout=60", timeout=LONG).status_code == 200
 
 
+def test_what_all_workers_refuse_alike_is_the_clients_fault():
+    """Else it would ask again, or look for what is wrong with the fleet."""
+
+    def answer(handler, body):
+        said = json.loads(body) if body.startswith(b"{") else {}
+        by = said.get(str(handler.server.server_port), said.get("all"))
+        return bool(by and (handler.reply(by, {"message": f"no: {by}"}) or True))
+
+    with workers(2, answer) as made, router_to([w.url for w in made]) as router, \
+         program("clime-router", "--worker-api-key", "k", *urls(made)) as keyed:  # fmt: skip
+        a, b = (str(w.port) for w in made)
+        for said, status in [({"all": 400}, 400), ({"all": 404}, 404), ({"all": 401}, 401), ({a: 400}, 207), ({a: 400, b: 404}, 502),
+                             ({"all": 500}, 502), ({"all": 503}, 502), ({a: 400, b: 500}, 502), ({a: 500, b: 400}, 502)]:  # fmt: skip
+            reply = router.post("/update_weights", said)
+            assert reply.status_code == status, said
+            assert [w["status"] for w in reply.json()["workers"]] == [said.get(p, said.get("all", 200)) for p in (a, b)]
+        assert reply.json()["workers"][1]["body"] == {"message": "no: 400"} and reply.json()["success"] is False
+        # the router's own key is nothing that a client can mend
+        assert [keyed.post("/update_weights", {"all": n}).status_code for n in (401, 403, 400)] == [502, 502, 400]
+
+
 def test_a_control_call_ends_with_the_client_that_made_it():
     """Or a worker that works on it for an hour holds the router's thread as long."""
     asked, ended = threading.Event(), threading.Event()

@@ -379,5 +379,5 @@ def test_through_a_router(s):
         assert router.json("/resume_memory_occupation", {})["success"]
         assert router.get("/is_paused").json()["workers"][0]["body"] == {"is_paused": False}
         body = {"group_name": "none", "names": [], "dtypes": [], "shapes": []}
-        said = router.json("/update_weights_from_distributed", body, 502)
+        said = router.json("/update_weights_from_distributed", body, 400)
         assert "no group" in said["workers"][0]["body"]["message"]
