@@ -42,9 +42,9 @@ static bool of_no_use(void *router) {
     return atomic_load(&((struct clime_router *)router)->phase) == CLIME_ROUTER_CUTTING;
 }
 
-/* False: nothing was asked. */
-static bool ask(struct clime_router *r, struct clime_http_client *c, const struct clime_worker_view *v, const char *at,
-                const char *path, struct clime_http_result *res) {
+/* CLIME_OK: a whole answer, of any status. */
+static enum clime_err ask(struct clime_router *r, struct clime_http_client *c, const struct clime_worker_view *v,
+                          const char *at, const char *path, struct clime_http_result *res) {
     char *url = xasprintf("%s%s", at, path);
     struct clime_http_call call = {.method = "GET",
                                    .url = url,
@@ -55,11 +55,16 @@ static bool ask(struct clime_router *r, struct clime_http_client *c, const struc
                                    .cancel = of_no_use,
                                    .arg = r};
     struct clime_error e = {0};
-    clime_http_client_call(c, &call, res, &e);
-    if (e.code == CLIME_ERR_BUSY) LOG_WARN("a probe: %s", e.msg);
-    if (e.code == CLIME_ERR_INTERNAL) say_misfit(&e);
+    enum clime_err err = clime_http_client_call(c, &call, res, &e);
+    if (err == CLIME_ERR_BUSY) LOG_WARN("a probe: %s", e.msg);
+    if (err == CLIME_ERR_INTERNAL) say_misfit(&e);
     free(url);
-    return e.code != CLIME_ERR_BUSY && e.code != CLIME_ERR_ABORTED;
+    return err;
+}
+
+/* We have no descriptor, or are ending: nothing was asked, and nothing is known. */
+static bool is_unasked(enum clime_err err) {
+    return err == CLIME_ERR_BUSY || err == CLIME_ERR_ABORTED;
 }
 
 /* max_total_num_tokens (SGLang's name) of all ranks in /v1/loads, or -1. */
@@ -92,7 +97,7 @@ static int64_t read_capacity(struct clime_str body) {
 /* Once, after a worker has come or come back: it does not change while the worker lives. */
 static void ask_capacity(struct clime_router *r, struct clime_http_client *client, const struct clime_worker_view *v) {
     struct clime_http_result loads = {0};
-    if (ask(r, client, v, v->url, "/v1/loads?include=core", &loads) && loads.status)
+    if (!is_unasked(ask(r, client, v, v->url, "/v1/loads?include=core", &loads)) && loads.status)
         clime_workers_set_capacity(r->workers, v->id,
                                    loads.status == 200 ? read_capacity(clime_buf_str(&loads.reply)) : -1);
     clime_buf_free(&loads.reply);
@@ -103,17 +108,17 @@ void clime_router_probe(struct clime_router *r, const struct clime_worker_view *
     struct clime_http_result health = {0}, version = {0};
     char label[CLIME_LABEL_SIZE] = "";
     static atomic_bool warned;
-    /* Without a descriptor nothing was asked, and nothing is known. */
-    bool asked = ask(r, client, v, v->health_url, "/health", &health);
-    bool ok = asked && health.status == 200;
+    enum clime_err err = ask(r, client, v, v->health_url, "/health", &health);
+    bool ok = !err && health.status == 200, told = true;
     if (ok) clime_workers_heard(r->workers, v->slot, clime_now_us());
     if (ok && clime_workers_has_version(r->workers)) {
-        asked = ask(r, client, v, v->url, "/get_weight_version", &version);
-        if (version.status == 200) clime_version_read(clime_buf_str(&version.reply), label);
+        err = ask(r, client, v, v->url, "/get_weight_version", &version);
+        told = !err;
+        if (told && version.status == 200) clime_version_read(clime_buf_str(&version.reply), label);
         if (version.status == 401 && !atomic_exchange(&warned, true))
             LOG_WARN("%s keeps its weights' version from us: --worker-api-key has no key for it", v->url);
     }
-    if (asked) clime_workers_probed(r->workers, v->id, ok, label);
+    if (!is_unasked(err)) clime_workers_probed(r->workers, v->id, ok, told ? label : NULL);
     if (ok && v->capacity == 0) ask_capacity(r, client, v);
     clime_buf_free(&health.reply);
     clime_buf_free(&version.reply);

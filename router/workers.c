@@ -155,7 +155,8 @@ bool clime_workers_get(struct clime_workers *w, int64_t id, struct clime_worker_
 
 static void take_down(struct worker *k) {
     k->v.state = CLIME_WORKER_DOWN;
-    k->v.capacity = 0; /* it may come back with another */
+    k->v.capacity = 0; /* it may come back with another, and with other weights */
+    k->v.version[0] = '\0';
     k->emptied_us = clime_now_us();
     LOG_WARN("worker %s is down after %d failures in a row", k->v.url, k->fails_in_row);
 }
@@ -235,8 +236,9 @@ static void heard(struct clime_workers *w, struct worker *k, const char *version
     k->frozen_since_us = 0;
     atomic_store(&k->heard_us, clime_now_us());
     k->oks_in_row++;
-    if (k->v.version[0] && version[0] && strcmp(k->v.version, version) != 0) k->emptied_us = clime_now_us();
-    snprintf(k->v.version, sizeof k->v.version, "%s", version);
+    if (version && version[0] && k->v.version[0] && strcmp(k->v.version, version) != 0)
+        k->emptied_us = clime_now_us();
+    if (version) snprintf(k->v.version, sizeof k->v.version, "%s", version);
     bool well = k->v.state == CLIME_WORKER_READY || k->v.state == CLIME_WORKER_STALE;
     bool enough = k->oks_in_row >= w->opts.ok_threshold || k->suspect_since_us;
     bool back = enough && clime_now_us() >= k->paused_until_us;
@@ -256,8 +258,12 @@ void clime_workers_probed(struct clime_workers *w, int64_t id, bool ok, const ch
     struct clime_str none = {0};
     pthread_mutex_lock(&w->lock);
     struct worker *k = clime_workers_find(w, id, none);
-    if (k && ok) {
+    if (k && ok && (version || k->v.version[0])) {
         heard(w, k, version);
+    } else if (k && ok) { /* neither lost nor well */
+        count_failure(w, k);
+        k->silences_in_row = 0;
+        k->frozen_since_us = 0;
     } else if (k) {
         count_failure(w, k);
         k->v.trial = false; /* who does not answer is lost, not sick */

@@ -98,7 +98,8 @@ void clime_workers_blame(struct clime_workers *w, int64_t id);
 
 /* What the worker says that its KV holds (view.capacity). */
 void clime_workers_set_capacity(struct clime_workers *w, int64_t id, int64_t capacity);
-/* The prober's finding. version: the label of the worker's weights, empty when it was not asked or did not say. */
+/* The prober's finding. version: the label of the worker's weights, empty when it was not asked or does not say; NULL:
+ * it was asked and gave no answer, so its last word holds, and one that has said nothing yet may have any. */
 void clime_workers_probed(struct clime_workers *w, int64_t id, bool ok, const char *version);
 
 /* Silence (silence.c). A byte of an answer has come from the worker that has the slot, by now_us; takes no lock. */

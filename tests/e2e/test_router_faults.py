@@ -490,6 +490,37 @@ def test_a_worker_with_older_weights_than_the_fleet_is_not_ready():
         assert announce(5) == 400
 
 
+def test_half_an_answer_to_a_probe_is_none():
+    """A head without its body says nothing, and who answers /health and not which weights it has keeps to its last word."""
+    hung = threading.Event()
+
+    def half(handler, body):
+        if handler.path == "/health":
+            handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nok")
+            hung.wait(LONG)
+            raise ConnectionError
+        return False
+
+    def mute(handler, body):
+        if handler.path == "/get_weight_version" and (hung.wait(0) or handler.server.worker.version is None):
+            raise ConnectionError
+        return False
+
+    with workers(1, half) as (a,), workers(3, mute) as (b, c, d), program("clime-router", *QUICK, *urls([a, b, c, d])) as router:
+        b.version, c.version, d.version = "7", "6", None
+        wait_for(lambda: states(router) == ["down", "ready", "ready", "ready"])
+        router.client.put("/weight_version", json={"weight_version": "7"})
+        told = lambda: [fleet(router)[w.url]["status"] for w in (a, b, c, d)]
+        wait_for(lambda: told() == ["down", "ready", "stale", "down"])
+        hung.set()
+        n = len(c.seen)
+        wait_for(lambda: len(c.seen) > n + 12)  # some probes on
+        assert told() == ["down", "ready", "stale", "down"]
+        hung.clear()
+        d.version = "7"
+        wait_for(lambda: told() == ["down", "ready", "stale", "ready"])
+
+
 def test_new_weights_wait_for_no_round_of_probes():
     """Whose version is announced, by name or by an update for all, is asked at once: the next round is far."""
     def update(handler, body):
