@@ -27,6 +27,7 @@
 struct found {
     char *url;
     int64_t id; /* of the worker */
+    bool ours;  /* no option and no other source had named it */
     bool still;
 };
 
@@ -55,27 +56,43 @@ struct clime_discovery {
 
 /* ---- what a source says now ---- */
 
+static struct found *find(struct source *s, struct clime_str url) {
+    for (int i = 0; i < s->n; i++)
+        if (clime_str_is(url, s->found[i].url)) return &s->found[i];
+    return NULL;
+}
+
 static enum clime_err take_worker(struct clime_discovery *d, struct source *s, const struct clime_worker_body *b,
                                   struct clime_error *e) {
-    struct found *f = NULL;
-    for (int i = 0; i < s->n && !f; i++)
-        if (clime_str_is(b->url, s->found[i].url)) f = &s->found[i];
+    struct found *f = find(s, b->url);
     if (!f) {
         int64_t id;
         int port = b->settings.health_port;
         if (clime_workers_add(d->workers, b->url, port < 0 ? 0 : port, &id, e)) return e->code;
-        clime_workers_name(d->workers, id);
+        bool ours = !clime_workers_name(d->workers, id);
         if (s->n == s->n_room) {
             s->n_room = s->n_room ? 2 * s->n_room : 16;
             s->found = xrealloc(s->found, (size_t)s->n_room * sizeof *s->found);
         }
         f = &s->found[s->n++];
-        *f = (struct found){.url = xstrndup(b->url.ptr, b->url.len), .id = id};
+        *f = (struct found){.url = xstrndup(b->url.ptr, b->url.len), .id = id, .ours = ours};
         LOG_INFO("worker %s found in %s", f->url, s->name);
     }
     f->still = true;
     clime_workers_set(d->workers, f->id, &b->settings, NULL); /* not there: somebody has removed it, and may */
     return CLIME_OK;
+}
+
+/* Another source names it too: then that one has it from now on. */
+static bool hand_over(struct clime_discovery *d, const struct source *from, const struct found *f) {
+    for (int i = 0; i < d->n_sources; i++) {
+        struct source *s = &d->sources[i];
+        struct found *same = s == from ? NULL : find(s, clime_str_of(f->url));
+        if (!same) continue;
+        same->ours = same->ours || f->ours;
+        return true;
+    }
+    return false;
 }
 
 static void drop_gone(struct clime_discovery *d, struct source *s) {
@@ -88,7 +105,8 @@ static void drop_gone(struct clime_discovery *d, struct source *s) {
             continue;
         }
         LOG_INFO("worker %s is no longer in %s", s->found[i].url, s->name);
-        clime_workers_remove(d->workers, s->found[i].id, none, NULL);
+        if (!hand_over(d, s, &s->found[i]) && s->found[i].ours)
+            clime_workers_remove(d->workers, s->found[i].id, none, NULL);
         free(s->found[i].url);
     }
     s->n = n;

@@ -28,12 +28,14 @@ bool clime_workers_is_evicted(struct clime_workers *w, struct clime_str url) {
     return found;
 }
 
-void clime_workers_name(struct clime_workers *w, int64_t id) {
+bool clime_workers_name(struct clime_workers *w, int64_t id) {
     struct clime_str none = {0};
     pthread_mutex_lock(&w->lock);
     struct worker *k = clime_workers_find(w, id, none);
+    bool was = k && k->named;
     if (k) k->named = true;
     pthread_mutex_unlock(&w->lock);
+    return was;
 }
 
 void clime_workers_give_up(struct clime_workers *w, struct clime_str url) {

@@ -47,8 +47,9 @@ enum clime_err clime_workers_set(struct clime_workers *w, int64_t id, const stru
 /* Starts draining, by id or by url. CLIME_ERR_NOT_FOUND. */
 enum clime_err clime_workers_remove(struct clime_workers *w, int64_t id, struct clime_str url, struct clime_error *e);
 
-/* Eviction (evict.c). An option or a source names this worker: it is never evicted. */
-void clime_workers_name(struct clime_workers *w, int64_t id);
+/* Eviction (evict.c). An option or a source names this worker, until it is removed: it is never evicted. True: one has
+ * named it already. */
+bool clime_workers_name(struct clime_workers *w, int64_t id);
 /* Takes out the others that are DOWN and were not heard for so long; returns how many. */
 int clime_workers_evict(struct clime_workers *w, int64_t after_us);
 /* Takes this one out, if it is there, as if it were evicted. */

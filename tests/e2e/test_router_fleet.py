@@ -246,6 +246,24 @@ def test_workers_of_a_name():
         assert "no-such-name.invalid" in router.log()
 
 
+def test_a_worker_that_two_sources_name_stays_until_both_have_dropped_it(tmp_path):
+    """And one that an option names is no file's to remove."""
+    path = tmp_path / "workers"
+    path.write_text("")
+    with workers(3) as (a, b, c), program("clime-router", *QUICK, "--worker-file", path, "--worker-urls", a.url,
+                                          "--worker-dns", f"127.0.0.1:{b.port}") as router:  # fmt: skip
+        def write(*urls):
+            path.with_suffix(".new").write_text("".join(f"{url}\n" for url in urls))
+            os.replace(path.with_suffix(".new"), path)
+
+        for _ in range(2):
+            write(a.url, b.url, c.url)
+            wait_for(lambda: set(fleet(router)) == {a.url, b.url, c.url})
+            write()
+            wait_for(lambda: c.url not in fleet(router))
+            assert set(fleet(router)) == {a.url, b.url}
+
+
 @pytest.mark.parametrize("words, says", [
     (["--worker-dns", "localhost"], "NAME:PORT"),
     (["--worker-file", "/no/such/file"], "/no/such/file"),
