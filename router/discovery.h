@@ -1,5 +1,6 @@
 /* Workers that are found: in a file that is looked at again and again, and behind names whose addresses may change. One
- * thread of its own, since a resolver may take its time. What an option or another source names too it does not remove. */
+ * thread of its own, since a resolver may take its time. What an option or another source names too it does not
+ * remove. */
 #ifndef CLIME_ROUTER_DISCOVERY_H
 #define CLIME_ROUTER_DISCOVERY_H
 

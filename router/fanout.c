@@ -40,7 +40,7 @@ static void *call_one(void *arg) {
     struct one *o = arg;
     struct clime_fanout_result *out = o->result;
     char *url = xasprintf("%s%s", out->url, o->target);
-    char *method = xstrndup(clime_http_method(o->rq).ptr, clime_http_method(o->rq).len);
+    char *method = clime_forward_method(o->rq);
     struct clime_headers headers;
     clime_forward_headers(o->r, o->key, o->rq, &headers);
     struct clime_http_call call = {

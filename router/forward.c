@@ -57,6 +57,12 @@ enum clime_err clime_forward_target(struct clime_str path, struct clime_str quer
     return CLIME_OK;
 }
 
+char *clime_forward_method(const struct clime_http_request *rq) {
+    struct clime_str method = clime_http_method(rq);
+    if (clime_str_is(method, "HEAD")) return xstrdup("GET");
+    return xstrndup(method.ptr, method.len);
+}
+
 const char *clime_forward_key(const struct clime_router *r, const char *own, const struct clime_http_request *rq) {
     const char *key = clime_router_key_for(r, own);
     if (key || !clime_http_key_is_named(rq)) return key;

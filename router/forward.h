@@ -10,6 +10,10 @@
  * leads elsewhere than it says. */
 enum clime_err clime_forward_target(struct clime_str path, struct clime_str query, char **out, struct clime_error *e);
 
+/* The method to ask a worker by; the caller frees it. HEAD is GET there: this server leaves the body out, whose length
+ * the head has. */
+char *clime_forward_method(const struct clime_http_request *rq);
+
 /* The key to send to a worker whose own is `own`; NULL: what the client sent, "": none. A client's named key is none
  * that a worker knows; what the router's clients may have in common with workers is --api-key. */
 const char *clime_forward_key(const struct clime_router *r, const char *own, const struct clime_http_request *rq);

@@ -257,9 +257,7 @@ void clime_relay_attempt(struct clime_relay *y, struct clime_lease *lease) {
     y->has_own_key = clime_router_key_for(r, lease->key) != NULL;
     clime_forward_headers(r, key, y->rq, &headers);
     char *url = xasprintf("%s%s", lease->url, y->target);
-    struct clime_str method_s = clime_http_method(y->rq);
-    if (clime_str_is(method_s, "HEAD")) method_s = clime_str_of("GET"); /* the server leaves the body out */
-    char *method = xstrndup(method_s.ptr, method_s.len);
+    char *method = clime_forward_method(y->rq);
     struct clime_http_call call = {
         .method = method,
         .url = url,

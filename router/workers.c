@@ -237,8 +237,7 @@ static void heard(struct clime_workers *w, struct worker *k, const char *version
     k->frozen_since_us = 0;
     atomic_store(&k->heard_us, clime_now_us());
     k->oks_in_row++;
-    if (version && version[0] && k->v.version[0] && strcmp(k->v.version, version) != 0)
-        k->emptied_us = clime_now_us();
+    if (version && version[0] && k->v.version[0] && strcmp(k->v.version, version) != 0) k->emptied_us = clime_now_us();
     if (version) snprintf(k->v.version, sizeof k->v.version, "%s", version);
     bool well = k->v.state == CLIME_WORKER_READY || k->v.state == CLIME_WORKER_STALE;
     bool enough = k->oks_in_row >= w->opts.ok_threshold || k->suspect_since_us;

@@ -58,9 +58,10 @@ def test_a_path_reaches_the_worker_as_it_was_meant(path, passed):
 
 def test_a_head_alone_has_the_length_of_the_whole():
     with workers(1) as (w,), router_to([w.url]) as router:
-        whole, head = [router.client.request(method, "/v1/models") for method in ("GET", "HEAD")]
-        assert (head.status_code, head.content) == (200, b"")
-        assert head.headers["content-length"] == whole.headers["content-length"] == str(len(whole.content))
+        for path in ("/v1/models", "/get_weight_version", "/engine_metrics"):  # of one worker, and of all
+            whole, head = [router.client.request(method, path) for method in ("GET", "HEAD")]
+            assert (head.status_code, head.content) == (200, b"")
+            assert head.headers["content-length"] == whole.headers["content-length"] == str(len(whole.content))
 
 
 def test_headers_whole_and_both_forms_of_a_key():
