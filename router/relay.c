@@ -173,7 +173,8 @@ static bool cancelled(void *arg) {
         if (prober && y->progressed && now - y->heard_us >= SILENT_US)
             clime_prober_ask(prober, y->lease->slot, y->lease->id, y->heard_us);
     }
-    return y->cut || y->worker_frozen || y->worker_suspected || y->client_gone;
+    bool said_all = y->replay.done && now - y->heard_us >= SILENT_US;
+    return y->cut || y->worker_frozen || y->worker_suspected || y->client_gone || said_all;
 }
 
 /* ---- one attempt ---- */
@@ -200,6 +201,12 @@ static void judge(struct clime_relay *y) {
         y->outcome = CLIME_OUTCOME_CLIENT;
         clime_fail(e, CLIME_ERR_INTERNAL, "the head of the answer of %s is larger than %zu bytes", url,
                    CLIME_HEAD_MOST);
+    } else if (y->replay.done) { /* and how the connection ended is of no matter */
+        e->code = CLIME_OK;
+        y->outcome = CLIME_OUTCOME_SERVED;
+    } else if (e->code == CLIME_OK && y->streamed && clime_replay_lacks_end(&y->replay)) {
+        y->outcome = CLIME_OUTCOME_WORKER; /* its end was that of its connection, which said nothing of a length */
+        clime_fail(e, CLIME_ERR_INTERNAL, "the stream of %s was broken off", url);
     } else if (e->code == CLIME_OK && y->status == 401 && y->has_own_key) {
         y->refused = true; /* at once, so that it would be the least loaded one for ever */
         y->outcome = CLIME_OUTCOME_WORKER;

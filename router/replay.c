@@ -61,6 +61,10 @@ bool clime_replay_can_go_on(const struct clime_replay *p) {
     return p->kind != CLIME_REPLAY_NONE && !p->lost;
 }
 
+bool clime_replay_lacks_end(const struct clime_replay *p) {
+    return clime_replay_can_go_on(p) && !p->done;
+}
+
 /* ---- reading events ---- */
 
 struct event { /* what is read of one */
@@ -216,6 +220,7 @@ enum clime_replay_verdict clime_replay_event(struct clime_replay *p, struct clim
         *status = status_of_error(payload);
         return *status >= 500 ? CLIME_REPLAY_ERROR : CLIME_REPLAY_PASS;
     }
+    p->done = p->done || clime_str_is(payload, "[DONE]");
     if (!payload.len || payload.ptr[0] != '{') return CLIME_REPLAY_PASS;
     int index = index_of(payload);
     struct clime_replay_output *o = index < MOST_OUTPUTS ? output_at(p, index) : NULL;

@@ -24,6 +24,7 @@ struct clime_replay {
     struct clime_replay_memory *memory;
     enum { CLIME_REPLAY_NONE, CLIME_REPLAY_CUMULATIVE, CLIME_REPLAY_INCREMENTAL } kind;
     bool lost;                        /* too large, or not as expected: this stream cannot be gone on with */
+    bool done;                        /* the client has its [DONE] */
     struct clime_replay_output *outs; /* [n_outs] */
     int n_outs;
     int64_t bytes; /* of memory->used */
@@ -48,6 +49,9 @@ void clime_replay_lose(struct clime_replay *p);
 
 /* Whether the stream may be gone on with, so far. */
 bool clime_replay_can_go_on(const struct clime_replay *p);
+
+/* A stream that is read as it goes by, and has not come to its [DONE]: an end of it is none. */
+bool clime_replay_lacks_end(const struct clime_replay *p);
 
 /* The request, body, as another worker is to be asked to go on with it; false when it cannot. */
 bool clime_replay_request(struct clime_replay *p, struct clime_str body, struct clime_buf *out);

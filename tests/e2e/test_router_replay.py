@@ -241,6 +241,46 @@ def test_a_worker_that_stops_hands_its_streams_on(well):
             assert fleet(router)[w.url]["failed"] == 0
 
 
+def test_a_stream_ends_with_its_last_event(well):
+    """And with nothing else. Behind a proxy that speaks HTTP/1.0 a killed worker looks like the end of an answer; one whose connection breaks, or
+    hangs, behind the last event has said all."""
+    body = {"input_ids": [1], "sampling_params": {"max_new_tokens": 20, "ignore_eos": True, "sampling_seed": 3}, "stream": True,
+            "incremental_streaming_output": False}  # fmt: skip
+    part, whole = [json.loads(well.events("/generate", body | {"sampling_params": body["sampling_params"] | {"max_new_tokens": n}})[-2])
+                   for n in (5, 20)]  # fmt: skip
+    part["meta_info"]["finish_reason"] = None
+    events = [f"data: {e}\n\n".encode() for e in (json.dumps(part), json.dumps(whole), "[DONE]")]
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nX-Clime-Stream: cumulative\r\n"
+
+    def cut(handler, asked):
+        if handler.path == "/generate":
+            handler.close_connection = True
+            handler.wfile.write(head + b"\r\n" + events[0])
+        return handler.path == "/generate"
+
+    def broken(wait_s):
+        def answer(handler, asked):
+            if handler.path == "/generate":
+                handler.wfile.write(head + b"Content-Length: 9999999\r\n\r\n" + b"".join(events))
+                over.wait(wait_s)
+                raise ConnectionError
+            return False
+
+        return answer
+
+    over = threading.Event()
+    for worker, failed in ((cut, 1), (broken(0), 0), (broken(LONG), 0)):
+        with workers(1, worker) as (w,), program("clime-router", *QUICK) as router, concurrent.futures.ThreadPoolExecutor(1) as pool:
+            router.post("/workers", {"url": w.url})
+            asked = pool.submit(router.events, "/generate", body)
+            wait_for(lambda: w.calls("/generate"))
+            router.post("/workers", {"url": well.url})
+            said = asked.result(LONG)
+            assert said[-1] == "[DONE]" and said.count("[DONE]") == 1
+            assert json.loads(said[-2])["output_ids"] == whole["output_ids"] and len(whole["output_ids"]) == 20
+            assert [fleet(router)[x.url]["failed"] for x in (w, well)] == [failed, 0] and len(w.calls()) == 1
+
+
 def test_a_lone_worker_that_comes_back_goes_on():
     """The fleet is one server, which is started again at the same address."""
     need_stories()
