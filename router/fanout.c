@@ -128,7 +128,9 @@ void clime_fanout_run_to(struct clime_fanout *f, struct clime_router *r, struct 
     }
     for (int i = 0; i < f->n; i++) {
         if (all[i].started) pthread_join(all[i].thread, NULL);
-        f->n_ok += f->results[i].status >= 200 && f->results[i].status < 300;
+        int status = f->results[i].status;
+        f->n_partly += status == 207;
+        f->n_ok += status >= 200 && status < 300 && status != 207;
         int refusal = refusal_of(&all[i]);
         f->refusal = i == 0 || f->refusal == refusal ? refusal : 0;
     }
@@ -143,7 +145,7 @@ void clime_fanout_free(struct clime_fanout *f) {
 
 int clime_fanout_status(const struct clime_fanout *f) {
     if (f->n == 0) return 503;
-    if (f->n_ok) return f->n_ok == f->n ? 200 : 207;
+    if (f->n_ok || f->n_partly) return f->n_ok == f->n ? 200 : 207;
     return f->refusal ? f->refusal : 502;
 }
 

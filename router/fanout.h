@@ -13,8 +13,9 @@ struct clime_fanout_result {
 
 struct clime_fanout {
     struct clime_fanout_result *results;
-    int n, n_ok; /* ok: 2xx */
-    int refusal; /* the 4xx that all have given the client's request; 0 = none, or not the same */
+    int n, n_ok;  /* ok: 2xx, but for 207, */
+    int n_partly; /* by which a router says that not all of its own workers did it */
+    int refusal;  /* the 4xx that all have given the client's request; 0 = none, or not the same */
 };
 
 /* Sends the request as it is to every worker and waits: at most --control-timeout for one that works, or what the

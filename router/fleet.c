@@ -96,7 +96,7 @@ void clime_router_loads(struct clime_http_request *rq, void *context) {
     clime_jw_key(&w, "loads");
     clime_jw_array(&w);
     for (int i = 0; i < f.n; i++)
-        if (f.results[i].status == 200) n = write_loads(&w, &f.results[i], n);
+        if (clime_router_told(f.results[i].status)) n = write_loads(&w, &f.results[i], n);
     clime_jw_close(&w);
     clime_jw_put_int(&w, "dp_rank_count", n);
     const struct clime_router *r = context; /* those that wait here are of no worker */
@@ -115,13 +115,14 @@ void clime_router_get_version(struct clime_http_request *rq, void *context) {
     int n = 0;
     if (!clime_fanout_run(&f, context, rq)) return;
     for (int i = 0; i < f.n; i++) {
-        if (f.results[i].status != 200 || !clime_version_read(clime_buf_str(&f.results[i].body), label)) continue;
+        if (!clime_router_told(f.results[i].status) || !clime_version_read(clime_buf_str(&f.results[i].body), label))
+            continue;
         if (n++ == 0) memcpy(common, label, sizeof common);
         same = same && strcmp(common, label) == 0;
     }
     begin(&w, &out);
     clime_jw_key(&w, "weight_version"); /* of all that answer; null when they differ */
-    clime_jw_strz(&w, n && same ? common : NULL);
+    clime_jw_strz(&w, same && common[0] ? common : NULL);
     answer(rq, &f, &w);
 }
 
@@ -188,7 +189,7 @@ static void update(struct clime_http_request *rq, struct clime_router *r, const 
     int n_waited = clime_router_update_aborts(rq, r);
     if (!clime_fanout_run(&f, r, rq)) return;
     /* Who did not take part in it must not go on with what it has. */
-    if (f.n_ok && label[0]) set_version(r, label);
+    if ((f.n_ok || f.n_partly) && label[0]) set_version(r, label);
     begin(&w, &out);
     clime_jw_put_int(&w, "num_waiting_aborted", n_waited);
     answer(rq, &f, &w);

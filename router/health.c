@@ -99,7 +99,7 @@ static void ask_capacity(struct clime_router *r, struct clime_http_client *clien
     struct clime_http_result loads = {0};
     if (!is_unasked(ask(r, client, v, v->url, "/v1/loads?include=core", &loads)) && loads.status)
         clime_workers_set_capacity(r->workers, v->id,
-                                   loads.status == 200 ? read_capacity(clime_buf_str(&loads.reply)) : -1);
+                                   clime_router_told(loads.status) ? read_capacity(clime_buf_str(&loads.reply)) : -1);
     clime_buf_free(&loads.reply);
 }
 
@@ -114,7 +114,7 @@ void clime_router_probe(struct clime_router *r, const struct clime_worker_view *
     if (ok && clime_workers_has_version(r->workers)) {
         err = ask(r, client, v, v->url, "/get_weight_version", &version);
         told = !err;
-        if (told && version.status == 200) clime_version_read(clime_buf_str(&version.reply), label);
+        if (told && clime_router_told(version.status)) clime_version_read(clime_buf_str(&version.reply), label);
         if (version.status == 401 && !atomic_exchange(&warned, true))
             LOG_WARN("%s keeps its weights' version from us: --worker-api-key has no key for it", v->url);
     }

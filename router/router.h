@@ -50,6 +50,11 @@ static inline const char *clime_router_key_for(const struct clime_router *r, con
     return own[0] ? own : r->worker_key;
 }
 
+/* An answer has what was asked for: of a worker, or of a router in its place that has it of some of its own (207). */
+static inline bool clime_router_told(int status) {
+    return status == 200 || status == 207;
+}
+
 extern const struct clime_http_route clime_router_routes[];
 extern const struct clime_http_route clime_router_health_routes[];
 

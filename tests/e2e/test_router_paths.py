@@ -5,6 +5,7 @@ import http.client
 import pytest
 from mocks import workers
 from programs import LIMIT, program, router_to
+from test_router_faults import QUICK, wait_for
 
 
 def raw(router, method, path, headers=None, body=None):
@@ -94,8 +95,32 @@ def test_workers_that_lead_back():
         said = {r["url"]: r for r in a.json("/abort_request", {"abort_all": True}, 207)["workers"]}
         assert [said[u]["status"] for u in (w.url, a.url, b.url)] == [200, 503, 502]
         assert "leads back" in said[a.url]["body"]["message"] and "leads back" in str(said[b.url]["body"])
-        assert b.json("/abort_request", {"abort_all": True})["workers"][0]["status"] == 207  # a's, of whose workers only one did it
+        assert b.json("/abort_request", {"abort_all": True}, 207)["workers"][0]["status"] == 207  # a's, of whose workers only one did it
         assert len(w.calls("/abort_request")) == 2
+
+
+def test_a_router_of_routers_believes_no_half():
+    """What a router behind this one has done in part is not done, and what it has heard of some of its workers is heard."""
+    def answer(handler, body):
+        if handler.path.startswith("/v1/loads"):
+            handler.reply(200, {"loads": [{"dp_rank": 0, "max_total_num_tokens": 100}]})
+        return handler.path.startswith("/v1/loads")
+
+    with workers(2, answer) as (a, b), program("clime-router", *QUICK, "--worker-urls", a.url, "http://127.0.0.1:9") as inner, \
+         program("clime-router", *QUICK, "--worker-urls", inner.url, b.url) as outer:  # fmt: skip
+        said = outer.json("/continue_generation", {}, 207)
+        assert not said["success"] and [w["status"] for w in said["workers"]] == [207, 200]
+        loads = outer.get("/v1/loads")
+        assert loads.status_code == 207 and loads.json()["dp_rank_count"] == 2
+        a.version, b.version = "6", "7"
+        assert outer.get("/get_weight_version").json()["weight_version"] is None
+        outer.client.put("/weight_version", json={"weight_version": "7"})
+        told = lambda: [w["status"] for w in outer.get("/workers").json()["workers"]]
+        wait_for(lambda: told() == ["stale", "ready"])
+        assert [w["capacity"] for w in outer.get("/workers").json()["workers"]] == [100, 100]
+    with workers(2) as made, router_to([w.url for w in made]) as inner, router_to([inner.url]) as outer:
+        made[0].version = "6"  # of no version together
+        assert outer.get("/get_weight_version").json()["weight_version"] is None
 
 
 def test_the_way_so_far_in_several_lines():
