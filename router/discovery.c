@@ -64,18 +64,19 @@ static struct found *find(struct source *s, struct clime_str url) {
 
 static enum clime_err take_worker(struct clime_discovery *d, struct source *s, const struct clime_worker_body *b,
                                   struct clime_error *e) {
-    struct found *f = find(s, b->url);
+    struct clime_str url = clime_workers_trim_url(b->url);
+    struct found *f = find(s, url);
     if (!f) {
         int64_t id;
         int port = b->settings.health_port;
-        if (clime_workers_add(d->workers, b->url, port < 0 ? 0 : port, &id, e)) return e->code;
+        if (clime_workers_add(d->workers, url, port < 0 ? 0 : port, &id, e)) return e->code;
         bool ours = !clime_workers_name(d->workers, id);
         if (s->n == s->n_room) {
             s->n_room = s->n_room ? 2 * s->n_room : 16;
             s->found = xrealloc(s->found, (size_t)s->n_room * sizeof *s->found);
         }
         f = &s->found[s->n++];
-        *f = (struct found){.url = xstrndup(b->url.ptr, b->url.len), .id = id, .ours = ours};
+        *f = (struct found){.url = xstrndup(url.ptr, url.len), .id = id, .ours = ours};
         LOG_INFO("worker %s found in %s", f->url, s->name);
     }
     f->still = true;
@@ -146,6 +147,8 @@ static enum clime_err look_at_file(struct clime_discovery *d, struct source *s, 
     struct stat st;
     struct clime_buf text;
     if (stat(s->name, &st)) return clime_fail(e, CLIME_ERR_IO, "%s", strerror(errno));
+    if (S_ISFIFO(st.st_mode)) /* empty the second time, which would be a fleet of nobody; or nobody writes */
+        return clime_fail(e, CLIME_ERR_INPUT, "it is a pipe, which cannot be read again and again");
     bool same = st.st_size == s->size && st.st_ino == s->inode && st.st_mtim.tv_sec == s->changed.tv_sec &&
                 st.st_mtim.tv_nsec == s->changed.tv_nsec;
     if (same && !s->failing) return CLIME_OK;

@@ -32,6 +32,12 @@ struct clime_workers_options {
 struct clime_workers *clime_workers_new(const struct clime_workers_options *o);
 void clime_workers_free(struct clime_workers *w);
 
+/* By which a worker is known: without slashes at the end. */
+static inline struct clime_str clime_workers_trim_url(struct clime_str url) {
+    while (url.len && url.ptr[url.len - 1] == '/') url.len--;
+    return url;
+}
+
 /* Adds url (http://host:port), with the port that has its /health (0 = the same), DOWN until a probe says otherwise;
  * one is enough. An url that is there already is the same worker: READY or STALE stays what it is. CLIME_ERR_LIMIT when
  * the table is full, CLIME_ERR_INPUT for what is no http URL. */

@@ -40,10 +40,6 @@ struct clime_workers {
     int16_t at_of_slot[CLIME_WORKERS_MAX]; /* index in ready, -1 = not there */
 };
 
-static inline struct clime_str clime_workers_trim_url(struct clime_str url) {
-    while (url.len && url.ptr[url.len - 1] == '/') url.len--;
-    return url;
-}
 static inline uint64_t clime_workers_url_hash(struct clime_str url) {
     return clime_hash_bytes(url.ptr, url.len, 0x75726c);
 }

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 import urllib.parse
 
 import pytest
@@ -257,7 +258,10 @@ def test_a_worker_that_two_sources_name_stays_until_both_have_dropped_it(tmp_pat
             os.replace(path.with_suffix(".new"), path)
 
         for _ in range(2):
-            write(a.url, b.url, c.url)
+            write(a.url, b.url, c.url, c.url + "/")
+            wait_for(lambda: set(fleet(router)) == {a.url, b.url, c.url})
+            write(a.url, b.url, c.url + "/")  # the same one
+            time.sleep(0.2)
             wait_for(lambda: set(fleet(router)) == {a.url, b.url, c.url})
             write()
             wait_for(lambda: c.url not in fleet(router))
@@ -267,8 +271,11 @@ def test_a_worker_that_two_sources_name_stays_until_both_have_dropped_it(tmp_pat
 @pytest.mark.parametrize("words, says", [
     (["--worker-dns", "localhost"], "NAME:PORT"),
     (["--worker-file", "/no/such/file"], "/no/such/file"),
+    (["--worker-file", "HERE/pipe"], "is a pipe"),
 ])  # fmt: skip
-def test_what_is_no_source_is_said_at_start(words, says):
+def test_what_is_no_source_is_said_at_start(words, says, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    words = [w.replace("HERE", str(tmp_path)) for w in words]
     done = subprocess.run([BUILD / "clime-router", *words], capture_output=True, text=True, timeout=LIMIT)
     assert done.returncode != 0 and done.stderr.count("\n") == 1 and says in done.stderr
 
