@@ -14,7 +14,7 @@ import threading
 import urllib.request
 
 import pytest
-from programs import LIMIT, SLOW
+from programs import LIMIT, SLOW, server, tiny_model
 from test_fleet import Run, d, rl  # noqa: F401
 from test_ranks import until
 from test_rl import external_fleet, final_sha, held_until
@@ -210,6 +210,18 @@ def test_the_only_worker_fails_a_push(d, undisturbed, tmp_path):  # noqa: F811
         run.end()
         assert [w["url"] for w in workers(router)] == [p.url]
     assert final_sha(run.log_path) == undisturbed
+
+
+def test_workers_of_another_model(d, tmp_path):  # noqa: F811
+    """All refuse the weights, which is no matter of time: the run ends with the reason at its beginning. One that is
+    alone in it is left out."""
+    tiny_model(tmp_path / "other", **{"hidden-size": 32})
+    with fleet(tmp_path, tmp_path / "other", 2) as (router, _):
+        log = Run(rl(d, tmp_path / "run", "--router-url", router, server_threads=None)).end(status=1, limit=LIMIT)
+        assert re.search(r" E train: rl: .*/weights/0@\S+ answers 400: .*the model needs", log.splitlines()[-1]), log[-3000:]
+        with server("--weight-version", "x", model=d / "init") as good:
+            call("POST", f"{router}/workers", {"url": good.url})
+            assert "is out of the router" in Run(rl(d, tmp_path / "again", "--router-url", router, server_threads=None)).end()
 
 
 def test_anothers_weights_behind_a_push(d, undisturbed, tmp_path):  # noqa: F811

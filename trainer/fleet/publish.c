@@ -15,8 +15,9 @@
 #include "common/log.h"
 #include "trainer/fleet/fleet_int.h"
 
-#define WAIT_US 20000          /* between two looks at what the loop has done */
-#define WORD_EVERY_US 10000000 /* what pushes wait for is said so often */
+#define WAIT_US 20000           /* between two looks at what the loop has done */
+#define MOST_AT_ONCE_US 1000000 /* of a look: beyond it we were stopped ourselves */
+#define WORD_EVERY_US 10000000  /* what pushes wait for is said so often */
 
 /* ---- the device's part of pushes ---- */
 
@@ -181,9 +182,10 @@ static void say_wait(const struct clime_fleet *f, int64_t begun_us, int64_t *nex
     }
 }
 
-/* Each program has a limit of its own for coming up, and each push; what comes beside them has this one. */
+/* Each program has a limit of its own for coming up, and each push; what comes beside them has this one, all together:
+ * what fails at every push would be waited for without end. */
 static enum clime_err wait_for_quorum(struct clime_fleet *f, struct clime_wait *wait, struct clime_error *e) {
-    int64_t begun = clime_now_us(), limit = begun + CLIME_FLEET_READY_US, word = begun + WORD_EVERY_US;
+    int64_t begun = clime_now_us(), beside_us = 0, word = begun + WORD_EVERY_US;
     for (;;) {
         enum clime_err rc = do_mine(f, e);
         if (rc) return rc;
@@ -192,12 +194,15 @@ static enum clime_err wait_for_quorum(struct clime_fleet *f, struct clime_wait *
             clime_fleet_leave_behind(f);
             return CLIME_OK;
         }
-        if (!all_up(f) || any_pushing(f)) limit = clime_now_us() + CLIME_FLEET_READY_US;
-        if (clime_now_us() > limit) return not_ready(f, e);
+        if (beside_us > CLIME_FLEET_READY_US) return not_ready(f, e);
         const struct clime_fleet_server *s = first_behind(f);
         clime_wait_on(wait, "version %" PRId64 ": %s", f->push.version, s ? clime_fleet_name(s) : "no worker is there");
         say_wait(f, begun, &word);
+        bool counts = all_up(f) && !any_pushing(f);
+        int64_t from = clime_now_us();
         clime_fleet_wait_for_loop(f);
+        int64_t us = clime_now_us() - from;
+        if (counts) beside_us += us < MOST_AT_ONCE_US ? us : MOST_AT_ONCE_US;
     }
 }
 

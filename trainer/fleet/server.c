@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "common/http/retry.h"
 #include "common/json/scan.h"
 #include "common/json/write.h"
 #include "common/log.h"
@@ -83,10 +84,15 @@ static void quarantine(struct clime_fleet *f, struct clime_fleet_server *s) {
     LOG_WARN("%s: it is tried again in %.0f s: %.300s", clime_fleet_name(s), (double)pause / 1e6, s->last.msg);
 }
 
+static bool has_others(const struct clime_fleet *f, const struct clime_fleet_server *s) {
+    for (int i = 0; i < f->n_servers; i++)
+        if (f->servers[i] != s && !f->servers[i]->n_failures) return true;
+    return false;
+}
+
 bool clime_fleet_leave_out(struct clime_fleet *f, struct clime_fleet_server *s) {
-    bool others = clime_fleet_left_out(s, clime_now_us()); /* or it is already */
-    if (others) return true;
-    for (int i = 0; i < f->n_servers; i++) others = others || (f->servers[i] != s && !f->servers[i]->n_failures);
+    if (clime_fleet_left_out(s, clime_now_us())) return true; /* it is already */
+    bool others = has_others(f, s);
     if (others) quarantine(f, s);
     return others;
 }
@@ -416,8 +422,13 @@ static void end_push(struct clime_fleet *f, struct clime_fleet_server *s, enum c
     } else if (outdated) {
         if (!s->spared) LOG_INFO("%s", s->last.msg);
     } else if (rc != CLIME_ERR_ABORTED || !atomic_load(&f->holding)) { /* held: another version is coming */
+        int status = s->result.status;
+        bool refused = s->call_way == CLIME_BY_HTTP && status >= 400 && !clime_http_status_passes(status);
         clime_error_prefix(&s->last, clime_way_reads_device(s->call_way) ? "handing weights over" : "pushing weights");
         clime_fleet_push_failed(f, s);
+        /* They are for another model, or no servers of ours: a run that has not begun does not wait for that to pass.
+         */
+        if (refused && !s->child && !f->was_published && !has_others(f, s)) f->fatal = s->last;
     }
 }
 
@@ -431,8 +442,10 @@ static void end_admit(struct clime_fleet_server *s, enum clime_err rc) {
     s->in_router = true;
 }
 
-static void end_drain(struct clime_fleet_server *s, enum clime_err rc) {
+/* why: that it is drained, which is what is told of it. */
+static void end_drain(struct clime_fleet_server *s, enum clime_err rc, const struct clime_error *why) {
     if (rc) LOG_DEBUG("%s", s->last.msg);
+    s->last = *why;
     s->told_us = clime_now_us();
     s->in_router = false;
 }
@@ -450,6 +463,7 @@ static void ended(void *arg, enum clime_err rc) {
     clime_push_call_free(&s->push);
     clime_buf_free(&s->body);
     if (!s->void_call && !f->closing) {
+        struct clime_error before = s->last;
         s->last = (struct clime_error){0};
         if (rc) s->last = s->call_error;
         if (!rc && (s->result.status < 200 || s->result.status > 299))
@@ -487,7 +501,7 @@ static void ended(void *arg, enum clime_err rc) {
             end_check(f, s, rc);
             break;
         default:
-            end_drain(s, rc);
+            end_drain(s, rc, &before);
         }
     }
     clime_buf_free(&reply);
