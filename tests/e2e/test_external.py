@@ -212,6 +212,15 @@ def test_the_only_worker_fails_a_push(d, undisturbed, tmp_path):  # noqa: F811
     assert final_sha(run.log_path) == undisturbed
 
 
+def test_a_server_by_two_names(d, undisturbed, tmp_path):  # noqa: F811
+    """It takes one push at a time, and is not out for that."""
+    with fleet(tmp_path, d / "init", 1) as (router, (one,)):
+        call("POST", f"{router}/workers", {"url": one.replace("127.0.0.1", "localhost")})
+        run = Run(rl(d, tmp_path / "run", "--router-url", router, server_threads=None, num_rollout=4))
+        log = run.end()
+    assert final_sha(run.log_path) == undisturbed and "out of the router" not in log and log.count("I train: worker http") == 2
+
+
 def test_workers_of_another_model(d, tmp_path):  # noqa: F811
     """All refuse the weights, which is no matter of time: the run ends with the reason at its beginning. One that is
     alone in it is left out."""

@@ -19,7 +19,7 @@
 #include "trainer/ledger/events.h"
 
 #define FIRST_PAUSE_US 1000000 /* before an external server is tried again; twice as long each time, 32 s at most */
-#define AGAIN_US 100000        /* before the router is told again of a server that it did not take */
+#define AGAIN_US 100000        /* before a router that has not taken a server, or a busy server, is asked again */
 #define MOST_ENDS 5            /* in a row of a child's processes, before it is left out */
 
 const char *clime_fleet_name(const struct clime_fleet_server *s) {
@@ -421,6 +421,8 @@ static void end_push(struct clime_fleet *f, struct clime_fleet_server *s, enum c
         s->call_version = version;
     } else if (outdated) {
         if (!s->spared) LOG_INFO("%s", s->last.msg);
+    } else if (s->result.status == 429 && clime_now_us() - s->since_us < CLIME_FLEET_CONTROL_US) {
+        s->retry_us = clime_now_us() + AGAIN_US; /* another update is going on there, which ends */
     } else if (rc != CLIME_ERR_ABORTED || !atomic_load(&f->holding)) { /* held: another version is coming */
         int status = s->result.status;
         bool refused = s->call_way == CLIME_BY_HTTP && status >= 400 && !clime_http_status_passes(status);
