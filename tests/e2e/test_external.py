@@ -221,6 +221,21 @@ def test_a_server_by_two_names(d, undisturbed, tmp_path):  # noqa: F811
     assert final_sha(run.log_path) == undisturbed and "out of the router" not in log and log.count("I train: worker http") == 2
 
 
+def test_a_list_that_names_no_workers_is_none(d, undisturbed, tmp_path):  # noqa: F811
+    """What stands before a router for a moment says 200 to anything: nobody has left for that."""
+    lists = []
+
+    def change(path, body):
+        lists.append(path) if path == "/workers" else None
+        return b'{"status": "starting"}' if path == "/workers" and len(lists) in (2, 3) else body
+
+    with fleet(tmp_path, d / "init", 1) as (router, _), Proxy(router, change=change) as p:
+        run = Run(rl(d, tmp_path / "run", "--router-url", p.url, server_threads=None, num_rollout=4))
+        log = run.end()
+    assert len(lists) > 3 and final_sha(run.log_path) == undisturbed
+    assert "lists no workers" in log and "is gone" not in log, log
+
+
 def test_workers_of_another_model(d, tmp_path):  # noqa: F811
     """All refuse the weights, which is no matter of time: the run ends with the reason at its beginning. One that is
     alone in it is left out."""

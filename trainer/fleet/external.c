@@ -41,13 +41,16 @@ static struct clime_fleet_server *find_server(struct clime_fleet *f, struct clim
     return s;
 }
 
-static void read_list(struct clime_fleet *f, struct clime_json *j, bool *listed) {
+/* False: it is no list, such as what stands in a router's place for a moment would say. */
+static bool read_list(struct clime_fleet *f, struct clime_json *j, bool *listed) {
     struct clime_str key, v;
+    bool is_list = false;
     for (clime_json_object(j); clime_json_key(j, &key);) {
         if (!clime_str_is(key, "workers")) {
             clime_json_skip(j, NULL);
             continue;
         }
+        is_list = true;
         for (clime_json_array(j); clime_json_item(j);) {
             for (clime_json_object(j); clime_json_key(j, &key);) {
                 if (!clime_str_is(key, "url")) {
@@ -60,6 +63,7 @@ static void read_list(struct clime_fleet *f, struct clime_json *j, bool *listed)
             }
         }
     }
+    return is_list;
 }
 
 /* What the answer of GET /workers, which was asked for at `since`, says: new workers join; known ones that are missing
@@ -72,8 +76,11 @@ static enum clime_err take_list(struct clime_fleet *f, struct clime_str reply, i
     enum clime_err rc = CLIME_OK;
     clime_arena_init(&a, CLIME_FLEET_MAX_REPLY);
     clime_json_init(&j, reply.ptr, reply.len, &a, &je);
-    read_list(f, &j, listed);
-    if (!clime_json_end(&j)) rc = clime_fail(e, CLIME_ERR_INTERNAL, "%s/workers: %s", f->o.router_url, je.msg);
+    bool is_list = read_list(f, &j, listed);
+    if (!clime_json_end(&j))
+        rc = clime_fail(e, CLIME_ERR_INTERNAL, "%s/workers: %s", f->o.router_url, je.msg);
+    else if (!is_list)
+        rc = clime_fail(e, CLIME_ERR_INTERNAL, "%s/workers lists no workers: %.200s", f->o.router_url, reply.ptr);
     for (int i = 0; i < f->n_servers && !rc; i++) {
         struct clime_fleet_server *s = f->servers[i];
         bool telling =
