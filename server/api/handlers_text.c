@@ -48,6 +48,7 @@ static const struct clime_member chat_rows[] = {
     {"messages", CLIME_MEMBER_RAW, AT(chat.messages)},
     {"tools", CLIME_MEMBER_RAW, AT(chat.tools)},
     {"chat_template_kwargs", CLIME_MEMBER_RAW, AT(chat.kwargs)},
+    {"enable_thinking", CLIME_MEMBER_CALL, AT(chat.thinking), .read = clime_chat_read_thinking},
     {"reasoning_effort", CLIME_MEMBER_RAW, AT(chat.reasoning_effort)},
     {"continue_final_message", CLIME_MEMBER_BOOL, AT(chat.continue_final)},
     {"add_generation_prompt", CLIME_MEMBER_CALL, .read = read_generation_prompt},

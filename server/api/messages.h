@@ -11,9 +11,8 @@
 struct clime_messages_request {
     struct clime_openai_request r; /* the first: the job's endpoint points to it */
     struct clime_str system, messages, tools;
-    bool thinks, no_thought; /* thinking: enabled, disabled; neither = as the template has it */
-    bool one_call, counts;   /* count_tokens needs no max_tokens */
-    bool threaded;           /* refused, in words that the client's package goes on by */
+    bool one_call, counts; /* count_tokens needs no max_tokens */
+    bool threaded;         /* refused, in words that the client's package goes on by */
 };
 
 enum clime_err clime_messages_parse(struct clime_generation *gen, bool counts, struct clime_messages_request *m,

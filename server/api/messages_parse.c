@@ -36,7 +36,7 @@ static bool read_tool_choice(struct clime_json *j, void *object) {
            clime_json_bad(j, "type " CLIME_STR_FMT " is not supported", CLIME_STR_ARG(type));
 }
 
-/* Whether the template opens a block of reasoning. A budget is the client's wish to spend no more than that: the length
+/* Whether the template opens a block of reasoning, as enable_thinking says it elsewhere. A budget is the client's wish to spend no more than that: the length
  * of the reply bounds it here. */
 static bool read_thinking(struct clime_json *j, void *object) {
     struct clime_messages_request *m = object;
@@ -48,10 +48,9 @@ static bool read_thinking(struct clime_json *j, void *object) {
         else
             clime_json_skip(j, NULL);
     }
-    m->no_thought = clime_str_is(type, "disabled");
-    m->thinks = clime_str_is(type, "enabled") || clime_str_is(type, "adaptive");
-    return m->thinks || m->no_thought ||
-           clime_json_bad(j, "type " CLIME_STR_FMT " is not supported", CLIME_STR_ARG(type));
+    bool on = clime_str_is(type, "enabled") || clime_str_is(type, "adaptive"), off = clime_str_is(type, "disabled");
+    m->r.prompt.thinking = on ? CLIME_THINKING_ON : CLIME_THINKING_OFF;
+    return on || off || clime_json_bad(j, "type " CLIME_STR_FMT " is not supported", CLIME_STR_ARG(type));
 }
 
 static bool read_format(struct clime_json *j, void *object) {
@@ -94,6 +93,7 @@ static const struct clime_member rows[] = {
     {"thread", CLIME_MEMBER_CALL, .read = read_thread},
     {"cache_salt", CLIME_MEMBER_STRING, AT(r.salt)},
     {"chat_template_kwargs", CLIME_MEMBER_RAW, AT(r.prompt.kwargs)},
+    {"enable_thinking", CLIME_MEMBER_CALL, AT(r.prompt.thinking), .read = clime_chat_read_thinking},
 };
 static const struct clime_members members = {rows, CLIME_COUNT(rows)};
 static const struct clime_fields fields = {.where = "/v1/messages",
@@ -129,9 +129,6 @@ enum clime_err clime_messages_parse(struct clime_generation *gen, bool counts, s
     if (m->messages.len == 0) return clime_fail(e, CLIME_ERR_INPUT, "messages is missing");
     if (!counts && m->r.params.max_new_tokens < 0) return clime_fail(e, CLIME_ERR_INPUT, "max_tokens is missing");
     if (m->r.params.n != 1) return clime_fail(e, CLIME_ERR_INPUT, "there is one reply: n must be 1");
-    if (m->r.prompt.kwargs.len == 0 && (m->thinks || m->no_thought)) /* the names that templates ask for */
-        m->r.prompt.kwargs = clime_str_of(m->thinks ? "{\"enable_thinking\":true,\"thinking\":true}"
-                                                    : "{\"enable_thinking\":false,\"thinking\":false}");
     m->r.parallel_calls = !m->one_call;
     struct clime_arena *a = &gen->job->arena;
     enum clime_err err =

@@ -155,6 +155,7 @@ static const struct clime_member chat_rows[] = {
     {"tool_choice", CLIME_MEMBER_CALL, .read = clime_openai_read_tool_choice},
     {"parallel_tool_calls", CLIME_MEMBER_BOOL, AT(parallel_calls)},
     {"chat_template_kwargs", CLIME_MEMBER_RAW, AT(prompt.kwargs)},
+    {"enable_thinking", CLIME_MEMBER_CALL, AT(prompt.thinking), .read = clime_chat_read_thinking},
     {"reasoning_effort", CLIME_MEMBER_RAW, AT(prompt.reasoning_effort)},
     {"add_generation_prompt", CLIME_MEMBER_CALL, .read = read_generation_prompt},
     {"continue_final_message", CLIME_MEMBER_BOOL, AT(prompt.continue_final)},

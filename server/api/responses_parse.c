@@ -88,6 +88,7 @@ static const struct clime_member rows[] = {
     {"truncation", CLIME_MEMBER_CALL, .read = read_truncation},
     {"cache_salt", CLIME_MEMBER_STRING, AT(r.salt)},
     {"chat_template_kwargs", CLIME_MEMBER_RAW, AT(r.prompt.kwargs)},
+    {"enable_thinking", CLIME_MEMBER_CALL, AT(r.prompt.thinking), .read = clime_chat_read_thinking},
 };
 static const struct clime_members members = {rows, CLIME_COUNT(rows)};
 static const struct clime_fields fields = {.where = "/v1/responses",

@@ -6,6 +6,7 @@
  */
 #include "server/job/chat_prompt.h"
 
+#include "common/json/lenient.h"
 #include "common/json/scan.h"
 #include "common/json/write.h"
 
@@ -50,6 +51,16 @@ static void add_var(struct clime_jw *w, const char *name, struct clime_str json)
         clime_jw_raw(w, json);
     else
         clime_jw_null(w);
+}
+
+bool clime_chat_read_thinking(struct clime_json *j, void *object) {
+    enum clime_thinking *out = object;
+    bool on = false;
+    *out = CLIME_THINKING_UNSAID;
+    if (clime_json_peek(j) == CLIME_JSON_NULL) return clime_json_null(j);
+    if (!clime_lenient_bool(j, &on)) return false;
+    *out = on ? CLIME_THINKING_ON : CLIME_THINKING_OFF;
+    return true;
 }
 
 bool clime_chat_final(struct clime_str messages, struct clime_arena *a, struct clime_str *out, bool *reasoning) {
@@ -124,6 +135,10 @@ enum clime_err clime_chat_render(const struct clime_chat_template *t, const stru
     add_var(&w, "tools", p->tools);
     add_var(&w, "documents", (struct clime_str){NULL, 0});
     if (p->reasoning_effort.len > 0) add_var(&w, "reasoning_effort", p->reasoning_effort);
+    if (p->thinking != CLIME_THINKING_UNSAID) {
+        clime_jw_put_bool(&w, "enable_thinking", p->thinking == CLIME_THINKING_ON); /* Qwen3, GLM */
+        clime_jw_put_bool(&w, "thinking", p->thinking == CLIME_THINKING_ON);        /* DeepSeek, Kimi K2 */
+    }
     clime_jw_put_bool(&w, "add_generation_prompt", !p->no_generation_prompt && !p->continue_final);
     clime_jw_close(&w);
     if (vars.full) {

@@ -24,16 +24,22 @@ enum clime_err clime_chat_template_open(struct clime_chat_template *t, const str
                                         const char *file, struct clime_error *e);
 void clime_chat_template_close(struct clime_chat_template *t);
 
+enum clime_thinking { CLIME_THINKING_UNSAID, CLIME_THINKING_ON, CLIME_THINKING_OFF };
+
 /* A conversation as the client gave it: raw JSON values, borrowed from its body; empty = absent. */
 struct clime_chat_prompt {
     struct clime_str messages;
     struct clime_str tools;
     struct clime_str kwargs;           /* chat_template_kwargs: an object of further variables */
     struct clime_str reasoning_effort; /* a JSON value */
+    enum clime_thinking thinking;      /* enable_thinking: the same by the names that templates have for it */
     bool no_generation_prompt;
     bool continue_final; /* continue_final_message: go on within the last message */
     bool drop_oldest;    /* one that is too long loses its oldest messages (chat_newest.h) */
 };
+
+/* Reads enable_thinking, a boolean, into the clime_thinking at `object` (a row of common/json/members.h). */
+bool clime_chat_read_thinking(struct clime_json *j, void *object);
 
 /* Appends the rendered text. CLIME_ERR_INPUT: no template, bad messages, or what the template raised. */
 enum clime_err clime_chat_render(const struct clime_chat_template *t, const struct clime_chat_prompt *p,

@@ -242,6 +242,30 @@ def test_add_generation_prompt(s):
     assert len(ids[0]) > len(ids[1]) and ids[0][: len(ids[1])] == ids[1]
 
 
+def test_enable_thinking(folder, tmp_path):
+    """Beside the messages, where other companies' chats have it, it reaches the template as from chat_template_kwargs."""
+    (tmp_path / "chat.jinja").write_text("{{ enable_thinking }} {{ thinking }} {{ messages[0].content }}")
+    with server("--chat-template", tmp_path / "chat.jinja", model=folder) as s:
+
+        def shown(more):
+            text = s.json("/apply_template", {"messages": CHAT["messages"]} | more)["text"]
+            ids = s.json("/tokenize", {"prompt": text, "add_special_tokens": False})["tokens"]
+            assert s.json("/tokenize", {"messages": CHAT["messages"]} | more)["tokens"] == ids
+            assert s.json("/v1/chat/completions/render", CHAT | more)["token_ids"] == ids
+            for path, body in (("/v1/messages/count_tokens", CHAT), ("/v1/responses/input_tokens", {"input": "Once"})):
+                assert s.json(path, body | more)["input_tokens"] == len(ids)
+            return text
+
+        assert shown({}) == shown({"enable_thinking": None}) == "  Once"
+        assert shown({"enable_thinking": False}) == "False False Once" and shown({"enable_thinking": True}) == "True True Once"
+        assert shown({"enable_thinking": False, "chat_template_kwargs": {"thinking": 3}}) == "False 3 Once"
+        more = {"thinking": {"type": "disabled"}, "chat_template_kwargs": {"other": 1}}  # one does not hide the other
+        n = len(s.json("/tokenize", {"messages": CHAT["messages"], "enable_thinking": False})["tokens"])
+        assert s.json("/v1/messages/count_tokens", CHAT | more)["input_tokens"] == n
+        for path, body in EVERYWHERE[:1] + EVERYWHERE[2:]:
+            assert "enable_thinking" in s.json(path, body | {"enable_thinking": "no"}, 400)["message"]
+
+
 def test_include_stop_str_in_output(s):
     body = {"prompt": "Once upon", "max_tokens": 40, "temperature": 0, "stop": ["time"]}
     cut = s.json("/v1/completions", body)["choices"][0]["text"]
