@@ -61,20 +61,69 @@ static unsigned read_enum(struct clime_json *j) {
     return types;
 }
 
-static unsigned schema_types(struct clime_json *j);
+/* A tool's parameters while they are read: where references lead. */
+struct schema {
+    struct clime_str root;
+    size_t read; /* bytes that were looked through for references */
+    int depth;   /* references within references */
+};
 
-static unsigned read_choices(struct clime_json *j) {
-    unsigned types = 0;
-    if (clime_json_peek(j) != CLIME_JSON_ARRAY) return clime_json_skip(j, NULL), 0;
-    for (clime_json_array(j); clime_json_item(j);) types |= schema_types(j);
+#define MAX_REFERENCES 16
+#define MAX_READ ((size_t)32 << 20)
+
+/* The member of the object, as its text; empty = it has none. */
+static struct clime_str member_of(struct clime_str object, struct clime_str name, struct clime_arena *a) {
+    struct clime_json in;
+    struct clime_error ignored = {0};
+    struct clime_str key, raw, found = {"", 0};
+    clime_json_init(&in, object.ptr, object.len, a, &ignored);
+    if (clime_json_peek(&in) == CLIME_JSON_OBJECT)
+        for (clime_json_object(&in); clime_json_key(&in, &key);)
+            if (clime_json_skip(&in, &raw) && clime_str_eq(key, name)) found = raw;
+    return found;
+}
+
+static unsigned schema_types(struct clime_json *j, struct schema *s);
+
+/* What stands at "#/$defs/NAME"; empty = nothing, or it is not looked for: steps with escapes, or too much of it all. */
+static struct clime_str referred(struct schema *s, struct clime_json *j) {
+    static const struct clime_str nothing = {"", 0};
+    struct clime_str ref, at = s->root;
+    if (clime_json_peek(j) != CLIME_JSON_STRING) return clime_json_skip(j, NULL), nothing;
+    if (!clime_json_string(j, &ref) || !clime_str_starts(ref, "#/") || s->depth == MAX_REFERENCES) return nothing;
+    for (size_t from = 2, n; from <= ref.len && at.len > 0; from += n + 1) {
+        const char *slash = memchr(ref.ptr + from, '/', ref.len - from);
+        n = slash ? (size_t)(slash - ref.ptr) - from : ref.len - from;
+        if ((s->read += at.len) > MAX_READ) return nothing;
+        at = member_of(at, (struct clime_str){ref.ptr + from, n}, j->arena);
+    }
+    return at;
+}
+
+static unsigned read_reference(struct clime_json *j, struct schema *s) {
+    struct clime_str to = referred(s, j);
+    struct clime_json in;
+    struct clime_error ignored = {0};
+    if (to.len == 0) return 0;
+    clime_json_init(&in, to.ptr, to.len, j->arena, &ignored);
+    s->depth++;
+    unsigned types = schema_types(&in, s);
+    s->depth--;
     return types;
 }
 
-/* The types that a schema allows: type (a name or a list), enum, anyOf, oneOf, allOf; string when it says nothing.
- * Reads one value. */
-static unsigned schema_types(struct clime_json *j) {
-    struct clime_str key;
+static unsigned read_choices(struct clime_json *j, struct schema *s) {
     unsigned types = 0;
+    if (clime_json_peek(j) != CLIME_JSON_ARRAY) return clime_json_skip(j, NULL), 0;
+    for (clime_json_array(j); clime_json_item(j);) types |= schema_types(j, s);
+    return types;
+}
+
+/* The types that a schema allows: type (a name or a list), enum, anyOf, oneOf, allOf, a reference; those that have its
+ * keywords when it names none, string when it says nothing. Reads one value. */
+static unsigned schema_types(struct clime_json *j, struct schema *s) {
+    struct clime_str key;
+    unsigned types = 0, meant = 0;
     if (clime_json_peek(j) != CLIME_JSON_OBJECT) return clime_json_skip(j, NULL), CLIME_TYPE_STRING;
     for (clime_json_object(j); clime_json_key(j, &key);) {
         if (clime_str_is(key, "type"))
@@ -82,11 +131,13 @@ static unsigned schema_types(struct clime_json *j) {
         else if (clime_str_is(key, "enum"))
             types |= read_enum(j);
         else if (clime_str_is(key, "anyOf") || clime_str_is(key, "oneOf") || clime_str_is(key, "allOf"))
-            types |= read_choices(j);
-        else
-            clime_json_skip(j, NULL);
+            types |= read_choices(j, s);
+        else if (clime_str_is(key, "$ref"))
+            types |= read_reference(j, s);
+        else if (clime_json_skip(j, NULL))
+            meant |= clime_str_is(key, "properties") ? CLIME_TYPE_OBJECT : clime_str_is(key, "items") ? CLIME_TYPE_ARRAY : 0;
     }
-    return types ? types : CLIME_TYPE_STRING;
+    return types ? types : meant ? meant : CLIME_TYPE_STRING;
 }
 
 /* ---- tools ---- */
@@ -100,32 +151,52 @@ static void *grow(struct clime_json *j, const void *old, int n, size_t each) {
     return more;
 }
 
-static void read_params(struct clime_json *j, struct clime_tool *t) {
+static void read_params(struct clime_json *j, struct clime_tool *t, struct schema *s) {
     struct clime_str key;
-    struct clime_tool_param *params = NULL;
+    if (clime_json_peek(j) != CLIME_JSON_OBJECT) {
+        clime_json_skip(j, NULL);
+        return;
+    }
+    for (clime_json_object(j); clime_json_key(j, &key);) { /* there may be some already: several schemas have properties */
+        struct clime_tool_param *params = grow(j, t->params, t->n_params, sizeof *params);
+        if (!params) return;
+        params[t->n_params++] = (struct clime_tool_param){key, schema_types(j, s)};
+        t->params = params;
+    }
+}
+
+static void read_properties(struct clime_json *j, struct clime_tool *t, struct schema *s) {
+    struct clime_str key;
     if (clime_json_peek(j) != CLIME_JSON_OBJECT) {
         clime_json_skip(j, NULL);
         return;
     }
     for (clime_json_object(j); clime_json_key(j, &key);) {
-        params = grow(j, params, t->n_params, sizeof *params);
-        if (!params) return;
-        params[t->n_params++] = (struct clime_tool_param){key, schema_types(j)};
-        t->params = params;
+        if (clime_str_is(key, "properties")) {
+            read_params(j, t, s);
+        } else if (clime_str_is(key, "allOf") && clime_json_peek(j) == CLIME_JSON_ARRAY) {
+            for (clime_json_array(j); clime_json_item(j);) read_properties(j, t, s);
+        } else if (clime_str_is(key, "$ref")) {
+            struct clime_str to = referred(s, j);
+            struct clime_json in = *j;
+            if (to.len == 0) continue;
+            clime_json_init(&in, to.ptr, to.len, j->arena, j->err);
+            s->depth++;
+            read_properties(&in, t, s);
+            s->depth--;
+            j->failed |= in.failed;
+        } else {
+            clime_json_skip(j, NULL);
+        }
     }
 }
 
 static void read_schema(struct clime_json *j, struct clime_tool *t) {
-    struct clime_str key;
-    if (clime_json_peek(j) != CLIME_JSON_OBJECT) {
-        clime_json_skip(j, NULL);
-        return;
-    }
-    for (clime_json_object(j); clime_json_key(j, &key);)
-        if (clime_str_is(key, "properties"))
-            read_params(j, t);
-        else
-            clime_json_skip(j, NULL);
+    struct schema s = {.depth = 0};
+    struct clime_json again = *j;
+    if (!clime_json_skip(j, &s.root)) return;
+    read_properties(&again, t, &s);
+    j->failed = again.failed;
 }
 
 static void read_tool(struct clime_json *j, struct clime_tool *t, bool inner) {
@@ -137,6 +208,8 @@ static void read_tool(struct clime_json *j, struct clime_tool *t, bool inner) {
             clime_json_string(j, &t->name);
         else if (clime_str_is(key, "parameters"))
             read_schema(j, t);
+        else if (clime_str_is(key, "strict") && clime_json_peek(j) == CLIME_JSON_BOOL)
+            clime_json_bool(j, &t->strict);
         else
             clime_json_skip(j, NULL);
     }

@@ -32,6 +32,7 @@ struct clime_tool {
     struct clime_str name;
     const struct clime_tool_param *params;
     int n_params;
+    bool strict; /* its arguments are to be by its schema */
 };
 
 struct clime_tools {

@@ -406,6 +406,44 @@ static void test_names(void **state) {
     assert_false(clime_call_format_has_marker(kimi, clime_str_of("<|im_end|>")));
 }
 
+/* Which types a tool's schema gives its parameters: by references too, from several schemas, and of members that come
+ * twice (however many there were when the second came). */
+static void test_types(void **state) {
+    static const char rest[] =
+        "\"$defs\":{\"O\":{\"type\":\"object\"},\"E\":{\"enum\":[\"a\",\"b\"]},\"P\":{\"properties\":{\"p\":{\"$ref\":"
+        "\"#/$defs/O\"}}},\"L\":{\"anyOf\":[{\"$ref\":\"#/$defs/L\"},{\"$ref\":\"#/$defs/L\"},{\"type\":\"null\"}]}}";
+    static const struct {
+        const char *schema;
+        unsigned types; /* of p */
+    } schemas[] = {
+        {"\"properties\":{\"p\":{\"$ref\":\"#/$defs/O\"}}", CLIME_TYPE_OBJECT},
+        {"\"properties\":{\"p\":{\"anyOf\":[{\"$ref\":\"#/$defs/E\"},{\"type\":\"null\"}]}}",
+         CLIME_TYPE_STRING | CLIME_TYPE_NULL},
+        {"\"properties\":{\"p\":{\"properties\":{}}}", CLIME_TYPE_OBJECT},
+        {"\"properties\":{\"p\":{\"items\":{}}}", CLIME_TYPE_ARRAY},
+        {"\"properties\":{\"p\":{\"$ref\":\"#/$defs/L\"}}", CLIME_TYPE_STRING | CLIME_TYPE_NULL}, /* it ends somewhere */
+        {"\"properties\":{\"p\":{\"$ref\":\"#/$defs/none/O\"}}", CLIME_TYPE_STRING},
+        {"\"$ref\":\"#/$defs/P\"", CLIME_TYPE_OBJECT},
+        {"\"allOf\":[{\"properties\":{\"a\":{},\"b\":{}}},{\"$ref\":\"#/$defs/P\"}]", CLIME_TYPE_OBJECT},
+        {"\"properties\":{\"a\":{}},\"properties\":{\"p\":{\"type\":\"number\"}}", CLIME_TYPE_NUMBER},
+        {"\"properties\":{\"a\":{},\"b\":{},\"c\":{}},\"properties\":{\"p\":{\"type\":\"null\"}}", CLIME_TYPE_NULL},
+        {"\"allOf\":[{\"$ref\":\"#/allOf/0\"}],\"properties\":5", 0},
+    };
+    struct clime_error e = {0};
+    struct clime_arena a;
+    (void)state;
+    clime_arena_init(&a, 1 << 20);
+    for (size_t i = 0; i < CLIME_COUNT(schemas); i++) {
+        struct clime_tools read;
+        char *json = xasprintf("[{\"name\":\"f\",\"parameters\":{%s,%s}}]", schemas[i].schema, rest);
+        if (clime_tools_read(clime_str_of(json), &a, &read, &e)) fail_msg("%s: %s", schemas[i].schema, e.msg);
+        unsigned got = clime_tools_types(&read, clime_str_of("f"), clime_str_of("p"));
+        if (got != schemas[i].types) fail_msg("%s: %u, not %u", schemas[i].schema, got, schemas[i].types);
+        free(json);
+    }
+    clime_arena_free(&a);
+}
+
 static int setup(void **state) {
     static struct clime_arena arena;
     struct clime_error e = {0};
@@ -424,6 +462,7 @@ static int teardown(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows),           cmocka_unit_test(test_cuts), cmocka_unit_test(test_arguments_stream),
-        cmocka_unit_test(test_with_reasoning), cmocka_unit_test(test_long), cmocka_unit_test(test_names)};
+        cmocka_unit_test(test_with_reasoning), cmocka_unit_test(test_long), cmocka_unit_test(test_names),
+        cmocka_unit_test(test_types)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }
