@@ -36,8 +36,8 @@ static bool read_tool_choice(struct clime_json *j, void *object) {
            clime_json_bad(j, "type " CLIME_STR_FMT " is not supported", CLIME_STR_ARG(type));
 }
 
-/* Whether the template opens a block of reasoning, as enable_thinking says it elsewhere. A budget is the client's wish to spend no more than that: the length
- * of the reply bounds it here. */
+/* Whether the template opens a block of reasoning, as enable_thinking says it elsewhere. A budget is the client's wish
+ * to spend no more than that: the length of the reply bounds it here. */
 static bool read_thinking(struct clime_json *j, void *object) {
     struct clime_messages_request *m = object;
     struct clime_str key, type = {"", 0};

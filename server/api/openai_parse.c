@@ -267,6 +267,26 @@ static enum clime_err force_calls(const struct clime_server *s, struct clime_ope
     return CLIME_OK;
 }
 
+/* Tools that are strict, where the model may call them or not: a grammar of free text in which calls are theirs. A
+ * grammar of the request's own leaves no room for calls. */
+static enum clime_err hold_to_schemas(const struct clime_server *s, struct clime_openai_request *r,
+                                      struct clime_error *e) {
+    bool strict = false;
+    for (int i = 0; i < r->tools.n; i++) strict |= r->tools.at[i].strict;
+    if (!strict || r->params.grammar.kind != CLIME_GRAMMAR_NONE) return CLIME_OK;
+    if (!clime_call_format_is_marked(s->format.calls))
+        return clime_fields_idle(s->field_watch, "tools", "strict",
+                                 "no marker tells this model's calls from text, so a schema holds for them only where "
+                                 "tool_choice forces one",
+                                 e);
+    r->params.grammar = (struct clime_grammar_source){.kind = CLIME_GRAMMAR_CALLS,
+                                                      .text = r->prompt.tools,
+                                                      .calls = s->format.calls,
+                                                      .one_call = !r->parallel_calls,
+                                                      .in_text = true};
+    return CLIME_OK;
+}
+
 /* How the replies are read: calls only where the model was shown tools. */
 static enum clime_err choose_format(struct clime_generation *gen, struct clime_openai_request *r,
                                     struct clime_error *e) {
@@ -282,7 +302,7 @@ static enum clime_err choose_format(struct clime_generation *gen, struct clime_o
     j->format.one_call = !r->parallel_calls;
     j->kept = s->markers.data;
     j->n_kept = (int)s->markers.len;
-    return CLIME_OK;
+    return hold_to_schemas(s, r, e);
 }
 
 void clime_openai_begin(struct clime_generation *gen, bool chat, const char *rid_prefix,

@@ -126,6 +126,14 @@ void clime_fields_other(const struct clime_fields *f, struct clime_field_watch *
     clime_buf_free(&text);
 }
 
+enum clime_err clime_fields_idle(struct clime_field_watch *w, const char *where, const char *name, const char *why,
+                                 struct clime_error *e) {
+    if (w->strict) return clime_fail(e, CLIME_ERR_INPUT, "%s: %s has no effect: %s", where, name, why);
+    if (first_time(w, where, clime_str_of(name)))
+        LOG_WARN("%s: %s has no effect: %s (told once; --strict-fields refuses such requests)", where, name, why);
+    return CLIME_OK;
+}
+
 enum clime_err clime_fields_read(const struct clime_fields *f, struct clime_field_watch *w, struct clime_str body,
                                  struct clime_arena *a, void *object, struct clime_error *e) {
     struct clime_json j;

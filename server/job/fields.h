@@ -38,6 +38,11 @@ struct clime_fields {
 void clime_fields_other(const struct clime_fields *f, struct clime_field_watch *w, struct clime_json *j,
                         struct clime_str key);
 
+/* A field that this model's server cannot do what it asks: refused under --strict-fields, else logged once, with the
+ * reason. `where` and `name` are constants. */
+enum clime_err clime_fields_idle(struct clime_field_watch *w, const char *where, const char *name, const char *why,
+                                 struct clime_error *e);
+
 /* A body that is an object of f->read[0]'s members, into `object`; no body at all is {}. */
 enum clime_err clime_fields_read(const struct clime_fields *f, struct clime_field_watch *w, struct clime_str body,
                                  struct clime_arena *a, void *object, struct clime_error *e);

@@ -199,10 +199,14 @@ SHORT = [{"type": "function", "function": {"name": "get", "parameters": {"type":
 
 
 @pytest.fixture(scope="module")
-def caller(tmp_path_factory):
+def calling_model(tmp_path_factory):
     sizes = {"max-position-embeddings": 2048}
-    folder, _ = make_model(tmp_path_factory.mktemp("calls"), ["<tool_call>", "</tool_call>", "<think>", "</think>"], TEMPLATE, **sizes)
-    with server("--random-seed", 2, "--reasoning-parser", "none", model=folder) as running:
+    return make_model(tmp_path_factory.mktemp("calls"), ["<tool_call>", "</tool_call>", "<think>", "</think>"], TEMPLATE, **sizes)
+
+
+@pytest.fixture(scope="module")
+def caller(calling_model):
+    with server("--random-seed", 2, "--reasoning-parser", "none", model=calling_model[0]) as running:
         yield running
 
 
@@ -226,6 +230,60 @@ def test_required_and_named_calls(caller):
     assert call["function"]["name"] == "get" and arguments_fit(call["function"])
     message = caller.json("/v1/chat/completions", CHAT | {"tools": SHORT, "tool_choice": {"type": "function", "function": {"name": "x"}}}, 400)
     assert "x, which is not among the tools" in message["message"]
+
+
+ALL_KINDS = {"$defs": {"Unit": {"enum": ["C", "F"], "type": "string", "title": "Unit"},
+                       "Place": {"type": "object", "properties": {"x": {"type": "integer", "minimum": 0, "maximum": 99}}, "required": ["x"], "additionalProperties": False}},
+             "type": "object", "additionalProperties": False, "required": ["unit", "place", "n", "maybe", "some"],
+             "properties": {"unit": {"$ref": "#/$defs/Unit"}, "place": {"$ref": "#/$defs/Place"}, "n": {"anyOf": [{"type": "integer", "minimum": 0, "maximum": 9}, {"type": "null"}]},
+                            "maybe": {"anyOf": [{"$ref": "#/$defs/Unit"}, {"type": "null"}]}, "some": {"type": ["boolean", "null"]}}}  # fmt: skip
+
+
+@pytest.mark.parametrize("parser", ["hermes", "qwen3_coder", "glm45"])
+def test_strict_tools(calling_model, parser):
+    """strict: true, and the model may call or not: what it calls fits the schema, in forms of tags too; forced calls do."""
+    model, ids = calling_model
+    tools = [{"type": "function", "function": {"name": "get", "strict": True, "parameters": ALL_KINDS}}, TOOLS[1]]
+    free = CHAT | {"tools": tools, "logit_bias": {str(ids["<tool_call>"]): 5}}
+    flat = [{"type": "function", **t["function"]} for t in tools]
+    anthropic = [{"name": t["name"], "input_schema": t["parameters"], "strict": t.get("strict", False)} for t in flat]
+    n_calls = n_texts = 0
+    with server("--random-seed", 3, "--reasoning-parser", "none", "--tool-call-parser", parser, model=model) as s:
+        for n in range(12):
+            more = {"tool_choice": "required"} if n % 4 == 3 else {}
+            choice = s.json("/v1/chat/completions", free | {"seed": n} | more)["choices"][0]
+            content = choice["message"]["content"] or ""
+            calls = choice["message"].get("tool_calls") or []
+            n_texts += bool(content)
+            if choice["finish_reason"] != "length":
+                assert "<tool_call>" not in content, choice
+            for call in calls:
+                assert call["function"]["name"] in ("get", "now")
+                if call["function"]["name"] == "get":
+                    jsonschema.validate(json.loads(call["function"]["arguments"]), ALL_KINDS)
+                    n_calls += 1
+        assert n_calls > 3 and n_texts > 3
+        loose = [{"type": "function", "function": t["function"] | {"strict": False}} for t in tools]
+        assert any("<tool_call>" in s.json("/v1/chat/completions", free | {"tools": loose, "seed": n})["choices"][0]["message"]["content"] for n in range(4))
+        for n in range(6):
+            reply = s.json("/v1/responses", {"input": "Well?", "tools": flat, "max_output_tokens": 400, "seed": n, "logit_bias": free["logit_bias"]})
+            if reply["status"] == "completed":
+                assert all("<tool_call>" not in c["text"] for item in reply["output"] if item["type"] == "message" for c in item["content"])
+            reply = s.json("/v1/messages", {"messages": CHAT["messages"], "max_tokens": 400, "tools": anthropic, "seed": n, "logit_bias": free["logit_bias"]})
+            if reply["stop_reason"] in ("tool_use", "end_turn"):
+                assert all("<tool_call>" not in block["text"] for block in reply["content"] if block["type"] == "text")
+        odd = tools[:1] + [{"type": "function", "function": {"name": "odd", "strict": True, "parameters": {"type": "object", "if": {}}}}]
+        assert "strict: the parameters of odd" in s.json("/v1/chat/completions", free | {"tools": odd}, 400)["message"]
+        assert "strict" in s.json("/v1/chat/completions/render", free, 400)["message"]
+        s.json("/v1/chat/completions", free | {"response_format": {"type": "json_object"}})
+
+
+def test_strict_tools_of_a_form_without_marker(calling_model):
+    body = CHAT | {"tools": [{"type": "function", "function": TOOLS[1]["function"] | {"strict": True}}], "max_tokens": 3}
+    for more in ([], ["--strict-fields"]):
+        with server("--tool-call-parser", "llama3", *more, model=calling_model[0]) as s:
+            reply = s.json("/v1/chat/completions", body, 400 if more else 200)
+            assert "strict has no effect" in (reply["message"] if more else s.log())
 
 
 def test_forced_calls_of_the_other_endpoints(caller):

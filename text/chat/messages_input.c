@@ -155,6 +155,7 @@ static bool has_no_schema(struct clime_str type) {
 /* {"name", "description", "input_schema"} to a function. Tools that Anthropic's own servers run are not shown. */
 static void read_tool(struct clime_json *j, struct clime_jw *w) {
     struct clime_str key, type = {"custom", 6}, name = {"", 0}, description = {NULL, 0}, schema = {"{}", 2};
+    bool strict = false;
     for (clime_json_object(j); clime_json_key(j, &key);) {
         if (clime_str_is(key, "type"))
             clime_lenient_string(j, &type);
@@ -162,6 +163,8 @@ static void read_tool(struct clime_json *j, struct clime_jw *w) {
             clime_json_string(j, &name);
         else if (clime_str_is(key, "description"))
             clime_lenient_string(j, &description);
+        else if (clime_str_is(key, "strict"))
+            clime_lenient_bool(j, &strict);
         else
             clime_json_skip(j, clime_str_is(key, "input_schema") ? &schema : NULL);
     }
@@ -176,6 +179,7 @@ static void read_tool(struct clime_json *j, struct clime_jw *w) {
     clime_jw_put_str(w, "name", name);
     if (description.ptr) clime_jw_put_str(w, "description", description);
     clime_jw_put_raw(w, "parameters", schema);
+    if (strict) clime_jw_put_bool(w, "strict", true);
     clime_jw_close(w);
     clime_jw_close(w);
 }

@@ -8,7 +8,8 @@ struct clime_schema_param {
     struct clime_str name; /* malloc'd */
     bool required;
     bool any_text; /* a string that may be any: written as it is */
-    int node;      /* else: JSON, or the texts of an enum as they are */
+    bool doubtful; /* one of its texts looks like JSON */
+    int node;      /* unless any_text: JSON, or the texts of an enum as they are */
 };
 
 struct clime_schema_params {

@@ -39,6 +39,7 @@ struct clime_grammar_source {
     const struct clime_call_format *calls;       /* CALLS */
     struct clime_str tool;                       /* CALLS: only this one; empty = any */
     bool one_call;                               /* CALLS */
+    bool in_text;                                /* CALLS: none need come, and text before and behind them */
 };
 
 #endif

@@ -145,6 +145,12 @@ const struct clime_call_format *clime_call_format_of_template(struct clime_str s
     return NULL;
 }
 
+bool clime_call_format_is_marked(const struct clime_call_format *f) {
+    for (int i = 0; f && i < CLIME_MAX_CALL_FORMS && f->forms[i].read; i++)
+        if (f->forms[i].bare) return false;
+    return f != NULL;
+}
+
 static bool holds(const char *marker, struct clime_str token) {
     return marker && token.len > 0 && memmem(marker, strlen(marker), token.ptr, token.len);
 }

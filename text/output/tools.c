@@ -85,7 +85,8 @@ static struct clime_str member_of(struct clime_str object, struct clime_str name
 
 static unsigned schema_types(struct clime_json *j, struct schema *s);
 
-/* What stands at "#/$defs/NAME"; empty = nothing, or it is not looked for: steps with escapes, or too much of it all. */
+/* What stands at "#/$defs/NAME"; empty = nothing, or it is not looked for: steps with escapes, or too much of it all.
+ */
 static struct clime_str referred(struct schema *s, struct clime_json *j) {
     static const struct clime_str nothing = {"", 0};
     struct clime_str ref, at = s->root;
@@ -135,7 +136,9 @@ static unsigned schema_types(struct clime_json *j, struct schema *s) {
         else if (clime_str_is(key, "$ref"))
             types |= read_reference(j, s);
         else if (clime_json_skip(j, NULL))
-            meant |= clime_str_is(key, "properties") ? CLIME_TYPE_OBJECT : clime_str_is(key, "items") ? CLIME_TYPE_ARRAY : 0;
+            meant |= clime_str_is(key, "properties") ? CLIME_TYPE_OBJECT
+                     : clime_str_is(key, "items")    ? CLIME_TYPE_ARRAY
+                                                     : 0;
     }
     return types ? types : meant ? meant : CLIME_TYPE_STRING;
 }
@@ -157,7 +160,8 @@ static void read_params(struct clime_json *j, struct clime_tool *t, struct schem
         clime_json_skip(j, NULL);
         return;
     }
-    for (clime_json_object(j); clime_json_key(j, &key);) { /* there may be some already: several schemas have properties */
+    for (clime_json_object(j);
+         clime_json_key(j, &key);) { /* there may be some already: several schemas have properties */
         struct clime_tool_param *params = grow(j, t->params, t->n_params, sizeof *params);
         if (!params) return;
         params[t->n_params++] = (struct clime_tool_param){key, schema_types(j, s)};

@@ -421,7 +421,8 @@ static void test_types(void **state) {
          CLIME_TYPE_STRING | CLIME_TYPE_NULL},
         {"\"properties\":{\"p\":{\"properties\":{}}}", CLIME_TYPE_OBJECT},
         {"\"properties\":{\"p\":{\"items\":{}}}", CLIME_TYPE_ARRAY},
-        {"\"properties\":{\"p\":{\"$ref\":\"#/$defs/L\"}}", CLIME_TYPE_STRING | CLIME_TYPE_NULL}, /* it ends somewhere */
+        {"\"properties\":{\"p\":{\"$ref\":\"#/$defs/L\"}}",
+         CLIME_TYPE_STRING | CLIME_TYPE_NULL}, /* it ends somewhere */
         {"\"properties\":{\"p\":{\"$ref\":\"#/$defs/none/O\"}}", CLIME_TYPE_STRING},
         {"\"$ref\":\"#/$defs/P\"", CLIME_TYPE_OBJECT},
         {"\"allOf\":[{\"properties\":{\"a\":{},\"b\":{}}},{\"$ref\":\"#/$defs/P\"}]", CLIME_TYPE_OBJECT},

@@ -525,12 +525,14 @@ static void test_tags(void **state) {
     refused(CLIME_GRAMMAR_TAGS, "{\"format\":{\"type\":\"tag\",\"begin\":\"<\"}}", "\"content\" is missing");
 }
 
-/* What the parsers read is what the grammar writes, for every form that can be forced. */
+/* What the parsers read is what the grammar writes, for every form that can be forced; and what is forced may come in
+ * free text where a tool is strict, in every form that has a marker. */
 static void test_calls(void **state) {
     static const char *const formats[] = {"hermes",     "qwen3_coder", "glm4",    "glm45",  "llama3",
                                           "deepseekv3", "deepseekv31", "kimi_k2", "mistral"};
     static const char tools_json[] =
-        "[{\"type\":\"function\",\"function\":{\"name\":\"get\",\"parameters\":{\"type\":\"object\",\"properties\":{"
+        "[{\"type\":\"function\",\"function\":{\"name\":\"get\",\"strict\":true,\"parameters\":{\"type\":\"object\","
+        "\"properties\":{"
         "\"city\":{\"type\":\"string\"},\"n\":{\"type\":\"integer\",\"minimum\":0,\"maximum\":99}},\"required\":["
         "\"city\",\"n\"]}}},"
         "{\"type\":\"function\",\"function\":{\"name\":\"now\",\"parameters\":{\"type\":\"object\",\"properties\":{}}}}"
@@ -547,14 +549,21 @@ static void test_calls(void **state) {
         const struct clime_call_format *format = clime_call_format_find(formats[f]);
         const struct clime_grammar_source source = {
             .kind = CLIME_GRAMMAR_CALLS, .text = clime_str_of(tools_json), .calls = format};
-        struct clime_grammar *g = NULL;
+        struct clime_grammar *g = NULL, *in_text = NULL;
         if (clime_grammar_compile(trie, &source, &g, &e)) fail_msg("%s: %s", formats[f], e.msg);
+        struct clime_grammar_source among = source;
+        among.in_text = true;
+        bool marked = clime_call_format_is_marked(format);
+        assert_int_equal(marked, strcmp(formats[f], "glm4") != 0 && strcmp(formats[f], "llama3") != 0);
+        if (marked && clime_grammar_compile(trie, &among, &in_text, &e)) fail_msg("%s: %s", formats[f], e.msg);
         int n_read = 0;
         for (int walk = 0; walk < 40; walk++) {
             struct clime_grammar_state *s = clime_grammar_state_new(g);
             struct clime_buf text;
             struct clime_parse p;
             clime_buf_init(&text, 1 << 20);
+            clime_buf_adds(&text, "Hm, <[\n");
+            size_t free_text = text.len;
             for (int step = 0; step < 4000; step++) {
                 struct clime_grammar_next next = clime_grammar_state_next(s);
                 int n = 0, can[600];
@@ -574,7 +583,10 @@ static void test_calls(void **state) {
                 const struct clime_output_format how = {
                     .reasoning = &clime_output_parsers[0], .calls = format, .tools = &tools};
                 clime_parse_begin(&p, &how, clime_str_of(""));
-                clime_parse_feed(&p, clime_buf_str(&text), true);
+                clime_parse_feed(&p, (struct clime_str){text.data + free_text, text.len - free_text}, true);
+                if (marked &&
+                    (!accepts_from(in_text, text.data, false) || !accepts_from(in_text, text.data + free_text, false)))
+                    fail_msg("%s may not write in a text: %s", formats[f], text.data);
                 if (clime_parse_n_calls(&p) == 0 || clime_segments_have(&p.segments, CLIME_SEGMENT_CONTENT))
                     fail_msg("%s reads no call in: %s", formats[f], text.data);
                 for (int c = 0; c < p.calls.n; c++)
@@ -586,6 +598,7 @@ static void test_calls(void **state) {
         }
         if (n_read < 10) fail_msg("%s: %d walks came to an end", formats[f], n_read);
         clime_grammar_unref(g);
+        clime_grammar_unref(in_text);
     }
     struct clime_grammar *g = NULL;
     struct clime_grammar_source source = {.kind = CLIME_GRAMMAR_CALLS,
@@ -602,6 +615,57 @@ static void test_calls(void **state) {
     assert_int_equal(clime_grammar_compile(trie, &source, &g, &e), CLIME_ERR_INPUT);
     assert_non_null(strstr(e.msg, "other"));
     clime_arena_free(&a);
+}
+
+#define HERMES(args) "<tool_call>\n{\"name\": \"get\", \"arguments\": " args "}\n</tool_call>"
+#define CODER(args) "<function=get>\n" args "</function>\n</tool_call>"
+
+/* Calls of strict tools in free text: arguments by the schema, those of other tools any; and no other tool's. */
+static void test_strict_calls(void **state) {
+    static const char tools_json[] =
+        "[{\"type\":\"function\",\"function\":{\"name\":\"get\",\"strict\":true,\"parameters\":{\"type\":\"object\","
+        "\"properties\":{\"n\":{\"type\":\"integer\"}},\"required\":[\"n\"],\"additionalProperties\":false}}},"
+        "{\"type\":\"function\",\"name\":\"any\",\"parameters\":{\"type\":\"object\",\"not\":{}}}]";
+    const struct {
+        const char *format;
+        const char *const *good, *const *bad;
+    } rows[] = {
+        {"hermes",
+         GOOD("", "Well.", "a < b <tool_cal", HERMES("{\"n\": 5}"),
+              "Hm. " HERMES("{\"n\": 5}") "\n" HERMES("{\"n\": 6}") "!",
+              "<tool_call>\n{\"name\": \"any\", \"arguments\": {\"x\": [1, \"a\"]}}\n</tool_call> and so on"),
+         BAD("<tool_call>", HERMES("{\"n\": \"5\"}"), HERMES("{}"), "Hm. " HERMES("{\"n\": 5, \"m\": 6}"),
+             "<tool_call>\n{\"name\": \"other\"", "<tool_call>\n{\"name\": \"any\", \"arguments\": []")},
+        {"qwen3_coder",
+         GOOD("<function", CODER("<parameter=n>\n5\n</parameter>\n"),
+              "<tool_call>\n" CODER("<parameter=n>\n5\n</parameter>\n") "\n" CODER("<parameter=n>\n5\n</parameter>\n"),
+              "<tool_call>\n<function=any>\n<parameter=a b>what it likes</parameter></function>\n</tool_call>"),
+         BAD("<tool_call>\n5", "Hm. " CODER(""), CODER("<parameter=n>\nx\n</parameter>\n"),
+             CODER("<parameter=m>\n5\n</parameter>\n"), "<function=anything>\n")},
+    };
+    (void)state;
+    for (size_t i = 0; i < CLIME_COUNT(rows); i++) {
+        struct clime_grammar_source source = {.kind = CLIME_GRAMMAR_CALLS,
+                                              .text = clime_str_of(tools_json),
+                                              .calls = clime_call_format_find(rows[i].format),
+                                              .in_text = true};
+        struct clime_grammar *g = NULL;
+        struct clime_error e = {0};
+        if (clime_grammar_compile(trie, &source, &g, &e)) fail_msg("%s: %s", rows[i].format, e.msg);
+        for (const char *const *at = rows[i].good; *at; at++)
+            if (!accepts_from(g, *at, false)) fail_msg("%s does not accept %s", rows[i].format, *at);
+        for (const char *const *at = rows[i].bad; *at; at++)
+            if (accepts_from(g, *at, false)) fail_msg("%s accepts %s", rows[i].format, *at);
+        clime_grammar_unref(g);
+        source.one_call = true;
+        assert_int_equal(clime_grammar_compile(trie, &source, &g, &e), CLIME_OK);
+        if (i == 0) assert_true(accepts_from(g, "Hm. " HERMES("{\"n\": 5}"), false));
+        if (i == 0) assert_false(accepts_from(g, "Hm. " HERMES("{\"n\": 5}") "\n", true));
+        clime_grammar_unref(g);
+        source.text = clime_str_of("[{\"name\":\"get\",\"strict\":true,\"parameters\":{\"not\":{}}}]");
+        assert_int_equal(clime_grammar_compile(trie, &source, &g, &e), CLIME_ERR_INPUT);
+        assert_non_null(strstr(e.msg, "strict: the parameters of get: "));
+    }
 }
 
 /* A grammar that is hostile costs a bounded time and memory, and says so. */
@@ -656,10 +720,19 @@ static void test_limits(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_regex),  cmocka_unit_test(test_regex_refused), cmocka_unit_test(test_ebnf),
-        cmocka_unit_test(test_choice), cmocka_unit_test(test_schema),        cmocka_unit_test(test_schema_refused),
-        cmocka_unit_test(test_masks),  cmocka_unit_test(test_depth),         cmocka_unit_test(test_reasoning_first),
-        cmocka_unit_test(test_tags),   cmocka_unit_test(test_calls),         cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_regex),
+        cmocka_unit_test(test_regex_refused),
+        cmocka_unit_test(test_ebnf),
+        cmocka_unit_test(test_choice),
+        cmocka_unit_test(test_schema),
+        cmocka_unit_test(test_schema_refused),
+        cmocka_unit_test(test_masks),
+        cmocka_unit_test(test_depth),
+        cmocka_unit_test(test_reasoning_first),
+        cmocka_unit_test(test_tags),
+        cmocka_unit_test(test_calls),
+        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_strict_calls),
     };
     return cmocka_run_group_tests(tests, make_tokenizer, remove_tokenizer);
 }
