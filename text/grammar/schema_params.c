@@ -169,8 +169,11 @@ static void read_object(struct clime_schema *s, const struct clime_schema_set *o
     if (keyword(object, limits, &limit))
         clime_schema_bad(s, "%s beside a tool's properties is not supported in this model's form of calls", limit);
     if (!(types & CLIME_TYPE_OBJECT)) clime_schema_bad(s, "a tool's parameters must be an object");
-    for (int i = 0; i < object->n; i++)
+    for (int i = 0; i < object->n; i++) {
+        const struct cJSON *props = clime_tree_get(object->at[i].schema, "properties");
+        if (props && clime_tree_kind(props) != CLIME_JSON_OBJECT) clime_schema_bad(s, "properties must be an object");
         for (int k = 0; k < 2; k++) n += clime_tree_size(clime_tree_get(object->at[i].schema, named[k]));
+    }
     if (n > MAX_PARAMS) clime_schema_bad(s, "a tool with more than %d parameters", MAX_PARAMS);
     if (s->err) return;
     out->at = xcalloc((size_t)n + 1, sizeof *out->at);
