@@ -40,7 +40,7 @@ bool clime_lenient_double(struct clime_json *j, double min, double max, double *
     double v;
     if (is_null(j)) return clime_json_null(j);
     if (!clime_json_double(j, &v)) return false;
-    if (v < min || v > max) return clime_json_bad(j, "%g is outside %g..%g", v, min, max);
+    if (v < min || v > max) return clime_json_bad(j, "%.15g is outside %g..%g", v, min, max);
     *out = v;
     return true;
 }

@@ -90,7 +90,7 @@ static bool read_seed(struct clime_json *j, void *object) {
     memcpy(z, text.ptr, text.len);
     z[text.len] = '\0';
     errno = 0;
-    p->seed = strtoull(z, &end, 10); /* a negative seed wraps, as in two's complement */
+    p->seed = z[0] == '-' ? (uint64_t)strtoll(z, &end, 10) : strtoull(z, &end, 10);
     p->has_seed = strspn(z, "-0123456789") == text.len && *end == '\0' && errno == 0;
     return p->has_seed ? true : clime_json_bad(j, "a seed is a 64-bit integer");
 }

@@ -86,6 +86,15 @@ def test_a_number_that_is_far_off(s):
     assert "n: " in message and "1e+308 is outside 1..512" in message
 
 
+def test_numbers_just_beyond(s):
+    """A seed below -2^63 was another seed, and 1.0000001 was "1 is outside 0..1"."""
+    ask = lambda **params: ("/generate", {"text": "a", "sampling_params": {"max_new_tokens": 1} | params})
+    assert s.json(*ask(sampling_seed=-(2**63)))["meta_info"]["seed_text"] == str(2**63)
+    for seed in (-(2**63) - 1, 2**64, "-9223372036854775809"):
+        refused(s, *ask(sampling_seed=seed), "sampling_seed", "64-bit")
+    refused(s, *ask(top_p=1.0000001), "top_p", "1.0000001 is outside 0..1")
+
+
 def test_a_part_of_text_without_text(s):
     """The message said that a part of type text is not supported, only text."""
     messages = [{"role": "user", "content": [{"type": "text"}]}]
