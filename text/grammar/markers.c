@@ -12,7 +12,7 @@
 
 /* The longest special token that begins the text; 0 = none. */
 static size_t special_at(const struct clime_vocab_trie *v, struct clime_str text) {
-    for (size_t n = text.len; n > 0; n--) {
+    for (size_t n = text.len < v->longest_special ? text.len : v->longest_special; n > 0; n--) {
         int32_t id = clime_tokenizer_id(v->tokenizer, (struct clime_str){text.ptr, n});
         struct clime_str bytes = clime_vocab_trie_bytes(v, id);
         if (bytes.len > 0 && (uint8_t)bytes.ptr[0] == CLIME_SPECIAL_BYTE) return n;
@@ -46,6 +46,8 @@ struct automaton {
     struct state *at; /* breadth first once it is sorted by depth: parents before children */
     int n;
     struct clime_chars used; /* the characters of markers */
+    int *next;               /* [n][n_used] the state that each of them leads to, once it is built */
+    int n_used;
 };
 
 static int child(const struct automaton *a, int s, uint32_t c) {
@@ -101,6 +103,28 @@ static bool build(struct automaton *a, const char *const *markers, int n) {
     return true;
 }
 
+/* The character's number among those that are used. */
+static int number_of(const struct automaton *a, uint32_t c) {
+    int n = 0;
+    for (int i = 0; i < a->used.n; n += (int)(a->used.at[i].hi - a->used.at[i].lo) + 1, i++)
+        if (c <= a->used.at[i].hi) return n + (int)(c - a->used.at[i].lo);
+    return n;
+}
+
+/* All transitions at once, each state's from those of the state that it fails to: looked for one by one they would cost
+ * the length of a marker each. */
+static void fill(struct automaton *a) {
+    a->n_used = number_of(a, UINT32_MAX);
+    size_t row = (size_t)a->n_used;
+    a->next = xcalloc((size_t)a->n * row + 1, sizeof *a->next);
+    for (int s = 0; s < a->n; s++) {
+        int *next = a->next + (size_t)s * row;
+        if (s > 0) memcpy(next, a->next + (size_t)a->at[s].fail * row, row * sizeof *next);
+        for (int to = s + 1; to < a->n; to++)
+            if (a->at[to].parent == s) next[number_of(a, a->at[to].c)] = to;
+    }
+}
+
 /* One character that leads from state s to state `to`, which goes on. */
 static int arrive(struct clime_exprs *x, const struct automaton *a, struct clime_chars *c, int to, const int *then) {
     int chars = clime_expr_chars(x, c, CLIME_SPELL_UTF8), marker = a->at[to].marker;
@@ -111,12 +135,13 @@ static int arrive(struct clime_exprs *x, const struct automaton *a, struct clime
 static int body_of(struct clime_exprs *x, const struct automaton *a, int s, const int *then) {
     struct clime_expr_list all = {0};
     struct clime_chars other = {0};
+    const int *next = a->next + (size_t)s * (size_t)a->n_used;
     for (int i = 0; i < a->used.n; i++) {
         clime_chars_add(&other, a->used.at[i].lo, a->used.at[i].hi);
-        for (uint32_t c = a->used.at[i].lo; c <= a->used.at[i].hi; c++) {
+        for (uint32_t c = a->used.at[i].lo; c <= a->used.at[i].hi; c++, next++) {
             struct clime_chars one = {0};
             clime_chars_add(&one, c, c);
-            clime_expr_list_add(&all, arrive(x, a, &one, go(a, s, c), then));
+            clime_expr_list_add(&all, arrive(x, a, &one, *next, then));
             clime_chars_free(&one);
         }
     }
@@ -135,6 +160,7 @@ int clime_expr_text_until(struct clime_exprs *x, const struct clime_vocab_trie *
         x->full = true;
         goto done;
     }
+    fill(&a);
     struct clime_expr_list tokens = {0}; /* a marker that is a special token may come anywhere */
     for (int i = 0; i < n; i++) {
         struct clime_str text = clime_str_of(markers[i]);
@@ -152,6 +178,7 @@ int clime_expr_text_until(struct clime_exprs *x, const struct clime_vocab_trie *
     whole = clime_expr_rule(x, a.at[0].rule);
 done:
     clime_chars_free(&a.used);
+    free(a.next);
     free(a.at);
     return whole;
 }

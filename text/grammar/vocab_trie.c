@@ -78,6 +78,8 @@ struct clime_vocab_trie *clime_vocab_trie_new(const struct clime_tokenizer *t, i
         all[n++] = (struct named){s, id};
         n_bytes += s.len;
         if ((int)s.len > v->longest) v->longest = (int)s.len;
+        bool special = (uint8_t)s.ptr[0] == CLIME_SPECIAL_BYTE;
+        if (special && s.len - 1 > v->longest_special) v->longest_special = s.len - 1;
     }
     qsort(all, (size_t)n, sizeof *all, by_bytes);
     v->byte = xmalloc(n_bytes + 1);

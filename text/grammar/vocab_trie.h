@@ -21,6 +21,7 @@ struct clime_vocab_trie {
     int32_t *token;         /* [n_nodes] an id that is spelt by the bytes down to here, or -1 */
     int32_t *same;          /* [V] another id with the same bytes, or -1 */
     int longest;            /* depth of the deepest node */
+    size_t longest_special; /* bytes of the longest special token's spelling */
     struct clime_buf bytes; /* of the tokens in the trie, one after the other */
     uint32_t *at;           /* [V + 1] where those of an id begin; none for one that is not in the trie */
 };

@@ -699,6 +699,18 @@ static void test_limits(void **state) {
     memcpy(deep + 1000, "a", 2);
     refused(CLIME_GRAMMAR_REGEX, deep, "deep");
     free(deep);
+    for (int way = 0; way < 2; way++) { /* a long marker; many that begin alike: hours and half a minute before */
+        struct clime_buf text;
+        clime_buf_init(&text, CLIME_GRAMMAR_MAX_SOURCE);
+        clime_buf_printf(&text, "{\"triggers\":[\"<a>\"");
+        for (int i = 0; way == 1 && i < 60; i++) clime_buf_printf(&text, ",\"%0900d%c\"", 0, 'A' + i % 26);
+        clime_buf_printf(&text, "],\"structures\":[{\"begin\":\"<a>\",\"schema\":{},\"end\":\"%0*d\"}]}",
+                         way == 0 ? 40000 : 1, 0);
+        g = compile(CLIME_GRAMMAR_TAGS, text.data);
+        assert_true(accepts_from(g, "x <a>5000", true));
+        clime_grammar_unref(g);
+        clime_buf_free(&text);
+    }
     for (int way = 0; way < 2; way++) { /* a long chain of rules is settled at once, whichever way it is written */
         struct clime_buf text;
         struct clime_error e = {0};
