@@ -278,6 +278,13 @@ def test_strict_tools(calling_model, parser):
             named = {"tools": [{"type": "function", "function": {"name": "f", "parameters": schema}}], "tool_choice": "required", "max_tokens": 2}
             reply = s.json("/v1/chat/completions", CHAT | named, 400 if says else 200)
             assert not says or says in reply["message"]
+        many = [{"type": "function", "function": {"name": f"f{i}", "strict": True}} for i in range(600)]
+        for more in ({}, {"tool_choice": "required"}):  # was a 500
+            message = s.json("/v1/chat/completions", {"input_ids": [5], "tools": many} | more, 400)["message"]
+            assert "at most 512 tools" in message
+        defs = {f"a{i}": {"anyOf": [{"$ref": f"#/$defs/a{i + 1}"}] * 2} for i in range(25)} | {"a25": {"type": "string"}}
+        wide = [{"type": "function", "function": {"name": "f", "strict": True, "parameters": {"properties": {"p": {"$ref": "#/$defs/a0"}}, "$defs": defs}}}]
+        assert "too large" in s.json("/v1/chat/completions", {"input_ids": [5], "tools": wide}, 400)["message"]
         assert "strict" in s.json("/v1/chat/completions/render", free, 400)["message"]
         s.json("/v1/chat/completions", free | {"response_format": {"type": "json_object"}})
 

@@ -198,13 +198,15 @@ static int any_call(struct reader *r, const struct clime_grammar_source *s, int 
     *n = 0;
     clime_arena_init(&a, 2 * s->text.len + 4096);
     clime_json_init(&j, s->text.ptr, s->text.len, &a, r->e);
-    for (clime_json_array(&j); clime_json_item(&j) && !r->err && *n < MAX_TOOLS;) {
+    for (clime_json_array(&j); clime_json_item(&j) && !r->err;) {
         struct tool t = {.name = {"", 0}, .parameters = {NULL, 0}, .loose = s->in_text};
         read_function(&j, &t);
         if (j.failed || t.name.len == 0 || (s->tool.len > 0 && !clime_str_eq(s->tool, t.name))) continue;
         if (clime_str_is(t.parameters, "null")) t.parameters.len = 0;
-        clime_expr_list_add(&calls, call_of(r, &t));
-        ++*n;
+        if (++*n > MAX_TOOLS)
+            r->err = clime_fail(r->e, CLIME_ERR_INPUT, "tools: a grammar is of calls of at most %d tools", MAX_TOOLS);
+        else
+            clime_expr_list_add(&calls, call_of(r, &t));
     }
     if (!r->err && !clime_json_end(&j)) r->err = clime_error_prefix(r->e, "tools");
     clime_arena_free(&a);

@@ -12,6 +12,7 @@
 #include "text/output/tools.h"
 
 #define MAX_PARAMS 4096
+#define ALTERNATIVE 4096 /* comparisons that one is counted as: within one another they double at each step */
 
 static bool is_required(const struct clime_schema_set *set, const char *name) {
     for (int i = 0; i < set->n; i++) {
@@ -80,7 +81,8 @@ static void read_options(struct clime_schema *s, const struct clime_schema_set *
                          const struct cJSON *options, struct clime_schema_param *p) {
     struct clime_expr_list all = {0};
     bool words = true, doubtful = false;
-    for (const struct cJSON *c = clime_tree_first(options); c && !s->err; c = clime_tree_next(c)) {
+    for (const struct cJSON *c = clime_tree_first(options); c && clime_schema_spend(s, ALTERNATIVE);
+         c = clime_tree_next(c)) {
         struct clime_schema_set with = *set;
         struct clime_schema_param one = {.name = p->name};
         with.at[i].done |= done;
@@ -174,7 +176,8 @@ static void read_object(struct clime_schema *s, const struct clime_schema_set *o
         if (props && clime_tree_kind(props) != CLIME_JSON_OBJECT) clime_schema_bad(s, "properties must be an object");
         for (int k = 0; k < 2; k++) n += clime_tree_size(clime_tree_get(object->at[i].schema, named[k]));
     }
-    if (n > MAX_PARAMS) clime_schema_bad(s, "a tool with more than %d parameters", MAX_PARAMS);
+    if (n > 2 * MAX_PARAMS) /* each is named twice where all are required */
+        clime_schema_bad(s, "a tool with more than %d parameters", MAX_PARAMS);
     if (s->err) return;
     out->at = xcalloc((size_t)n + 1, sizeof *out->at);
     for (int k = 0; k < 2; k++)
