@@ -107,6 +107,9 @@ static enum clime_err parse(int argc, char **argv, struct init_options *o, const
     if (clime_family_facts(o->family)->latent) o->HK = o->H; /* as many as heads, whatever the option's default */
     if (o->H % o->HK) return clime_fail(e, CLIME_ERR_INPUT, "--num-key-value-heads must divide --num-attention-heads");
     if (o->Dh % 2) return clime_fail(e, CLIME_ERR_INPUT, "--head-dim must be even");
+    if (o->family == CLIME_LLAMA && o->D % o->H) /* whatever head_dim says */
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "--num-attention-heads must divide --hidden-size: transformers loads no other Llama");
     err = check_latent(o, e);
     return err ? err : check_experts(o, e);
 }

@@ -285,8 +285,8 @@ static enum clime_err parse(int argc, char **argv, struct sft_options *o, struct
     if ((err = clime_alarm_limits(&r->alarm.limits, false, limits, e))) return err;
     if (!r->run && (r->alarm.limits.n || r->alarm.command || r->alarm.url))
         return clime_fail(e, CLIME_ERR_INPUT, "alarms need --run, whose figures they look at");
-    if ((err = set_objective(o, e)) || (err = clime_optimizer_check(l, e))) return err;
     l->schedule = (enum clime_schedule)o->schedule;
+    if ((err = set_objective(o, e)) || (err = clime_optimizer_check(l, e))) return err;
     l->lr_warmup_iters = o->warmup;
     if (o->run.max_tokens * l->context_parallel > 1 << 24)
         return clime_fail(e, CLIME_ERR_LIMIT, "--max-tokens-per-gpu %lld of %d ranks is over 2^24 tokens",

@@ -216,6 +216,9 @@ enum clime_err clime_optimizer_check(const struct clime_learner_options *o, stru
                 e, CLIME_ERR_INPUT,
                 "--%s %g times --weight-decay %g is %g: a step takes so much of each weight away, 1 at most",
                 rates[i].option, rates[i].rate, o->weight_decay, rates[i].rate * o->weight_decay);
+    if (o->schedule != CLIME_LR_CONSTANT && o->min_lr > o->lr)
+        return clime_fail(e, CLIME_ERR_INPUT, "--min-lr %g is above --lr %g: the rate would rise where it is to fall",
+                          o->min_lr, o->lr);
     return CLIME_OK;
 }
 

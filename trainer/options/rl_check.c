@@ -5,7 +5,6 @@
 #include "trainer/algorithm/estimator.h"
 #include "trainer/algorithm/loss.h"
 #include "trainer/fleet/fleet.h"
-#include "trainer/learn/optimizer.h"
 #include "trainer/options/rl_options_int.h"
 #include "trainer/sample/filter.h"
 
@@ -241,7 +240,6 @@ enum clime_err clime_rl_check_algorithm(struct clime_rl_options *o, const struct
         return clime_fail(e, CLIME_ERR_INPUT,
                           "--use-rollout-logprobs: --use-tis, --use-rs, --rs-veto-threshold and --get-mismatch-metrics "
                           "compare them with the trainer's, which are then the old ones");
-    if (clime_optimizer_check(l, e)) return e->code;
     if (!(c->tis_low < c->tis_high) || !(c->rs_low < c->rs_high))
         return clime_fail(e, CLIME_ERR_INPUT, "the lower bound of --use-tis and --use-rs must be below the upper one");
     return CLIME_OK;

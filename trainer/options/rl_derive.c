@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "trainer/learn/optimizer.h"
 #include "trainer/options/rl_options_int.h"
 
 static enum clime_err require(const char *name, bool there, struct clime_error *e) {
@@ -210,6 +211,7 @@ enum clime_err clime_rl_derive(struct clime_rl_options *o, const struct clime_rl
     if (o->learner.objective.use_opd && !o->rm_type) o->rm_type = "none";
     if ((rc = derive_eval(o, g, e)) || (rc = derive_eval_sets(o, e))) return rc;
     derive_learner(o, g);
+    if (!o->evaluate && (rc = clime_optimizer_check(&o->learner, e))) return rc;
     if (!o->over_sampling_batch_size)
         o->over_sampling_batch_size = o->dynamic_sampling_filter ? o->rollout_batch_size : 1;
     return CLIME_OK;
