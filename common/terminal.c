@@ -1,6 +1,8 @@
-/* Asking the terminal (see terminal.h). Called by the help, the log and the progress display; no state. */
+/* Asking the terminal and standard output (see terminal.h). Called by the help, the log, the progress display and
+ * commands at their end; no state. */
 #include "common/terminal.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -24,4 +26,9 @@ int clime_terminal_columns(void) {
     if (!isatty(STDOUT_FILENO) || is_dumb()) return 0;
     if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &w) || w.ws_col == 0) return USUAL_COLUMNS;
     return w.ws_col < LEAST_COLUMNS ? LEAST_COLUMNS : w.ws_col;
+}
+
+enum clime_err clime_stdout_whole(struct clime_error *e) {
+    if (!fflush(stdout) && !ferror(stdout)) return CLIME_OK;
+    return clime_fail(e, CLIME_ERR_IO, "standard output is not whole: it is closed, or the disk is full");
 }

@@ -352,8 +352,23 @@ def test_folders_that_cannot_be_written(d, tmp_path):
     for words in (["init", "/proc"], rl(d, "mounted", save_hf="/proc")):
         fails(words, "/proc is a mount point")
     fails(["task", taken / "task"], str(taken))
+    before = (d / "task" / "train.jsonl").read_bytes()
+    (d / "task" / "warmup.jsonl").rename(tmp_path / "warmup.jsonl")  # whichever of its files is there
+    fails(["task", d / "task"], "heldout.jsonl is there already")
+    (tmp_path / "warmup.jsonl").rename(d / "task" / "warmup.jsonl")
+    assert (d / "task" / "train.jsonl").read_bytes() == before
     fails(["eval", "--run", taken, "--hf-checkpoint", d / "init", "--eval-prompt-data", "held",
            d / "task" / "heldout.jsonl", "--eval-input-key", "prompt", "--eval-max-response-len", 4, "--rm-type", "random"], str(taken))  # fmt: skip
+
+
+def test_output_that_is_lost(d, done_run):
+    """What a command was run to print does not go missing without a word."""
+    for words in (["report", done_run], ["plan", "--hf-checkpoint", d / "init"], [*rl(d, "unsaid"), "--explain"],
+                  ["sft", "--hf-checkpoint", d / "init", "--prompt-data", d / "task" / "warmup.jsonl", "--print-samples", 2],
+                  ["data", d / "task" / "warmup.jsonl"]):  # fmt: skip
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([BUILD / "clime-train", *map(str, words)], stdout=full, stderr=subprocess.PIPE, text=True, timeout=LIMIT)
+        assert done.returncode == 1 and "standard output is not whole" in done.stderr, (words, done.stderr[-1000:])
 
 
 def same_as_before(d, run_dir):

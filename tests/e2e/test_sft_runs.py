@@ -186,6 +186,26 @@ def test_an_evaluation_needs_what_it_needs(d):
         assert done.returncode == 1 and says in done.stderr, done.stderr[-1000:]
 
 
+def test_who_reads_the_progress_may_leave(d):
+    """As `| head` does: the training goes on and its model is kept, as with rl."""
+    at = (options := words(d, "unread", num_epoch=1)).index("--run")
+    for kept in ([*options[:at], *options[at + 2 :]], options):
+        p = subprocess.Popen([TRAIN, *kept], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        p.stdout.close()
+        assert p.wait(LIMIT) == 0
+        assert (d / "unread" / "hf" / "model.safetensors").exists()
+
+
+def test_what_is_read_is_not_written_over(d):
+    """--metrics with the data's name would cut the data to nothing."""
+    before = (d / "data.jsonl").read_bytes()
+    done = train(*words(d, "over", prompt_data=f"{d / 'data.jsonl'}@[:100]", metrics=d / "init" / ".." / "data.jsonl"))
+    assert done.returncode == 1 and "data.jsonl is read too" in done.stderr, done.stderr[-1000:]
+    assert (d / "data.jsonl").read_bytes() == before
+    done = train(*words(d, "over", messages_key="messages", ids_key="ids"))
+    assert done.returncode == 1 and "--messages-key and --ids-key" in done.stderr, done.stderr[-1000:]
+
+
 def test_interrupt_says_how_to_resume(d):
     """As rl does; only where there is a run to go on with."""
     for name, run, says in [("interrupted", True, True), ("alone-interrupted", False, False)]:

@@ -10,6 +10,7 @@
 
 #include "common/json/scan.h"
 #include "common/log.h"
+#include "common/terminal.h"
 #include "trainer/cmd/data_int.h"
 #include "trainer/plugin/hooks.h"
 
@@ -187,20 +188,12 @@ static enum clime_err convert(const struct clime_data_command *c, struct clime_e
     return rc;
 }
 
-/* Refuses an output that is one of the inputs: it would be cut to nothing before it is read. */
 static enum clime_err check_output(const struct clime_data_command *c, struct clime_error *e) {
-    for (int i = 0; c->output && i < c->n_files + c->against.n; i++) {
-        struct clime_source s;
-        enum clime_err rc = clime_source_parse(i < c->n_files ? c->files[i] : c->against.items[i - c->n_files], &s, e);
-        if (rc) return rc;
-        char *in = realpath(s.path, NULL), *to = realpath(c->output, NULL);
-        if (in && to && !strcmp(in, to)) rc = clime_fail(e, CLIME_ERR_INPUT, "--output %s is read too", c->output);
-        free(in);
-        free(to);
-        clime_source_free(&s);
-        if (rc) return rc;
-    }
-    return CLIME_OK;
+    enum clime_err rc = CLIME_OK;
+    for (int i = 0; c->output && i < c->n_files + c->against.n && !rc; i++)
+        rc = clime_source_is_kept(i < c->n_files ? c->files[i] : c->against.items[i - c->n_files], "output", c->output,
+                                  e);
+    return rc;
 }
 
 static enum clime_err look(const struct clime_data_command *c, struct clime_error *e) {
@@ -238,7 +231,7 @@ int clime_data_main(int argc, char **argv) {
     if (!rc && library) rc = clime_hook_open(library, CLIME_HOOK_REWARD, &hook, &e);
     c.reward.library = hook;
     if (!rc) rc = c.from_run ? clime_data_from_run(&c, &e) : look(&c, &e);
-    if (fflush(stdout) && !rc) rc = clime_fail(&e, CLIME_ERR_IO, "standard output is closed");
+    if (!rc) rc = clime_stdout_whole(&e);
     if (rc) LOG_ERROR("data: %s", e.msg);
     clime_hook_close(hook);
     return rc ? 1 : 0;

@@ -9,6 +9,7 @@
 #include "common/group/group.h"
 #include "common/log.h"
 #include "common/options/options.h"
+#include "common/terminal.h"
 #include "trainer/plan/plan.h"
 
 struct plan_options {
@@ -194,5 +195,9 @@ int clime_plan_main(int argc, char **argv) {
     const bool refused = print_refusals(&m->cfg, &wish, &p);
     print_limits(&wish, &p);
     clime_model_close(m);
+    if (clime_stdout_whole(&e)) {
+        LOG_ERROR("plan: %s", e.msg);
+        return 1;
+    }
     return p.tokens_per_s > 0 && are_ranks(wish.devices) && !refused ? 0 : 1;
 }

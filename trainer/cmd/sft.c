@@ -8,9 +8,11 @@
 
 #include "common/log.h"
 #include "common/options/options.h"
+#include "common/terminal.h"
 #include "model/weights/folder.h"
 #include "trainer/algorithm/preference.h"
 #include "trainer/data/pair_data.h"
+#include "trainer/data/source.h"
 #include "trainer/learn/follower.h"
 #include "trainer/learn/optimizer.h"
 #include "trainer/learn/team.h"
@@ -304,7 +306,7 @@ static enum clime_err parse(int argc, char **argv, struct sft_options *o, struct
     return CLIME_OK;
 }
 
-static void print_samples(const struct clime_sft_set *set, int64_t n) {
+static enum clime_err print_samples(const struct clime_sft_set *set, int64_t n, struct clime_error *e) {
     struct clime_buf line;
     clime_buf_init(&line, 1 << 30);
     for (int i = 0; i < set->n && i < n; i++) {
@@ -326,6 +328,7 @@ static void print_samples(const struct clime_sft_set *set, int64_t n) {
         puts(clime_buf_str(&line).ptr);
     }
     clime_buf_free(&line);
+    return clime_stdout_whole(e);
 }
 
 static enum clime_err load_samples(struct sft_options *o, struct clime_error *e) {
@@ -336,6 +339,8 @@ static enum clime_err load_samples(struct sft_options *o, struct clime_error *e)
     enum clime_err err = clime_model_check_dtype(o->dtype, e);
     if (!err) err = clime_folder_check("hf-checkpoint", l->hf_checkpoint, parts, e);
     if (!err && !o->print_samples && clime_folder_check_place(o->save_hf, e)) return clime_error_prefix(e, "--save-hf");
+    for (int i = 0; i < o->set.data.n_sources && o->run.metrics && !err; i++)
+        err = clime_source_is_kept(o->set.data.sources[i], "metrics", o->run.metrics, e);
     if (!err) err = clime_config_load(l->hf_checkpoint, &cfg, e);
     if (err) return err;
     int max_len = o->max_len && o->max_len < cfg.max_pos ? (int)o->max_len : cfg.max_pos;
@@ -385,7 +390,7 @@ static int tune(int argc, char **argv, bool pairs) {
     if (!err) clime_again_fewer_ranks(&o.run.rl.o);
     if (!err) err = load_samples(&o, &e);
     if (!err && o.print_samples)
-        print_samples(&o.run.set, o.print_samples);
+        err = print_samples(&o.run.set, o.print_samples, &e);
     else if (!err)
         err = train(&o, &e);
     struct clime_rl *rl = &o.run.rl;

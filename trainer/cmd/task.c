@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/json/write.h"
 #include "common/log.h"
@@ -71,6 +72,19 @@ struct task_options {
     int64_t max_operand, n_warmup, n_train, n_heldout, seed;
 };
 
+/* Their names are everybody's, so what has one of them may be anything. */
+static enum clime_err refuse_taken(const char *dir, struct clime_error *e) {
+    static const char *const names[] = {"warmup", "heldout", "train"};
+    enum clime_err err = CLIME_OK;
+    for (size_t i = 0; i < CLIME_COUNT(names) && !err; i++) {
+        char *path = xasprintf("%s/%s.jsonl", dir, names[i]);
+        if (!access(path, F_OK))
+            err = clime_fail(e, CLIME_ERR_INPUT, "%s is there already: remove it, or name another folder", path);
+        free(path);
+    }
+    return err;
+}
+
 static enum clime_err write_part(const char *dir, const char *name, const struct task_options *o, const int64_t *which,
                                  int64_t n, const char *answer_key, struct clime_error *e) {
     char *path = xasprintf("%s/%s.jsonl", dir, name);
@@ -108,8 +122,8 @@ static enum clime_err write_task(const char *dir, const struct task_options *o, 
         return clime_fail(e, CLIME_ERR_INPUT,
                           "%lld questions are wanted and kind '%s' has %lld with --max-operand %lld", (long long)wanted,
                           kinds[o->kind].name, (long long)n, (long long)o->max_operand);
-    enum clime_err err = clime_make_dirs(dir, e);
-    if (err) return err;
+    enum clime_err err = refuse_taken(dir, e);
+    if (err || (err = clime_make_dirs(dir, e))) return err;
     int64_t *order = xmalloc((size_t)n * sizeof *order);
     struct clime_rng rng;
     clime_rng_init(&rng, (uint64_t)o->seed);

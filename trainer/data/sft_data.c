@@ -248,6 +248,8 @@ enum clime_err clime_sft_set_check(struct clime_sft_set *set, const struct clime
 enum clime_err clime_sft_set_load(const struct clime_sft_data_options *o, const char *dir, int max_len,
                                   struct clime_sft_set *set, struct clime_error *e) {
     struct clime_tokenizer *tok = NULL;
+    if (o->messages_key && o->ids_key)
+        return clime_fail(e, CLIME_ERR_INPUT, "--messages-key and --ids-key: a sample is made of one of the two");
     enum clime_err err = clime_sft_set_open(set, &o->data, e);
     if (!err) err = clime_tokenizer_load(dir, &tok, e);
     if (!err && (o->messages_key || o->ids_key))

@@ -260,3 +260,15 @@ enum clime_err clime_source_rows(const char *source, clime_row_fn *fn, void *arg
     clime_source_free(&s);
     return rc;
 }
+
+enum clime_err clime_source_is_kept(const char *source, const char *option, const char *output, struct clime_error *e) {
+    struct clime_source s;
+    enum clime_err rc = clime_source_parse(source, &s, e);
+    if (rc) return rc;
+    char *in = realpath(s.path, NULL), *to = realpath(output, NULL);
+    if (in && to && !strcmp(in, to)) rc = clime_fail(e, CLIME_ERR_INPUT, "--%s %s is read too", option, output);
+    free(in);
+    free(to);
+    clime_source_free(&s);
+    return rc;
+}

@@ -25,6 +25,9 @@ struct clime_source {
 enum clime_err clime_source_parse(const char *text, struct clime_source *out, struct clime_error *e);
 void clime_source_free(struct clime_source *s);
 
+/* CLIME_ERR_INPUT when a source's file is also what --OPTION output will be written to: it would be cut to nothing. */
+enum clime_err clime_source_is_kept(const char *source, const char *option, const char *output, struct clime_error *e);
+
 /* The slice over n rows: first <= i < last. */
 enum clime_err clime_source_slice(const char *slice, int64_t n, int64_t *first, int64_t *last, struct clime_error *e);
 

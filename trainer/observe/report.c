@@ -11,6 +11,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/options/options.h"
+#include "common/terminal.h"
 #include "trainer/ledger/summary.h"
 #include "trainer/observe/eval_table.h"
 #include "trainer/observe/now.h"
@@ -137,6 +138,7 @@ int clime_report_main(int argc, char **argv) {
                             "clime-train report [--now] RUN\nA summary of a run folder, from its ledger.\n", &e);
     if (!rc && !run[0]) rc = clime_fail(&e, CLIME_ERR_INPUT, "which run? clime-train report RUN");
     if (!rc) rc = now ? print_waits(run[0], &e) : report(run[0], &e);
+    if (!rc) rc = clime_stdout_whole(&e);
     if (rc) LOG_ERROR("report: %s", e.msg);
     return rc ? 1 : 0;
 }

@@ -15,6 +15,7 @@
 #include "common/log.h"
 #include "common/metrics.h"
 #include "common/os/dirs.h"
+#include "common/terminal.h"
 #include "trainer/env/environments.h"
 #include "trainer/learn/follower.h"
 #include "trainer/learn/team.h"
@@ -245,12 +246,13 @@ static enum clime_err loop(struct clime_rl *rl, struct clime_error *e) {
     return finish(rl, e);
 }
 
-static void explain(const struct clime_rl *rl) {
+static enum clime_err explain(const struct clime_rl *rl, struct clime_error *e) {
     struct clime_buf text;
     clime_buf_init(&text, 1 << 20);
     clime_rl_explain(rl, &text);
     fputs(text.data, stdout);
     clime_buf_free(&text);
+    return clime_stdout_whole(e);
 }
 
 static void describe_options(void) {
@@ -289,7 +291,7 @@ int clime_rl_main(int argc, char **argv) {
     if (!rc) rc = clime_rl_open(&rl, &e);
     if (!rc && !rl.o.explain) clime_progress_say_at_interrupt();
     if (!rc && rl.o.explain)
-        explain(&rl);
+        rc = explain(&rl, &e);
     else if (!rc)
         rc = loop(&rl, &e);
     if (rc) clime_again_if_rank_lost(&rl, &e);

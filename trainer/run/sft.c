@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -261,6 +262,7 @@ enum clime_err clime_sft_train(struct clime_sft *s, struct clime_error *e) {
     struct loop l = {.s = s, .began_us = clime_now_us()};
     enum clime_err rc = CLIME_OK;
     l.told_us = l.began_us;
+    signal(SIGPIPE, SIG_IGN); /* who reads the progress may leave (| head): the training goes on, as that of rl does */
     int n_units = s->set.n / s->n_members;
     l.steps_per_epoch = n_units / s->global_batch_size;
     l.total = l.steps_per_epoch * s->num_epoch;
