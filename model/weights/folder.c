@@ -43,12 +43,16 @@ done:
 
 /* ---- where one goes ---- */
 
-static bool is_part(const char *name) {
+static bool is_weights(const char *name) {
     const char *dot = strrchr(name, '.');
+    return dot && !strcmp(dot, ".safetensors");
+}
+
+static bool is_part(const char *name) {
     if (!strcmp(name, "config.json") || !strcmp(name, "model.safetensors.index.json")) return true;
     for (size_t i = 0; i < CLIME_COUNT(side_files); i++)
         if (!strcmp(name, side_files[i])) return true;
-    return dot && !strcmp(dot, ".safetensors");
+    return is_weights(name);
 }
 
 /* What takes the folder's place removes all of it, so nothing else may be there. */
@@ -148,6 +152,31 @@ static enum clime_err missing(const char *option, const char *dir, const char *w
     return clime_fail(e, CLIME_ERR_NOT_FOUND, "--%s %s: %s", option, dir, what);
 }
 
+/* What a clone without git-lfs has in a large file's place. */
+static bool is_pointer(const char *dir, const char *name) {
+    static const char begins[] = "version https://git-lfs";
+    char *path = xasprintf("%s/%s", dir, name), text[sizeof begins] = "";
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO would hold us until somebody writes to it */
+    bool is = fd >= 0 && read(fd, text, sizeof begins - 1) > 0 && !strcmp(text, begins);
+    if (fd >= 0) close(fd);
+    free(path);
+    return is;
+}
+
+static enum clime_err check_fetched(const char *option, const char *dir, int parts, struct clime_error *e) {
+    DIR *d = opendir(dir);
+    enum clime_err err = CLIME_OK;
+    for (struct dirent *f; d && !err && (f = readdir(d));) {
+        int part = is_weights(f->d_name) ? CLIME_FOLDER_WEIGHTS : CLIME_FOLDER_TOKENIZER;
+        if ((parts & part) && is_part(f->d_name) && is_pointer(dir, f->d_name))
+            err = clime_fail(e, CLIME_ERR_INPUT,
+                             "--%s %s: %.100s is a pointer of Git LFS, not the file itself, which git lfs pull fetches",
+                             option, dir, f->d_name);
+    }
+    if (d) closedir(d);
+    return err;
+}
+
 enum clime_err clime_folder_check(const char *option, const char *dir, int parts, struct clime_error *e) {
     struct stat st;
     if (stat(dir, &st)) {
@@ -164,6 +193,10 @@ enum clime_err clime_folder_check(const char *option, const char *dir, int parts
         !(has(dir, "vocab.json") && has(dir, "merges.txt")))
         return missing(option, dir, "no tokenizer.json there, no tiktoken.model, and no vocab.json with merges.txt", e);
     if ((parts & CLIME_FOLDER_WEIGHTS) && !clime_folder_has_weights(dir))
-        return missing(option, dir, "no model.safetensors there, and no model.safetensors.index.json", e);
-    return CLIME_OK;
+        return missing(option, dir,
+                       has(dir, "pytorch_model.bin") || has(dir, "pytorch_model.bin.index.json")
+                           ? "no model.safetensors there; weights in pytorch_model.bin are not read"
+                           : "no model.safetensors there, and no model.safetensors.index.json",
+                       e);
+    return check_fetched(option, dir, parts, e);
 }

@@ -148,15 +148,24 @@ def test_name_of_the_hub(name, words, option):
 
 @pytest.mark.parametrize("kind, says", [("missing", "no such folder"), ("file", "is no folder"),
                                         ("empty", "no config.json"), ("untokenized", "no tokenizer.json"),
-                                        ("weightless", "no model.safetensors")])  # fmt: skip
+                                        ("weightless", "no model.safetensors"), ("pickled", "pytorch_model.bin are not read"),
+                                        ("unfetched", "model.safetensors is a pointer of Git LFS"),
+                                        ("unfetched tokenizer", "tokenizer.json is a pointer of Git LFS")])  # fmt: skip
 def test_folder_that_is_no_model(model, tmp_path, kind, says):
     folder = tmp_path / "folder"
     if kind == "file":
         folder.write_text("")
     elif kind != "missing":
         folder.mkdir()
-    for part in {"untokenized": ["config.json"], "weightless": ["config.json", "tokenizer.json"]}.get(kind, []):
+    small = ["config.json", "tokenizer.json"]
+    for part in {"untokenized": small[:1], "weightless": small, "pickled": small, "unfetched": small,
+                 "unfetched tokenizer": [*small, "model.safetensors"]}.get(kind, []):  # fmt: skip
         shutil.copy(model / part, folder / part)
+    if kind == "pickled":
+        (folder / "pytorch_model.bin").write_bytes(b"PK")
+    if kind.startswith("unfetched"):  # as git clone leaves it where git-lfs is not installed
+        (folder / ("tokenizer.json" if "tokenizer" in kind else "model.safetensors")).write_text(
+            "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a21\nsize 12\n")
     refused("clime-server", ["--model-path", folder], f"--model-path {folder}", says)
     data = prompts(tmp_path / "data.jsonl", {"input": "1", "label": "1"})
     refused("clime-train", rl(folder, data, tmp_path / "run"), f"--hf-checkpoint {folder}", says)
