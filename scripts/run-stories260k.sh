@@ -7,11 +7,10 @@
 set -eu
 case ${1:-} in '' | -*) sed -n '2,6s/^# *//p' "$0" >&2 && exit 2 ;; esac
 dir=$1
-dir=$(cd "$dir" && pwd)
-cd "$(dirname "$0")/.."
-run=${2:-runs/stories260k}
+here=$(cd "$(dirname "$0")/.." && pwd)
+run=${2:-$here/runs/stories260k}
 word=${WORD:-dog}
-train=${CLIME_BUILD:-build}/clime-train
+train=${CLIME_BUILD:-$here/build}/clime-train
 mkdir -p "$run"
 
 # A few openings; none of them names the word.
@@ -26,11 +25,11 @@ reward='while IFS= read -r line; do
     printf "{\"id\":%s,\"reward\":%s}\n" "$id" "$r"
 done'
 
-$train rl --run "$run" --hf-checkpoint "$dir" --prompt-data "$run/prompts.jsonl" --input-key prompt \
+"$train" rl --run "$run" --hf-checkpoint "$dir" --prompt-data "$run/prompts.jsonl" --input-key prompt \
     --rm-type command --rm-command "$reward" \
     --num-rollout "${NUM_ROLLOUT:-30}" --rollout-batch-size 8 --n-samples-per-prompt 16 --global-batch-size 128 \
     --rollout-max-response-len 80 --rollout-temperature 1 --lr 3e-4 --adam-beta2 0.98 \
     --use-kl-loss --kl-loss-coef 0.02 --kl-loss-type low_var_kl \
     --use-dynamic-batch-size --max-tokens-per-gpu 4096 --save-interval 10 --gap-must-be-zero
 
-$train report "$run"
+"$train" report "$run"

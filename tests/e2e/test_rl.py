@@ -19,7 +19,7 @@ import time
 import urllib.request
 
 import pytest
-from programs import DATA, SLOW, STORIES
+from programs import DATA, ROOT, SLOW, STORIES
 
 BUILD = os.path.abspath(os.environ.get("CLIME_BUILD", "build"))
 TRAIN = os.path.join(BUILD, "clime-train")
@@ -577,9 +577,9 @@ def test_report(model, undisturbed):
 @pytest.mark.skipif(not STORIES.is_dir(), reason=f"shared data is absent: {STORIES}")
 def test_stories260k_learns(tmp_path):
     env = os.environ | {"NUM_ROLLOUT": "8"}
-    subprocess.run(["scripts/run-stories260k.sh", STORIES, tmp_path / "run"], check=True, env=env, timeout=180 * SLOW,
-                   capture_output=True)  # fmt: skip
-    lines = metrics(tmp_path / "run")
+    script = [ROOT / "scripts" / "run-stories260k.sh", STORIES, "a run"]  # of the folder that one stands in
+    subprocess.run(script, check=True, env=env, timeout=180 * SLOW, capture_output=True, cwd=tmp_path)
+    lines = metrics(tmp_path / "a run")
     reward = [m["rollout/raw_reward"] for m in lines if m["kind"] == "rollout"]
     assert reward[-1] >= 2 * reward[0] > 0
     assert all(m["train/train_rollout_logprob_abs_diff"] == 0 for m in lines if m["kind"] == "train")
