@@ -196,6 +196,19 @@ def test_who_reads_the_progress_may_leave(d):
         assert (d / "unread" / "hf" / "model.safetensors").exists()
 
 
+def test_samples_that_fill_no_batch_are_told(d):
+    """None of 200 is passed over in silence, and no more of them are said to be trained than were."""
+    for change, more, says in [({"num_epoch": 1, "global_batch_size": 64}, [], "W train: 8 of 200 samples fill no batch of 64 and are not"),
+                               ({"num_epoch": 2, "global_batch_size": 64}, ["--no-shuffle"], "W train: 8 of 200 samples fill no batch of 64 and are not"),
+                               ({"num_epoch": 2, "global_batch_size": 64}, [], "8 of 200 samples fill no batch of 64 and are left out of an epoch"),
+                               ({"num_epoch": 1, "global_batch_size": 500}, [], "W train: --global-batch-size 500: there are 200 samples")]:  # fmt: skip
+        done = train(*words(d, f"rest-{change['num_epoch']}-{change['global_batch_size']}{more}", *more, **change))
+        assert done.returncode == 0 and says in done.stderr, done.stderr[-1000:]
+        steps = change["num_epoch"] * max(200 // change["global_batch_size"], 1)
+        assert f"{steps} steps of {min(change['global_batch_size'], 200)} samples" in done.stdout
+    assert "fill no batch" not in train(*words(d, "no-rest", num_epoch=1)).stderr
+
+
 def test_what_is_read_is_not_written_over(d):
     """--metrics with the data's name would cut the data to nothing."""
     before = (d / "data.jsonl").read_bytes()

@@ -331,6 +331,28 @@ static enum clime_err print_samples(const struct clime_sft_set *set, int64_t n, 
     return clime_stdout_whole(e);
 }
 
+static const char *unit_name(const struct sft_options *o) {
+    return o->pairs ? "pairs" : "samples";
+}
+
+/* Of what was loaded; an epoch's last samples that fill no batch are no step. */
+static void tell_left_out(const struct sft_options *o, int n_units) {
+    const struct clime_sft_set *set = &o->run.set;
+    const char *what = unit_name(o);
+    int batch = o->run.global_batch_size, rest = n_units % batch;
+    if (set->n_untrained) LOG_WARN("%d %s have no token to train on and are left out", set->n_untrained, what);
+    if (set->n_too_long) LOG_WARN("%d %s are longer than the limit and left out", set->n_too_long, what);
+    if (o->print_samples) return;
+    if (o->global_batch_size > batch)
+        LOG_WARN("--global-batch-size %lld: there are %d %s, and a step has them all", (long long)o->global_batch_size,
+                 n_units, what);
+    if (rest && (o->no_shuffle || o->run.num_epoch == 1))
+        LOG_WARN("%d of %d %s fill no batch of %d and are not trained on", rest, n_units, what, batch);
+    else if (rest)
+        LOG_INFO("%d of %d %s fill no batch of %d and are left out of an epoch, others in each", rest, n_units, what,
+                 batch);
+}
+
 static enum clime_err load_samples(struct sft_options *o, struct clime_error *e) {
     struct clime_learner_options *l = &o->run.rl.o.learner;
     struct clime_sft_set *set = &o->run.set;
@@ -349,11 +371,9 @@ static enum clime_err load_samples(struct sft_options *o, struct clime_error *e)
     err = o->pairs ? clime_pair_set_load(&pairs, l->hf_checkpoint, max_len, set, e)
                    : clime_sft_set_load(&o->set, l->hf_checkpoint, max_len, set, e);
     if (err) return err;
-    const char *what = o->pairs ? "pairs" : "samples";
     int n_units = set->n / o->run.n_members;
-    if (set->n_untrained) LOG_WARN("%d %s have no token to train on and are left out", set->n_untrained, what);
-    if (set->n_too_long) LOG_WARN("%d %s are longer than the limit and left out", set->n_too_long, what);
     o->run.global_batch_size = o->global_batch_size < n_units ? (int)o->global_batch_size : n_units;
+    tell_left_out(o, n_units);
     l->max_seq_len = set->longest;
     l->lr_decay_iters = o->decay ? o->decay : n_units / o->run.global_batch_size * o->run.num_epoch;
     return CLIME_OK;
@@ -365,7 +385,7 @@ static enum clime_err train(struct sft_options *o, struct clime_error *e) {
     if (!err) err = clime_sft_train(&o->run, e);
     if (!err) err = clime_learner_export(rl->learner, o->save_hf, e);
     if (!err)
-        printf("%s: trained on %d %s\n", o->save_hf, o->run.set.n / o->run.n_members, o->pairs ? "pairs" : "samples");
+        printf("%s: %lld steps of %d %s\n", o->save_hf, (long long)rl->step, o->run.global_batch_size, unit_name(o));
     return err;
 }
 
