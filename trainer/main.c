@@ -4,6 +4,7 @@
 
 #include "common/err.h"
 #include "common/log.h"
+#include "common/nearest.h"
 #include "common/os/files.h"
 #include "common/version.h"
 #include "trainer/cmd/data.h"
@@ -56,9 +57,14 @@ int main(int argc, char **argv) {
         return 0;
     }
     if (!strcmp(argv[1], "rank")) return clime_follower_main(); /* as rank 0 starts it */
-    for (size_t i = 0; i < CLIME_COUNT(commands); i++)
+    struct clime_nearest near = {.word = clime_str_of(argv[1])};
+    for (size_t i = 0; i < CLIME_COUNT(commands); i++) {
         if (!strcmp(argv[1], commands[i].name)) return commands[i].run(argc - 1, argv + 1);
-    fprintf(stderr, "clime-train: no command \"%s\"\n", argv[1]);
+        clime_nearest_try(&near, commands[i].name);
+    }
+    fprintf(stderr, "clime-train: no command \"%s\"", argv[1]);
+    if (near.best) fprintf(stderr, ", did you mean \"%s\"", near.best);
+    fprintf(stderr, "\n");
     usage(stderr);
     return 2;
 }

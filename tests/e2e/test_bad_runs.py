@@ -77,6 +77,7 @@ def test_two_rollouts(d, done_run):
 @pytest.mark.parametrize("words, status, says", [
     ([], 2, "clime-train COMMAND"),
     (["train"], 2, 'no command "train"'),
+    (["exprot"], 2, 'no command "exprot", did you mean "export"'),
     (["init"], 1, "clime-train init DIR"),
     (["init", "X", "--head-dim", "33"], 1, "head-dim"),
     (["init", "X", "--num-attention-heads", "3", "--num-key-value-heads", "2"], 1, "num-key-value-heads"),

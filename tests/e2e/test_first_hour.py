@@ -55,6 +55,11 @@ def test_help_of_a_group():
     assert status != 0 and "nonsense" in err and "Off-policy corrections" in err and "Traceback" not in err
 
 
+def test_help_of_few_options():
+    status, out, _ = run("clime-train", "report", "--help")
+    assert status == 0 and options_in(out) == ["now"] and "--help-all" not in out  # there is no more
+
+
 def test_help_all():
     status, out, _ = run("clime-train", "rl", "--help-all")
     assert status == 0

@@ -132,7 +132,7 @@ int clime_report_main(int argc, char **argv) {
     struct clime_error e = {0};
     const struct clime_opt table[] = {
         {"now", CLIME_OPT_BOOL, &now, NULL, NULL,
-         "instead: what the trainer that works on the run waits for, how long at most, and on whom", .first = true}};
+         "instead: what the trainer that works on the run waits for, how long at most, and on whom"}};
     enum clime_err rc =
         clime_options_parse(table, (int)CLIME_COUNT(table), argc, argv, run, 1,
                             "clime-train report [--now] RUN\nA summary of a run folder, from its ledger.\n", &e);
