@@ -134,6 +134,8 @@ OPTIONS = [
     ("answers of an evaluation that no int counts", {"eval_prompt_data": "TRAIN", "eval_interval": 1, "n_samples_per_eval_prompt": 2**20},
      ["more than 2^24 samples", "set train"]),
     ("decay that rises", {"lr": 1e-4, "min_lr": 1e-3, "lr_decay_style": "linear"}, ["--min-lr 0.001 is above --lr 0.0001"]),
+    ("critic's decay that rises", {"advantage_estimator": "ppo", "lr": 1e-3, "critic_lr": 1e-5, "min_lr": 1e-4, "lr_decay_style": "cosine"},
+     ["--min-lr 0.0001 is above --critic-lr 1e-05"]),
     ("no limit", {"rollout_max_response_len": None}, ["rollout-max-response-len"]),
     ("dynamic without a size", {"max_tokens_per_gpu": None}, ["max-tokens-per-gpu"]),
     ("no run folder", {"run": None}, ["--run"]),

@@ -216,9 +216,11 @@ enum clime_err clime_optimizer_check(const struct clime_learner_options *o, stru
                 e, CLIME_ERR_INPUT,
                 "--%s %g times --weight-decay %g is %g: a step takes so much of each weight away, 1 at most",
                 rates[i].option, rates[i].rate, o->weight_decay, rates[i].rate * o->weight_decay);
-    if (o->schedule != CLIME_LR_CONSTANT && o->min_lr > o->lr)
-        return clime_fail(e, CLIME_ERR_INPUT, "--min-lr %g is above --lr %g: the rate would rise where it is to fall",
-                          o->min_lr, o->lr);
+    const bool of_critic = o->critic_lr != 0 && o->critic_lr < o->lr; /* 0: none is given, it has the policy's */
+    const double lr = of_critic ? o->critic_lr : o->lr;
+    if (o->schedule != CLIME_LR_CONSTANT && o->min_lr > lr)
+        return clime_fail(e, CLIME_ERR_INPUT, "--min-lr %g is above --%s %g: the rate would rise where it is to fall",
+                          o->min_lr, of_critic ? "critic-lr" : "lr", lr);
     return CLIME_OK;
 }
 
