@@ -20,7 +20,7 @@
 struct clime_grammar {
     atomic_int refs;
     const struct clime_vocab_trie *v;
-    struct clime_program program;
+    struct clime_grammar_program program;
     struct clime_machine machine;
     struct clime_masks masks;
     uint32_t life;
@@ -67,7 +67,7 @@ static enum clime_err read_source(struct clime_exprs *x, const struct clime_voca
 enum clime_err clime_grammar_compile(const struct clime_vocab_trie *v, const struct clime_grammar_source *s,
                                      struct clime_grammar **out, struct clime_error *e) {
     struct clime_exprs x;
-    struct clime_program program;
+    struct clime_grammar_program program;
     int root = CLIME_EXPR_NEVER_NODE;
     bool free_form = s->kind == CLIME_GRAMMAR_EBNF || s->kind == CLIME_GRAMMAR_REGEX;
     if (s->text.len > CLIME_GRAMMAR_MAX_SOURCE)
@@ -75,7 +75,7 @@ enum clime_err clime_grammar_compile(const struct clime_vocab_trie *v, const str
     clime_exprs_init(&x);
     enum clime_err err = read_source(&x, v, s, &root, e);
     if (!err) root = lead(&x, v, s, root);
-    if (!err) err = clime_program_compile(&x, root, free_form ? MAX_DEPTH : MAX_JSON_DEPTH, &program, e);
+    if (!err) err = clime_grammar_program_compile(&x, root, free_form ? MAX_DEPTH : MAX_JSON_DEPTH, &program, e);
     clime_exprs_free(&x);
     if (err == CLIME_ERR_LIMIT) e->code = err = CLIME_ERR_INPUT; /* a limit of the source, not of the server */
     if (err) return err;
@@ -103,7 +103,7 @@ void clime_grammar_unref(struct clime_grammar *g) {
     if (!g || atomic_fetch_sub(&g->refs, 1) > 1) return;
     clime_masks_free(&g->masks);
     clime_machine_free(&g->machine);
-    clime_program_free(&g->program);
+    clime_grammar_program_free(&g->program);
     free(g);
 }
 

@@ -219,7 +219,7 @@ int32_t clime_machine_start(struct clime_machine *m) {
 }
 
 int32_t clime_machine_step(struct clime_machine *m, int32_t set, uint8_t byte) {
-    const struct clime_program *p = m->p;
+    const struct clime_grammar_program *p = m->p;
     int class = p->class_of[byte];
     if (m->sets[set].next < 0) {
         int n = p->n_classes;
@@ -295,7 +295,7 @@ static void begin_empty(struct clime_machine *m) {
     settle(m); /* 0: the empty set */
 }
 
-void clime_machine_init(struct clime_machine *m, const struct clime_program *p) {
+void clime_machine_init(struct clime_machine *m, const struct clime_grammar_program *p) {
     *m = (struct clime_machine){.p = p};
     begin_empty(m);
 }

@@ -42,7 +42,7 @@ struct clime_set {
 };
 
 struct clime_machine {
-    const struct clime_program *p;
+    const struct clime_grammar_program *p;
     struct clime_frame *frames;
     int n_frames, frames_size;
     struct clime_place *places;
@@ -70,7 +70,7 @@ struct clime_machine {
     int64_t effort; /* ever: ops and nodes of a trie looked at */
 };
 
-void clime_machine_init(struct clime_machine *m, const struct clime_program *p);
+void clime_machine_init(struct clime_machine *m, const struct clime_grammar_program *p);
 void clime_machine_free(struct clime_machine *m);
 void clime_machine_forget(struct clime_machine *m); /* empties it; all numbers are void */
 int32_t clime_machine_forget_others(struct clime_machine *m,

@@ -22,7 +22,7 @@ struct pair {
 
 struct compiler {
     struct clime_exprs *x;
-    struct clime_program *p;
+    struct clime_grammar_program *p;
     struct pair *memo; /* open addressing; pc < 0 = empty */
     int n_memo, memo_size;
     int32_t *entry; /* [n_rules] or -1 */
@@ -37,7 +37,7 @@ struct compiler {
 /* ---- ops ---- */
 
 static int32_t emit(struct compiler *c, struct clime_op op) {
-    struct clime_program *p = c->p;
+    struct clime_grammar_program *p = c->p;
     if (p->n_ops == CLIME_PROGRAM_MAX_OPS) c->full = true;
     if (c->full) return RET_PC;
     if (p->n_ops == p->size) {
@@ -150,7 +150,7 @@ static int32_t compile(struct compiler *c, int32_t node, int32_t next) {
 
 /* ---- need ---- */
 
-static int32_t least(const struct clime_program *p, const struct clime_op *op) {
+static int32_t least(const struct clime_grammar_program *p, const struct clime_op *op) {
     int32_t a, b;
     switch (op->kind) {
     case CLIME_OP_RET:
@@ -187,7 +187,7 @@ static bool next_sweep(struct sweeps *w, int n_ops) {
     return w->left >= 0;
 }
 
-static bool find_needs(struct clime_program *p) {
+static bool find_needs(struct clime_grammar_program *p) {
     struct sweeps w = {.left = MAX_SWEPT};
     for (int i = 0; i < p->n_ops; i++) p->ops[i].need = NO_NEED;
     for (bool changed = true; changed;) {
@@ -207,7 +207,7 @@ static bool find_needs(struct clime_program *p) {
 /* ---- left recursion ---- */
 
 struct left {
-    const struct clime_program *p;
+    const struct clime_grammar_program *p;
     uint8_t *nullable; /* [n_ops] the rule's end can be reached from here without a byte */
     uint8_t *state;    /* [n_ops] of entries: 0 new, 1 on the way, 2 done */
     int32_t *stamp;    /* [n_ops] the walk that saw it last */
@@ -282,7 +282,7 @@ static int32_t find_circle(struct left *l, int32_t start) {
 }
 
 /* -1: no rule is; -2: it took too long to tell. */
-static int32_t left_recursive(const struct clime_program *p) {
+static int32_t left_recursive(const struct clime_grammar_program *p) {
     struct left l = {.p = p};
     struct sweeps w = {.left = MAX_SWEPT};
     int32_t found = -1;
@@ -310,7 +310,7 @@ static int32_t left_recursive(const struct clime_program *p) {
 
 /* ---- classes of bytes ---- */
 
-static void find_classes(struct clime_program *p) {
+static void find_classes(struct clime_grammar_program *p) {
     memset(p->class_of, 0, sizeof p->class_of);
     p->n_classes = 1;
     for (int s = 0; s < p->n_sets && p->n_classes < 256; s++) {
@@ -333,11 +333,11 @@ static const char *rule_name(const struct compiler *c, int32_t pc) {
     return "a repetition";
 }
 
-enum clime_err clime_program_compile(struct clime_exprs *x, int root, int max_depth, struct clime_program *p,
-                                     struct clime_error *e) {
+enum clime_err clime_grammar_program_compile(struct clime_exprs *x, int root, int max_depth,
+                                             struct clime_grammar_program *p, struct clime_error *e) {
     struct compiler c = {.x = x, .p = p};
     enum clime_err err = CLIME_OK;
-    *p = (struct clime_program){.max_depth = max_depth};
+    *p = (struct clime_grammar_program){.max_depth = max_depth};
     CHECK(max_depth <= CLIME_GRAMMAR_MAX_DEPTH);
     c.entry = xmalloc((size_t)(x->n_rules + 1) * sizeof *c.entry);
     for (int i = 0; i < x->n_rules; i++) c.entry[i] = -1;
@@ -368,15 +368,15 @@ enum clime_err clime_program_compile(struct clime_exprs *x, int root, int max_de
     else if (p->ops[p->start].need > max_depth)
         err = clime_fail(e, CLIME_ERR_INPUT, "no text of at most %d nested rules fits", max_depth);
 done:
-    if (err) clime_program_free(p);
+    if (err) clime_grammar_program_free(p);
     free(c.memo);
     free(c.entry);
     free(c.todo);
     return err;
 }
 
-void clime_program_free(struct clime_program *p) {
+void clime_grammar_program_free(struct clime_grammar_program *p) {
     free(p->ops);
     free(p->sets);
-    *p = (struct clime_program){.n_ops = 0};
+    *p = (struct clime_grammar_program){.n_ops = 0};
 }

@@ -28,7 +28,7 @@ struct clime_op {
     int32_t need;     /* frames on top of its own until its rule's end, at least */
 };
 
-struct clime_program {
+struct clime_grammar_program {
     struct clime_op *ops; /* [0] is RET */
     int n_ops, size;
     struct clime_byte_set *sets;
@@ -44,8 +44,8 @@ struct clime_program {
 
 /* Compiles root. CLIME_ERR_INPUT: it matches no text, or a rule is left-recursive, or nests deeper than max_depth;
  * CLIME_ERR_LIMIT: too large. On error p is empty. */
-enum clime_err clime_program_compile(struct clime_exprs *x, int root, int max_depth, struct clime_program *p,
-                                     struct clime_error *e);
-void clime_program_free(struct clime_program *p);
+enum clime_err clime_grammar_program_compile(struct clime_exprs *x, int root, int max_depth,
+                                             struct clime_grammar_program *p, struct clime_error *e);
+void clime_grammar_program_free(struct clime_grammar_program *p);
 
 #endif

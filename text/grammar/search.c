@@ -21,7 +21,7 @@
 #define BYTE_EFFORT ((int64_t)1 << 10)
 
 struct clime_search {
-    struct clime_program program;
+    struct clime_grammar_program program;
 };
 
 struct clime_hunt {
@@ -36,7 +36,7 @@ enum clime_err clime_search_new(struct clime_str pattern, struct clime_search **
     int root;
     clime_exprs_init(&x);
     enum clime_err err = clime_regex_read(&x, pattern, CLIME_SPELL_UTF8, true, &root, e);
-    if (!err) err = clime_program_compile(&x, root, MAX_DEPTH, &s->program, e);
+    if (!err) err = clime_grammar_program_compile(&x, root, MAX_DEPTH, &s->program, e);
     clime_exprs_free(&x);
     if (err) {
         free(s);
@@ -48,7 +48,7 @@ enum clime_err clime_search_new(struct clime_str pattern, struct clime_search **
 
 void clime_search_free(struct clime_search *s) {
     if (!s) return;
-    clime_program_free(&s->program);
+    clime_grammar_program_free(&s->program);
     free(s);
 }
 
