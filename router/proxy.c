@@ -2,11 +2,11 @@
  *
  * Another worker is tried while the client has not been sent a byte, and after it where the stream can go on elsewhere
  * (replay.h), never one that this request has just failed on. What was BUSY or could not be reached is tried
- * --max-retries times. What one worker does not have (404) is asked of one more: it may be another program, and with
- * such quick answers the least loaded one for ever. A request that has gone wrong on MOST_SUSPECT workers that did see
- * it, without a token from them, is taken to be the cause: it must not take the fleet down one by one. A worker that
- * answers 500 to what another one then serves is to blame for that. What as many workers fell silent under, or may be
- * tried on no other one, stays with its worker for as long as that is only suspected. */
+ * --max-retries times. What one worker does not have (404 and its like) is asked of one more: it may be another
+ * program, and with such quick answers the least loaded one for ever. A request that has gone wrong on MOST_SUSPECT
+ * workers that did see it, without a token from them, is taken to be the cause: it must not take the fleet down one by
+ * one. A worker that answers 500 to what another one then serves is to blame for that. What as many workers fell silent
+ * under, or may be tried on no other one, stays with its worker for as long as that is only suspected. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -42,14 +42,16 @@ struct trials {
     int64_t until_us;
     int n_suspect;
     int n_lacking;                  /* workers that have not what it asks for, */
-    char lacking[CLIME_WORKER_URL]; /* and the last of them */
+    char lacking[CLIME_WORKER_URL]; /* and the last of them, */
+    int lacking_status;             /* with what it said */
     int n_silent;                   /* workers that were suspected before a token came from them */
     int64_t suspect;                /* the worker that answered 500 */
 };
 
-/* The path, the model, the method: what another worker may have. */
+/* The path, the model, the method, leave: what another worker may have. A worker of ours redirects nobody: who does is
+ * another program, or something before it. */
 static bool lacks(int status) {
-    return status == 404 || status == 405;
+    return status == 403 || status == 404 || status == 405 || status == 501 || status / 100 == 3;
 }
 
 static bool may_try_again(const struct clime_relay *y, const struct trials *t) {
@@ -135,9 +137,10 @@ static void count_trial(struct asking *a) {
     if (y->outcome == CLIME_OUTCOME_SERVED && t->suspect) clime_workers_blame(w, t->suspect);
     if (y->outcome == CLIME_OUTCOME_UNKNOWN) t->suspect = lease->id;
     if (y->outcome == CLIME_OUTCOME_SERVED && t->n_lacking)
-        LOG_WARN("%s has what %s has not (it answered 404 or 405)", lease->url, t->lacking);
+        LOG_WARN("%s has what %s has not (it answered %d)", lease->url, t->lacking, t->lacking_status);
     if (!y->e.code && lacks(y->status)) {
         t->n_lacking++;
+        t->lacking_status = y->status;
         memcpy(t->lacking, lease->url, sizeof t->lacking);
     }
     bool lost = y->outcome == CLIME_OUTCOME_WORKER && y->connected && !y->progressed && !y->refused;

@@ -180,10 +180,10 @@ static bool cancelled(void *arg) {
 /* ---- one attempt ---- */
 
 static enum clime_outcome outcome_of_status(int status) {
-    if (status < 400) return CLIME_OUTCOME_SERVED;
+    if (status < 300) return CLIME_OUTCOME_SERVED;
     if (status == 429 || status == 503) return CLIME_OUTCOME_BUSY;
     if (status == 502 || status == 504) return CLIME_OUTCOME_WORKER;
-    return status < 500 ? CLIME_OUTCOME_CLIENT : CLIME_OUTCOME_UNKNOWN;
+    return status < 500 || status == 501 ? CLIME_OUTCOME_CLIENT : CLIME_OUTCOME_UNKNOWN;
 }
 
 /* Sets outcome, and e to what the client is to be told where that is not the worker's answer. */

@@ -98,14 +98,16 @@ def test_a_worker_that_does_not_take_the_routers_key_is_out():
 
 
 def test_what_one_worker_does_not_have_is_asked_of_one_more():
+    here = {"/generate": 404, "/v1/completions": 405, "/v1/chat/completions": 403, "/v1/responses": 501, "/v1/messages": 307}
+
     def missing(handler, body):
-        if handler.path in ("/generate", "/v1/completions"):
-            handler.reply(404 if handler.path == "/generate" else 405, {"message": "not here"})
-        return handler.path in ("/generate", "/v1/completions")
+        if handler.path in here:
+            handler.reply(here[handler.path], {"message": "not here"})
+        return handler.path in here
 
     with workers(1, missing) as (odd,), workers(2) as well, router_to([odd.url, *(w.url for w in well)]) as router:
         for _ in range(10):
-            assert ask(router).status_code == router.post("/v1/completions", {}).status_code == 200
+            assert {router.post(path, {}).status_code for path in here} == {200}
         assert odd.calls() and f"what {odd.url} has not" in router.log()
         assert {w["status"] for w in fleet(router).values()} == {"ready"}
     with workers(3, missing) as made, router_to([w.url for w in made]) as router:
