@@ -18,14 +18,14 @@
 #include "trainer/ledger/streams.h"
 
 struct choose {
-    const struct clime_step_plan *plans;
+    const struct clime_chosen_step *plans;
     int n;
     bool keep_open;
     const char *metrics_line, *perf_line;
 };
 
 /* Of all that a step is made from; a zero has no sign, as in the ledger. */
-static uint64_t checksum_of(const struct clime_step_plan *p) {
+static uint64_t checksum_of(const struct clime_chosen_step *p) {
     const struct clime_packing *k = &p->packing;
     const int64_t words[] = {p->step, p->rollout, p->global_batch, p->n, k->n_micro};
     struct clime_checksum c;
@@ -47,7 +47,7 @@ static uint64_t checksum_of(const struct clime_step_plan *p) {
     return clime_checksum_done(&c);
 }
 
-static enum clime_err choose_one(struct clime_db *db, const struct clime_step_plan *p, struct clime_error *e) {
+static enum clime_err choose_one(struct clime_db *db, const struct clime_chosen_step *p, struct clime_error *e) {
     const struct clime_packing *k = &p->packing;
     struct clime_stmt *q =
         clime_db_stmt(db, "INSERT INTO steps(step, rollout, global_batch, packing_first, packing_sample, chosen_us,"
@@ -84,7 +84,7 @@ static enum clime_err choose(struct clime_db *db, void *arg, struct clime_error 
     return rc ? rc : clime_groups_end(db, c->plans[0].rollout, c->plans[0].step, last, c->keep_open, e);
 }
 
-enum clime_err clime_steps_choose(struct clime_ledger *l, const struct clime_step_plan *plans, int n_plans,
+enum clime_err clime_steps_choose(struct clime_ledger *l, const struct clime_chosen_step *plans, int n_plans,
                                   bool keep_open, const char *metrics_line, const char *perf_line,
                                   struct clime_error *e) {
     CHECK(n_plans > 0);
@@ -122,7 +122,7 @@ enum clime_err clime_step_finish(struct clime_ledger *l, int64_t step, double lo
 }
 
 struct record_step {
-    const struct clime_step_plan *plan;
+    const struct clime_chosen_step *plan;
     struct finish_step result;
 };
 
@@ -132,7 +132,7 @@ static enum clime_err record_step(struct clime_db *db, void *arg, struct clime_e
     return rc ? rc : finish_step(db, &r->result, e);
 }
 
-enum clime_err clime_step_record(struct clime_ledger *l, const struct clime_step_plan *plan, double loss,
+enum clime_err clime_step_record(struct clime_ledger *l, const struct clime_chosen_step *plan, double loss,
                                  double grad_norm, const char *stats_json, const char *metrics_line,
                                  struct clime_error *e) {
     struct record_step r = {plan, {plan->step, loss, grad_norm, stats_json, metrics_line, NULL}};
@@ -175,9 +175,9 @@ static bool packing_is_sound(const struct clime_packing *p, size_t n_first, size
     return sound;
 }
 
-enum clime_err clime_step_load(struct clime_db *db, int64_t step, struct clime_step_plan *plan,
+enum clime_err clime_step_load(struct clime_db *db, int64_t step, struct clime_chosen_step *plan,
                                struct clime_step_result *result, struct clime_error *e) {
-    *plan = (struct clime_step_plan){.step = step};
+    *plan = (struct clime_chosen_step){.step = step};
     *result = (struct clime_step_result){0};
     size_t n_first = 0, n_sample = 0;
     bool has_checksum = false;
@@ -214,13 +214,13 @@ enum clime_err clime_step_load(struct clime_db *db, int64_t step, struct clime_s
     if (rc) {
         clime_samples_free(plan->samples, plan->n);
         plan->samples = NULL;
-        clime_step_plan_free(plan);
+        clime_chosen_step_free(plan);
         return rc;
     }
     return CLIME_OK;
 }
 
-void clime_step_plan_free(struct clime_step_plan *p) {
+void clime_chosen_step_free(struct clime_chosen_step *p) {
     free(p->packing.first);
     free(p->packing.sample);
     clime_estimates_free(p->estimate, p->n);

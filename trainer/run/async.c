@@ -86,7 +86,7 @@ static enum clime_err push_in_flight(struct clime_rl *rl, struct clime_error *e)
 /* The steps run while what comes after them is generated. */
 static enum clime_err train(struct clime_rl *rl, const struct clime_rollout *r, struct clime_step_stats *last,
                             struct clime_error *e) {
-    struct clime_step_plan *plans;
+    struct clime_chosen_step *plans;
     int64_t t0 = clime_now_us();
     enum clime_err rc = clime_rl_plan_steps(rl, r, &plans, e); /* first: what is not chosen may be the next rollout's */
     if (rc) return rc;

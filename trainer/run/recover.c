@@ -28,7 +28,7 @@ static enum clime_err log_again(struct clime_rl *rl, const char *kind, int64_t s
 }
 
 static enum clime_err run_again(struct clime_rl *rl, int64_t step, struct clime_error *e) {
-    struct clime_step_plan p;
+    struct clime_chosen_step p;
     struct clime_step_result recorded;
     struct clime_step_stats stats;
     int64_t k = rl->o.num_steps_per_rollout;
@@ -37,7 +37,7 @@ static enum clime_err run_again(struct clime_rl *rl, int64_t step, struct clime_
     if ((step - 1) % k == 0) rc = log_again(rl, "rollout", step, e);
     if (!rc) rc = clime_rl_train_step(rl, &p, &recorded, &stats, e);
     clime_samples_free(p.samples, p.n);
-    clime_step_plan_free(&p);
+    clime_chosen_step_free(&p);
     if (rc || step % k) return rc;
     rl->rollouts_done = step / k;
     if ((rc = clime_rl_refresh_reference(rl, e)) || (rc = clime_rl_record_version(rl, e)) ||

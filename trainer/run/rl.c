@@ -62,7 +62,7 @@ struct clime_rollout_context clime_rl_rollout_context(struct clime_rl *rl) {
                                           .alarms = rl->alarms};
 }
 
-enum clime_err clime_rl_run_steps(struct clime_rl *rl, const struct clime_step_plan *plans,
+enum clime_err clime_rl_run_steps(struct clime_rl *rl, const struct clime_chosen_step *plans,
                                   struct clime_step_stats *last, struct clime_error *e) {
     int n = (int)rl->o.num_steps_per_rollout;
     double gap_max = 0;
@@ -84,7 +84,7 @@ enum clime_err clime_rl_run_steps(struct clime_rl *rl, const struct clime_step_p
 /* Plans the rollout's steps and runs them. last: figures of the last one, the gap of all. */
 static enum clime_err train(struct clime_rl *rl, const struct clime_rollout *r, struct clime_step_stats *last,
                             struct clime_error *e) {
-    struct clime_step_plan *plans;
+    struct clime_chosen_step *plans;
     int64_t t0 = clime_now_us();
     enum clime_err rc = clime_rl_plan_steps(rl, r, &plans, e);
     if (rc) return rc;

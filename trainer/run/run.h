@@ -105,7 +105,7 @@ enum clime_err clime_rl_evaluation_due(struct clime_rl *rl, bool *due, struct cl
 enum clime_err clime_rl_evaluate_if_due(struct clime_rl *rl, struct clime_error *e);
 /* Runs the n planned steps of a rollout; last: figures of the last one, but the gap is that of all: usually only the
  * first has tokens of its own weights. */
-enum clime_err clime_rl_run_steps(struct clime_rl *rl, const struct clime_step_plan *plans,
+enum clime_err clime_rl_run_steps(struct clime_rl *rl, const struct clime_chosen_step *plans,
                                   struct clime_step_stats *last, struct clime_error *e);
 /* The times of a rollout that are known before its steps, for its line of metrics. */
 void clime_rl_rollout_times(const struct clime_rl *rl, const struct clime_rollout *r, struct clime_metrics_line *m);
@@ -136,13 +136,13 @@ enum clime_err clime_rl_replay_generate(struct clime_rl *rl, struct clime_error 
 /* step.c */
 /* Advantages over the whole rollout, the split into steps, their packing; recorded in one durable transaction. *plans
  * has o.num_steps_per_rollout entries, whose samples are borrowed from the rollout. */
-enum clime_err clime_rl_plan_steps(struct clime_rl *rl, const struct clime_rollout *r, struct clime_step_plan **plans,
+enum clime_err clime_rl_plan_steps(struct clime_rl *rl, const struct clime_rollout *r, struct clime_chosen_step **plans,
                                    struct clime_error *e);
-void clime_rl_plans_free(struct clime_step_plan *plans, int n);
+void clime_rl_plans_free(struct clime_chosen_step *plans, int n);
 
 /* Runs one chosen step. recorded: its result so far; when it was done before, loss and gradient norm must be the same
  * bits (CLIME_ERR_INTERNAL) and the recorded line of metrics is logged again. Sets rl->step. */
-enum clime_err clime_rl_train_step(struct clime_rl *rl, const struct clime_step_plan *p,
+enum clime_err clime_rl_train_step(struct clime_rl *rl, const struct clime_chosen_step *p,
                                    const struct clime_step_result *recorded, struct clime_step_stats *stats,
                                    struct clime_error *e);
 

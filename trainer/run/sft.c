@@ -68,7 +68,7 @@ static enum clime_err write_record(struct loop *l, const struct clime_packing *p
     const char *line = clime_metrics_line_end(&m);
     enum clime_err rc = CLIME_OK;
     if (l->metrics) fprintf(l->metrics, "%s\n", line);
-    const struct clime_step_plan plan = {
+    const struct clime_chosen_step plan = {
         .step = stats->step, .rollout = stats->step - 1, .global_batch = s->global_batch_size, .packing = *packing};
     if (s->rl.ledger) rc = clime_step_result_get(clime_ledger_reader(s->rl.ledger), stats->step, &was, e);
     if (!rc && was.done) {

@@ -43,14 +43,14 @@ static int end_of_step(const struct clime_rollout *r, int begin, int64_t members
 
 /* Step i of the rollout, its samples begin .. end; takes over its part of the estimates. */
 static void make_plan(struct clime_rl *rl, const struct clime_rollout *r, const struct clime_estimate *estimate, int i,
-                      int begin, int end, struct clime_step_plan *p) {
+                      int begin, int end, struct clime_chosen_step *p) {
     int n = end - begin;
-    *p = (struct clime_step_plan){.step = rl->step + i + 1,
-                                  .rollout = r->id,
-                                  .global_batch = rl->o.global_batch_size,
-                                  .samples = r->samples + begin,
-                                  .estimate = xcalloc((size_t)n, sizeof *p->estimate),
-                                  .n = n};
+    *p = (struct clime_chosen_step){.step = rl->step + i + 1,
+                                    .rollout = r->id,
+                                    .global_batch = rl->o.global_batch_size,
+                                    .samples = r->samples + begin,
+                                    .estimate = xcalloc((size_t)n, sizeof *p->estimate),
+                                    .n = n};
     memcpy(p->estimate, estimate + begin, (size_t)n * sizeof *estimate);
     make_packing(rl, p->samples, n, &p->packing);
 }
@@ -78,7 +78,7 @@ static enum clime_err drop_bad_group(struct clime_rl *rl, const struct clime_rol
     return clime_error_prefix(e, "it is dropped now, and the same command goes on without it");
 }
 
-enum clime_err clime_rl_plan_steps(struct clime_rl *rl, const struct clime_rollout *r, struct clime_step_plan **plans,
+enum clime_err clime_rl_plan_steps(struct clime_rl *rl, const struct clime_rollout *r, struct clime_chosen_step **plans,
                                    struct clime_error *e) {
     int n_steps = (int)rl->o.num_steps_per_rollout;
     const struct clime_hook *filter = rl->hooks[CLIME_HOOK_SAMPLE_FILTER];
@@ -119,8 +119,8 @@ enum clime_err clime_rl_plan_steps(struct clime_rl *rl, const struct clime_rollo
     return rc;
 }
 
-void clime_rl_plans_free(struct clime_step_plan *plans, int n) {
-    for (int i = 0; i < n; i++) clime_step_plan_free(&plans[i]);
+void clime_rl_plans_free(struct clime_chosen_step *plans, int n) {
+    for (int i = 0; i < n; i++) clime_chosen_step_free(&plans[i]);
     free(plans);
 }
 
@@ -226,7 +226,7 @@ static void add_train_times(struct clime_metrics_line *m, const struct clime_ste
     add_ranks(m, s);
 }
 
-static enum clime_err record_step(struct clime_rl *rl, const struct clime_step_plan *p,
+static enum clime_err record_step(struct clime_rl *rl, const struct clime_chosen_step *p,
                                   const struct clime_step_stats *s, float *const *entropy, struct clime_error *e) {
     const struct clime_step_tokens tokens = {p->samples, entropy, p->n};
     struct clime_metrics_line stats, m;
@@ -263,7 +263,7 @@ enum clime_err clime_rl_compare_step(struct clime_rl *rl, const struct clime_ste
 }
 
 /* A gap is never only a figure: server and trainer computed with other weights, or other numbers from the same. */
-static enum clime_err tell_gap(struct clime_rl *rl, const struct clime_step_plan *p, const struct clime_step_stats *s,
+static enum clime_err tell_gap(struct clime_rl *rl, const struct clime_chosen_step *p, const struct clime_step_stats *s,
                                bool first_time, struct clime_error *e) {
     if (!s->gap_wrong) {
         if (s->gap_tokens && first_time) clime_alarms_see(rl->alarms, CLIME_ALARM_GAP, 0, NULL, NULL);
@@ -282,7 +282,7 @@ static enum clime_err tell_gap(struct clime_rl *rl, const struct clime_step_plan
 }
 
 /* Nor are other experts than those that drew a token. */
-static enum clime_err tell_routing(struct clime_rl *rl, const struct clime_step_plan *p,
+static enum clime_err tell_routing(struct clime_rl *rl, const struct clime_chosen_step *p,
                                    const struct clime_step_stats *s, bool first_time, struct clime_error *e) {
     if (!s->routing_wrong) {
         if (s->routing_tokens && first_time) clime_alarms_see(rl->alarms, CLIME_ALARM_ROUTING, 0, NULL, NULL);
@@ -303,7 +303,7 @@ static enum clime_err tell_routing(struct clime_rl *rl, const struct clime_step_
 }
 
 /* [n] of [n_response] each, NaN: in one block, which *block owns. */
-static float **new_entropy(const struct clime_step_plan *p, float **block) {
+static float **new_entropy(const struct clime_chosen_step *p, float **block) {
     size_t n = 0;
     for (int i = 0; i < p->n; i++) n += (size_t)p->samples[i]->n_response;
     float **of = xcalloc((size_t)p->n, sizeof *of);
@@ -314,7 +314,7 @@ static float **new_entropy(const struct clime_step_plan *p, float **block) {
     return of;
 }
 
-enum clime_err clime_rl_train_step(struct clime_rl *rl, const struct clime_step_plan *p,
+enum clime_err clime_rl_train_step(struct clime_rl *rl, const struct clime_chosen_step *p,
                                    const struct clime_step_result *recorded, struct clime_step_stats *stats,
                                    struct clime_error *e) {
     float *block = NULL, **entropy = recorded->done ? NULL : new_entropy(p, &block);

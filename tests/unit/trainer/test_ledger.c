@@ -145,7 +145,7 @@ static int finish_rollout(struct fixture *f, int64_t rollout) {
 
 /* Chooses every sample of the rollout for step rollout + 1. */
 static enum clime_err choose_rollout(struct fixture *f, int64_t rollout, struct clime_error *e) {
-    struct clime_step_plan p = {.step = rollout + 1, .rollout = rollout};
+    struct clime_chosen_step p = {.step = rollout + 1, .rollout = rollout};
     enum clime_err rc = clime_samples_open(clime_ledger_reader(f->ledger), &p.samples, &p.n, e);
     if (rc) return rc;
     p.global_batch = p.n;
@@ -167,7 +167,7 @@ static enum clime_err choose_rollout(struct fixture *f, int64_t rollout, struct 
     rc = clime_steps_choose(f->ledger, &p, 1, false, "{\"rollout/step\":1}", "{}", e);
     free(lengths);
     clime_samples_free(p.samples, p.n);
-    clime_step_plan_free(&p);
+    clime_chosen_step_free(&p);
     return rc;
 }
 
@@ -230,7 +230,7 @@ static void test_lease_is_lost_to_a_newer_one(void **state) {
 static void test_sample_belongs_to_one_step(void **state) {
     struct fixture *f = *state;
     struct clime_error e = {0};
-    struct clime_step_plan p;
+    struct clime_chosen_step p;
     struct clime_step_result r;
     int64_t last;
     char *line;
@@ -255,13 +255,13 @@ static void test_sample_belongs_to_one_step(void **state) {
     assert_int_equal(clime_steps_choose(f->ledger, &p, 1, false, "{}", "{}", &e),
                      CLIME_ERR_INTERNAL); /* the same samples */
     clime_samples_free(p.samples, p.n);
-    clime_step_plan_free(&p);
+    clime_chosen_step_free(&p);
 
     assert_int_equal(clime_step_finish(f->ledger, 1, 0.1, 1.0 / 3.0, "{}", "{\"train/loss\":0.1}", NULL, &e), CLIME_OK);
     assert_int_equal(clime_step_load(db, 1, &p, &r, &e), CLIME_OK);
     assert_true(r.done && r.loss == 0.1 && r.grad_norm == 1.0 / 3.0);
     clime_samples_free(p.samples, p.n);
-    clime_step_plan_free(&p);
+    clime_chosen_step_free(&p);
     assert_int_equal(clime_metrics_get(db, "train", 1, &line, &e), CLIME_OK);
     assert_string_equal(line, "{\"train/loss\":0.1}");
     free(line);
@@ -372,7 +372,7 @@ static void test_buffer_order(void **state) {
 static void test_groups_end(void **state) {
     struct fixture *f = *state;
     struct clime_error e = {0};
-    struct clime_step_plan p = {.step = 1, .rollout = 3, .n = MEMBERS};
+    struct clime_chosen_step p = {.step = 1, .rollout = 3, .n = MEMBERS};
     struct clime_drop_count *drops;
     int n;
     start(f);
@@ -389,7 +389,7 @@ static void test_groups_end(void **state) {
     assert_int_equal(clime_steps_choose(f->ledger, &p, 1, true, "{}", "{}", &e), CLIME_OK); /* group 0 */
     assert_int_equal(number(f, "SELECT count(*) FROM groups WHERE id = 0 AND state = 'done' AND ended_in = 3"), 1);
     assert_int_equal(number(f, "SELECT count(*) FROM groups WHERE state = 'open' AND ended_in IS NULL"), 2);
-    clime_step_plan_free(&p);
+    clime_chosen_step_free(&p);
     p.step = 2;
     p.samples += MEMBERS;
     p.estimate = xcalloc(MEMBERS, sizeof *p.estimate);
@@ -404,7 +404,7 @@ static void test_groups_end(void **state) {
     assert_true(drops[2].cause == CLIME_DROP_SURPLUS && drops[2].n == 1);
     free(drops);
     clime_samples_free(p.samples - MEMBERS, 3 * MEMBERS);
-    clime_step_plan_free(&p);
+    clime_chosen_step_free(&p);
     stop(f);
 }
 
@@ -482,7 +482,7 @@ static void test_a_file_that_moved_is_noticed(void **state) {
 static void test_damaged_values_are_found(void **state) {
     struct fixture *f = *state;
     struct clime_error e = {0};
-    struct clime_step_plan p;
+    struct clime_chosen_step p;
     struct clime_step_result r;
     struct clime_sample **s;
     int n;
@@ -539,7 +539,7 @@ static void test_damaged_values_are_found(void **state) {
     start(f);
     assert_int_equal(clime_step_load(clime_ledger_reader(f->ledger), 1, &p, &r, &e), CLIME_OK);
     clime_samples_free(p.samples, p.n);
-    clime_step_plan_free(&p);
+    clime_chosen_step_free(&p);
     stop(f);
     free(sound);
 }
@@ -725,7 +725,7 @@ static void test_killed_writer_leaves_a_sound_ledger(void **state) {
                                                  " g.rollout WHERE g.state <> 'done'")),
                          0);
         if (step > 0) {
-            struct clime_step_plan p;
+            struct clime_chosen_step p;
             struct clime_step_result r;
             assert_int_equal(clime_step_load(db, step, &p, &r, &e), CLIME_OK);
             if (!r.done) /* chosen, not trained: it runs now */
@@ -733,7 +733,7 @@ static void test_killed_writer_leaves_a_sound_ledger(void **state) {
                                  CLIME_OK);
             for (int i = 0; i < p.n; i++) assert_int_equal(p.samples[i]->ids[3], p.samples[i]->group * 10 + i % 4);
             clime_samples_free(p.samples, p.n);
-            clime_step_plan_free(&p);
+            clime_chosen_step_free(&p);
         }
         stop(f);
     }

@@ -61,13 +61,13 @@ static void write_group(struct clime_ledger *l, int64_t incarnation, int64_t id)
 
     struct clime_estimate estimate[MEMBERS] = {{0}};
     for (int m = 0; m < MEMBERS; m++) estimate[m].adv = xcalloc(TOKENS, sizeof(float));
-    const struct clime_step_plan p = {.step = id + 1,
-                                      .rollout = id,
-                                      .global_batch = MEMBERS,
-                                      .samples = members,
-                                      .estimate = estimate,
-                                      .n = MEMBERS,
-                                      .packing = {.n_micro = 1, .first = first, .sample = which}};
+    const struct clime_chosen_step p = {.step = id + 1,
+                                        .rollout = id,
+                                        .global_batch = MEMBERS,
+                                        .samples = members,
+                                        .estimate = estimate,
+                                        .n = MEMBERS,
+                                        .packing = {.n_micro = 1, .first = first, .sample = which}};
     assert_int_equal(clime_steps_choose(l, &p, 1, false, "{}", "{}", &e), CLIME_OK);
     assert_int_equal(clime_step_finish(l, id + 1, 0, 1, "{}", "{}", NULL, &e), CLIME_OK);
     for (int m = 0; m < MEMBERS; m++) {
