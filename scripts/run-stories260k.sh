@@ -10,7 +10,9 @@ dir=$1
 here=$(cd "$(dirname "$0")/.." && pwd)
 run=${2:-$here/runs/stories260k}
 word=${WORD:-dog}
-train=${CLIME_BUILD:-$here/build}/clime-train
+build=${CLIME_BUILD:-build}
+case $build in /*) ;; *) build=$here/$build ;; esac
+train=$build/clime-train
 mkdir -p "$run"
 
 # A few openings; none of them names the word.

@@ -274,10 +274,9 @@ def test_strict_tools(calling_model, parser):
                 assert all("<tool_call>" not in block["text"] for block in reply["content"] if block["type"] == "text")
         odd = tools[:1] + [{"type": "function", "function": {"name": "odd", "strict": True, "parameters": {"type": "object", "if": {}}}}]
         assert "strict: the parameters of odd" in s.json("/v1/chat/completions", free | {"tools": odd}, 400)["message"]
-        for schema, says in (({"properties": ["a"]}, "properties must be an object"), ({"properties": {}, "required": ["a", 5]}, None)):
+        for schema, says in (({"properties": ["a"]}, "properties must be an object"), ({"properties": {}, "required": ["a", 5]}, "a list of names")):
             named = {"tools": [{"type": "function", "function": {"name": "f", "parameters": schema}}], "tool_choice": "required", "max_tokens": 2}
-            reply = s.json("/v1/chat/completions", CHAT | named, 400 if says else 200)
-            assert not says or says in reply["message"]
+            assert says in s.json("/v1/chat/completions", CHAT | named, 400)["message"]
         many = [{"type": "function", "function": {"name": f"f{i}", "strict": True}} for i in range(600)]
         for more in ({}, {"tool_choice": "required"}):  # was a 500
             message = s.json("/v1/chat/completions", {"input_ids": [5], "tools": many} | more, 400)["message"]

@@ -183,8 +183,12 @@ static void read_object(struct clime_schema *s, const struct clime_schema_set *o
     for (int k = 0; k < 2; k++)
         for (int i = 0; i < object->n && !s->err; i++)
             for (const struct cJSON *c = clime_tree_first(clime_tree_get(object->at[i].schema, named[k])); c && !s->err;
-                 c = clime_tree_next(c))
-                read_param(s, object, k == 0 ? clime_tree_key(c) : clime_tree_str(c, ""), out);
+                 c = clime_tree_next(c)) {
+                if (k == 1 && clime_tree_kind(c) != CLIME_JSON_STRING)
+                    clime_schema_bad(s, "required must be a list of names");
+                else
+                    read_param(s, object, k == 0 ? clime_tree_key(c) : clime_tree_str(c, ""), out);
+            }
 }
 
 enum clime_err clime_schema_params_read(struct clime_exprs *x, struct clime_str json, struct clime_schema_params *out,
