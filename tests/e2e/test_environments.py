@@ -209,14 +209,14 @@ def test_a_history_goes_on_or_branches(d):
             run.chat(task, messages, max_tokens=4)
         m2 = m1 + [{"role": "assistant", "content": a2}, {"role": "tool", "content": "6"}]
         whole = run.http.post(f"{task['session']}/v1/chat/completions", json={"messages": m2, "max_tokens": 4}).json()
-        run.end(task, reward=1)
+        run.end(task, reward=True)  # a comparison's, as from a reward command
         run.end(task, status=404, reward=1)
         deadline = time.monotonic() + LIMIT
         while not (rows := [r for r in run.samples() if r[6] is not None]):
             assert time.monotonic() < deadline
             time.sleep(0.05)
         ids, n_prompt, n_response, logp, mask = rows[0][:5]
-        assert n_prompt + n_response == whole["usage"]["total_tokens"]
+        assert rows[0][6] == 1 and n_prompt + n_response == whole["usage"]["total_tokens"]
         assert ids_of(ids)[:n_prompt] == task["input_ids"]
         runs = "".join(str(b) for b in mask)
         assert runs.startswith("1") and runs.endswith("1") and runs.count("01") == 2  # three answers, glue between them
@@ -238,18 +238,21 @@ def test_limits_and_bad_requests(d):
         assert "wait" not in task and task["max_turns"] == 3
         for body, says in [({"messages": []}, "messages"), ({"messages": "x"}, ""), ({}, "messages: missing"),
                            ({"messages": [{"role": 1}]}, ""), ({"messages": [{"role": "user", "content": "x"}], "n": 2}, "one answer"),
-                           ({"messages": [{"role": "user", "content": "x"}], "stop": [""]}, "stop")]:  # fmt: skip
+                           ({"messages": [{"role": "user", "content": "x"}], "stop": [""]}, "stop"),
+                           ({"messages": [{"role": "user", "content": "x"}], "functions": [{"name": "f"}]}, "functions: a session does not"),
+                           ({"messages": [{"role": "user", "content": "x"}], "documents": [{"text": "a"}]}, "documents: a session does not")]:  # fmt: skip
             reply = run.http.post(f"{task['session']}/v1/chat/completions", json=body)
             assert reply.status_code == 400 and says in reply.json()["message"], reply.text
         for body, says in [({"input_ids": [1, 99999]}, "vocabulary"), ({"input_ids": []}, "empty"), ({"text": "a", "input_ids": [1]}, "one of"),
-                           ({"input_ids": [-1]}, ""), ({"stream": True}, "whole"), ({"sampling_params": {"max_new_tokens": 0}}, "")]:  # fmt: skip
+                           ({"input_ids": [-1]}, ""), ({"stream": True}, "whole"), ({"sampling_params": {"max_new_tokens": 0}}, ""),
+                           ({"max_new_tokens": 3}, "belongs in sampling_params"), ({"sampling_params": {"stop_token_ids": [1]}}, "stop_token_ids")]:  # fmt: skip
             assert says in run.generate(task, status=400, **body)
         assert "maximum context length is 96 tokens" in run.generate(task, status=400, input_ids=[65] * 96)
         for result in ({}, {"reward": 1, "error": "x"}, {"reward": "1"}, {"renew": False}):
             run.end(task, status=400, **result)
         for result, says in [({"reward": 1, "trunc": True}, '"trunc" is no member of a result'),
                              ({"samples": [{"turn": 0, "score": 1}]}, '"score" is no member of a sample'),
-                             ({"reward": True}, "reward: must be a number")]:  # fmt: skip
+                             ({"reward": [True]}, "reward: must be a number")]:  # fmt: skip
             assert says in run.end(task, status=400, **result).json()["message"]
         twice = run.http.post(f"/tasks/{task['task']}", content=b'{"samples": [], "samples": []}')
         assert twice.status_code == 400 and "twice" in twice.json()["message"]

@@ -78,7 +78,7 @@ enum clime_err clime_env_lease_read(struct clime_str body, double *wait_s, struc
     return e->code;
 }
 
-/* A reward: a number, an object for --reward-key, or null: the run's own reward judges. */
+/* A reward: a number, true or false, an object for --reward-key, or null: the run's own reward judges. */
 static void read_reward(struct clime_json *j, struct clime_env_part *p) {
     struct clime_str s;
     enum clime_json_kind kind = clime_json_peek(j);
@@ -88,10 +88,10 @@ static void read_reward(struct clime_json *j, struct clime_env_part *p) {
         if (!clime_json_skip(j, &s) || p->reward.object) return;
         p->reward = (struct clime_reward){.value = NAN, .object = xstrndup(s.ptr, s.len)};
         p->has_reward = true;
-    } else if (kind != CLIME_JSON_NUMBER) {
-        clime_json_bad(j, "reward: must be a number, an object or null");
-    } else if (clime_json_double(j, &p->reward.value)) {
+    } else if (clime_reward_read_number(j, &p->reward.value)) {
         p->has_reward = true;
+    } else {
+        clime_json_bad(j, "reward: must be a number, an object or null");
     }
 }
 

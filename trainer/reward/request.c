@@ -38,8 +38,7 @@ void clime_reward_write_request(struct clime_jw *w, const struct clime_reward_re
     write_value(w, "label", q->label, q->label_is_json);
 }
 
-/* true is 1, as in Python, where many a reward is a comparison. False for what is neither. */
-static bool read_number(struct clime_json *j, double *value) {
+bool clime_reward_read_number(struct clime_json *j, double *value) {
     bool is_true;
     switch (clime_json_peek(j)) {
     case CLIME_JSON_BOOL:
@@ -61,7 +60,7 @@ enum clime_err clime_reward_from_json(struct clime_str json, const char *reward_
     clime_arena_init(&arena, 2 * CLIME_REWARD_MAX_TEXT);
     clime_json_init(&j, json.ptr, json.len, &arena, e);
     enum clime_json_kind kind = clime_json_peek(&j);
-    if (read_number(&j, &out->value)) {
+    if (clime_reward_read_number(&j, &out->value)) {
         /* that is all of it */
     } else if (kind == CLIME_JSON_OBJECT) {
         bool found = reward_key == NULL;
@@ -72,7 +71,8 @@ enum clime_err clime_reward_from_json(struct clime_str json, const char *reward_
                 continue;
             }
             found = true;
-            if (!read_number(&j, &out->value)) clime_json_bad(&j, "reward key \"%s\" holds no number", reward_key);
+            if (!clime_reward_read_number(&j, &out->value))
+                clime_json_bad(&j, "reward key \"%s\" holds no number", reward_key);
         }
         if (!j.failed && !found)
             clime_fail(e, CLIME_ERR_INPUT, "the reward has no key \"%s\" (--reward-key)", reward_key);

@@ -43,6 +43,10 @@ void clime_reward_check_range(struct clime_reward *r);
 struct clime_jw;
 void clime_reward_write_request(struct clime_jw *w, const struct clime_reward_request *q);
 
+/* A number, or true (1, as in Python, where many a reward is a comparison) or false; false with nothing read where the
+ * value is neither. */
+struct clime_json;
+bool clime_reward_read_number(struct clime_json *j, double *value);
 /* Makes the reward of a JSON value that a command or URL gave: a number, true or false, or an object with reward_key
  * picked. */
 enum clime_err clime_reward_from_json(struct clime_str json, const char *reward_key, struct clime_reward *out);
