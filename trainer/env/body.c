@@ -4,7 +4,7 @@
  * openapi/trainer.yaml. Invariant: a body that was not read whole asks for nothing.
  *
  * Sampling is the run's, so its parameters are passed over, those of the template too; what would make another answer
- * of it (a forced call, a grammar, several answers) is refused. */
+ * of it (a forced call, a grammar, several answers), or be shown to the policy and is not, is refused. */
 #include <string.h>
 
 #include "common/json/lenient.h"
@@ -167,11 +167,17 @@ static void pass_over(struct clime_json *j, struct clime_str key) {
                                           "stop_regex",
                                           "bad_words",
                                           "continue_final_message"};
+    /* of which the policy would see or do nothing, while its client believes that it does */
+    static const char *const unsupported[] = {
+        "functions",  "prompt",     "documents",    "chat_template", "audio",           "image_data", "echo",
+        "video_data", "audio_data", "input_embeds", "suffix",        "use_beam_search", "lora_path",  "stop_token_ids"};
     struct clime_str raw;
     if (!clime_json_skip(j, &raw) || clime_lenient_nothing(raw)) return;
     for (size_t i = 0; i < CLIME_COUNT(refused); i++)
         if (clime_str_is(key, refused[i]))
             clime_json_bad(j, "%s: not in a session, where the policy writes freely", refused[i]);
+    for (size_t i = 0; i < CLIME_COUNT(unsupported); i++)
+        if (clime_str_is(key, unsupported[i])) clime_json_bad(j, "%s: a session does not have it", unsupported[i]);
 }
 
 static void read_sampling(struct clime_env_body *b, struct clime_json *j) {
@@ -200,6 +206,8 @@ static bool read_generate(struct clime_env_body *b, struct clime_json *j, struct
             if (clime_json_int(j, 0, INT32_MAX, &v)) clime_ids_push(&b->ids, (int32_t)v);
     } else if (clime_str_is(key, "sampling_params")) {
         read_sampling(b, j);
+    } else if (clime_str_is(key, "max_new_tokens") || clime_str_is(key, "stop")) {
+        clime_json_bad(j, CLIME_STR_FMT " belongs in sampling_params", CLIME_STR_ARG(key));
     } else {
         return false;
     }
