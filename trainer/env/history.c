@@ -20,14 +20,20 @@ struct member {
     struct clime_str key, value; /* value: raw JSON */
 };
 
-static int by_key(const void *a, const void *b) {
-    const struct member *x = a, *y = b;
+static int compare_keys(const struct member *x, const struct member *y) {
     size_t n = x->key.len < y->key.len ? x->key.len : y->key.len;
     int c = memcmp(x->key.ptr, y->key.ptr, n);
     return c ? c : (x->key.len > y->key.len) - (x->key.len < y->key.len);
 }
 
-/* The members of an object, by name. The caller frees them. */
+static int by_key(const void *a, const void *b) { /* of one name in the order of the text, which has all values */
+    const struct member *x = a, *y = b;
+    int c = compare_keys(x, y);
+    return c ? c : (x->value.ptr > y->value.ptr) - (x->value.ptr < y->value.ptr);
+}
+
+/* The members of an object, by name. Of one name the last, which is what a client's JSON library keeps of an object
+ * that the policy wrote. The caller frees them. */
 static struct member *members_of(struct clime_json *j, size_t *n) {
     struct member *m = NULL;
     struct clime_str key, item;
@@ -38,7 +44,14 @@ static struct member *members_of(struct clime_json *j, size_t *n) {
         if (*n == size) m = xrealloc(m, (size = size ? 2 * size : 8) * sizeof *m);
         m[(*n)++] = (struct member){key, item};
     }
-    if (*n > 1) qsort(m, *n, sizeof *m, by_key);
+    if (*n < 2) return m;
+    qsort(m, *n, sizeof *m, by_key);
+    size_t kept = 0;
+    for (size_t i = 1; i < *n; i++) {
+        if (compare_keys(&m[kept], &m[i])) kept++;
+        m[kept] = m[i];
+    }
+    *n = kept + 1;
     return m;
 }
 

@@ -324,12 +324,13 @@ static void test_reasons(void **state) {
     end(&w);
 }
 
-/* Arguments come back as an object, in another order, with other spaces: it is the same call, and the tokens are those
- * that were sampled. Another number is another call. */
+/* Arguments come back as an object, in another order, with other spaces, and of a name that the policy said twice with
+ * the last value alone: it is the same call, and the tokens are those that were sampled. Another number is another
+ * call. */
 static void test_calls_come_back(void **state) {
     (void)state;
     struct world w = begin(template, "<end>");
-    const char *says = "<tool_call>{\"name\":\"add\",  \"arguments\":{\"a\":1,\"b\":2}}</tool_call><end>";
+    const char *says = "<tool_call>{\"name\":\"add\",  \"arguments\":{\"a\":1,\"b\":3,\"b\":2}}</tool_call><end>";
     const char *tools = ",\"tools\":" TOOLS;
 #define CALL(args)                                                                                                     \
     "{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"index\":0,\"type\":\"function\",\"id\":%s,"           \
