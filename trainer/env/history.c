@@ -317,19 +317,20 @@ static bool begins(const struct clime_buf *text, const struct clime_buf *head) {
 }
 
 /* The tokens that follow turn `parent`, whose history is the first k messages, up to the next answer. *fits is false
- * when the template renders those k messages otherwise now. */
+ * when the template renders those k messages otherwise now, or does not take them alone: some raise an exception where
+ * the last message is no user's. */
 static enum clime_err go_on(struct reader *d, int parent, int k, bool *fits, struct clime_ids *given,
                             struct clime_error *e) {
     struct clime_buf before, after, all; /* the prompt of the answer; with the answer; all messages, to be answered */
     struct clime_ids answer = {0};
+    struct clime_error alone = {0};
     enum clime_err rc;
     clime_buf_init(&before, CLIME_RENDER_MAX);
     clime_buf_init(&after, CLIME_RENDER_MAX);
     clime_buf_init(&all, CLIME_RENDER_MAX);
-    if ((rc = render(d, k - 1, true, &before, e)) || (rc = render(d, k, false, &after, e)) ||
-        (rc = render(d, d->n, true, &all, e)))
-        goto done;
-    *fits = begins(&after, &before) && begins(&all, &after);
+    if ((rc = render(d, d->n, true, &all, e))) goto done;
+    *fits = !render(d, k - 1, true, &before, &alone) && !render(d, k, false, &after, &alone) &&
+            begins(&after, &before) && begins(&all, &after);
     if (!*fits || (rc = encode(d, &after, before.len, &answer, e))) goto done;
 
     int n = clime_session_path(d->s, parent, NULL);

@@ -324,6 +324,18 @@ static void test_reasons(void **state) {
     end(&w);
 }
 
+/* A template that takes no history that ends with an answer still takes one behind which the user speaks. */
+static void test_a_template_raises(void **state) {
+    (void)state;
+    struct world w =
+        begin("{%- if messages[-1].role != 'user' -%}{{ raise_exception('the last is no user') }}{%- endif -%}"
+              "{%- for m in messages -%}<{{ m.role }}>{{ m.content }}<end>{%- endfor -%}<assistant>",
+              "<end>");
+    one(&w, USER("a"), "", "5<end>", CLIME_TURN_FIRST);
+    one(&w, USER("a") "," SAID("5") "," USER("b"), "", "6<end>", CLIME_TURN_TEMPLATE);
+    end(&w);
+}
+
 /* Arguments come back as an object, in another order, with other spaces, and of a name that the policy said twice with
  * the last value alone: it is the same call, and the tokens are those that were sampled. Another number is another
  * call. */
@@ -710,11 +722,17 @@ static void test_memory_is_linear(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_families),         cmocka_unit_test(test_reasons),
-        cmocka_unit_test(test_calls_come_back),  cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_forms_agree),      cmocka_unit_test(test_stop_strings),
-        cmocka_unit_test(test_readings_grow),    cmocka_unit_test(test_streams_from_two_threads),
-        cmocka_unit_test(test_memory_is_linear), cmocka_unit_test(test_experts_of_turns),
+        cmocka_unit_test(test_families),
+        cmocka_unit_test(test_reasons),
+        cmocka_unit_test(test_a_template_raises),
+        cmocka_unit_test(test_calls_come_back),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_forms_agree),
+        cmocka_unit_test(test_stop_strings),
+        cmocka_unit_test(test_readings_grow),
+        cmocka_unit_test(test_streams_from_two_threads),
+        cmocka_unit_test(test_memory_is_linear),
+        cmocka_unit_test(test_experts_of_turns),
         cmocka_unit_test(test_what_is_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
