@@ -33,10 +33,11 @@ static enum clime_err place(struct clime_environments *v, struct clime_task *t, 
         return clime_history_read(&v->renderer, v->takes, t->scratch, t->session, a->messages, a->tools, h, e);
     }
     int n_vocab = clime_tokenizer_n_vocab(v->o.tok);
-    for (size_t i = 0; i < a->n_ids; i++)
+    h->parent = a->has_ids ? clime_session_find_ids(t->session, a->ids, (int)a->n_ids) : t->last_turn;
+    /* what a turn's path has needs no check: a policy may sample ids of its vocabulary that the tokenizer lacks */
+    for (size_t i = a->has_ids ? (size_t)clime_session_path(t->session, h->parent, NULL) : 0; i < a->n_ids; i++)
         if (a->ids[i] < 0 || a->ids[i] >= n_vocab)
             return clime_fail(e, CLIME_ERR_INPUT, "input_ids: %d is not in the vocabulary", a->ids[i]);
-    h->parent = a->has_ids ? clime_session_find_ids(t->session, a->ids, (int)a->n_ids) : t->last_turn;
     if (h->parent >= 0)
         h->kind = clime_session_is_leaf(t->session, h->parent) ? CLIME_TURN_EXTENDED : CLIME_TURN_REWOUND;
     else

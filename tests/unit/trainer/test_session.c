@@ -324,6 +324,22 @@ static void test_reasons(void **state) {
     end(&w);
 }
 
+/* A model's vocabulary may be larger than its tokenizer's: what was sampled of it comes back in a context of ids. */
+static void test_ids_that_the_tokenizer_lacks(void **state) {
+    (void)state;
+    struct world w = begin(template, "<end>");
+    int32_t ids[] = {65, 5000};
+    float logp = -1;
+    struct clime_version_run version = {1, 1};
+    const struct clime_sample sampled = {
+        .ids = ids, .n_prompt = 1, .n_response = 1, .logp = &logp, .versions = &version, .n_versions = 1};
+    w.version = 1;
+    w.task.last_turn = clime_session_add(w.task.session, -1, CLIME_TURN_FIRST, &sampled);
+    free(turn(&w, CLIME_ENV_GENERATE, "{\"input_ids\":[65,5000,66]}", "8<end>"));
+    assert_int_equal(count(&w, CLIME_TURN_EXTENDED), 1);
+    end(&w);
+}
+
 /* A template that takes no history that ends with an answer still takes one behind which the user speaks. */
 static void test_a_template_raises(void **state) {
     (void)state;
@@ -722,17 +738,12 @@ static void test_memory_is_linear(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_families),
-        cmocka_unit_test(test_reasons),
-        cmocka_unit_test(test_a_template_raises),
-        cmocka_unit_test(test_calls_come_back),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_forms_agree),
-        cmocka_unit_test(test_stop_strings),
-        cmocka_unit_test(test_readings_grow),
-        cmocka_unit_test(test_streams_from_two_threads),
-        cmocka_unit_test(test_memory_is_linear),
-        cmocka_unit_test(test_experts_of_turns),
+        cmocka_unit_test(test_families),          cmocka_unit_test(test_reasons),
+        cmocka_unit_test(test_a_template_raises), cmocka_unit_test(test_ids_that_the_tokenizer_lacks),
+        cmocka_unit_test(test_calls_come_back),   cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_forms_agree),       cmocka_unit_test(test_stop_strings),
+        cmocka_unit_test(test_readings_grow),     cmocka_unit_test(test_streams_from_two_threads),
+        cmocka_unit_test(test_memory_is_linear),  cmocka_unit_test(test_experts_of_turns),
         cmocka_unit_test(test_what_is_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
