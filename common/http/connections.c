@@ -23,6 +23,7 @@
 #define IDLE_US 500000       /* an idle connection is left this long: its next request may be on the way */
 #define FULL_US 20000        /* and this long when no thread is free: whoever came after it waits for its end */
 #define RECEIVING_US 2000000 /* and a body this long without a byte */
+#define WAITED_FOR_US 500000 /* and this long when others wait for a thread: more than one lost packet takes */
 
 enum state { IDLE, RECEIVING, BUSY };
 
@@ -63,7 +64,7 @@ struct candidates {
     struct clime_http_connections *all;
     struct candidate *items;
     int n, size, n_all; /* n_all: connections, whether they may be ended or not */
-    int64_t now, patience_us;
+    int64_t now, patience_us, receiving_us;
 };
 
 static void add(struct candidates *cs, struct candidate c) {
@@ -79,7 +80,7 @@ static void add_known(struct candidates *cs) {
         int64_t age = cs->now - c->since_us;
         cs->n_all += c->socket >= 0;
         if (c->socket < 0 || c->state == BUSY || atomic_load(&c->ended)) continue;
-        if (age < (c->state == IDLE ? cs->patience_us : RECEIVING_US) || clime_peer_unread(c->socket)) continue;
+        if (age < (c->state == IDLE ? cs->patience_us : cs->receiving_us) || clime_peer_unread(c->socket)) continue;
         add(cs, (struct candidate){age, c, 0});
     }
 }
@@ -116,7 +117,10 @@ static int count_all(const struct clime_http_connections *all) {
  * after another. */
 static void make_room(struct clime_http_connections *all, int n) {
     bool full = n >= all->n_threads;
-    struct candidates cs = {.all = all, .now = clime_now_us(), .patience_us = full ? FULL_US : IDLE_US};
+    struct candidates cs = {.all = all,
+                            .now = clime_now_us(),
+                            .patience_us = full ? FULL_US : IDLE_US,
+                            .receiving_us = n > all->n_threads ? WAITED_FOR_US : RECEIVING_US};
     add_known(&cs);
     clime_accepted_each(all->port, add_unknown, &cs);
     if (cs.n) qsort(cs.items, (size_t)cs.n, sizeof *cs.items, oldest_first);
