@@ -486,6 +486,20 @@ def test_half_sent_bodies():
         wait_for(lambda: post(s.url + "/generate", large).status_code == 200)  # their room is free again
 
 
+def test_a_body_that_pauses_is_waited_for_where_threads_are_free():
+    """A second without a byte. While connections wait for a thread, who holds one so long gives it up."""
+    half = b'POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 20\r\n\r\n{"text": '
+    with program("clime-router", "--max-concurrent-requests", "8") as router:  # 72 threads
+        for n_others, says in ((0, b"HTTP/1.1 503 "), (150, b"HTTP/1.1 408 ")):  # no worker; too slowly
+            slow, others = dial(router, half), [dial(router, half) for _ in range(n_others)]
+            time.sleep(1)
+            with contextlib.suppress(ConnectionError):
+                slow.sendall(b'"aaaaaaaa"}')
+            assert slow.recv(13) == says
+            for c in (slow, *others):
+                c.close()
+
+
 # ---- registration ----------------------------------------------------------------------------------------------------
 
 
