@@ -102,6 +102,12 @@ static const struct {
     {"patternProperties", CLIME_TYPE_OBJECT, CLIME_JSON_OBJECT},
 };
 
+static bool has_names(const struct cJSON *list) {
+    const struct cJSON *c = clime_tree_first(list);
+    while (c && clime_tree_kind(c) == CLIME_JSON_STRING) c = clime_tree_next(c);
+    return c == NULL;
+}
+
 static void check_kind(struct clime_schema *s, const struct cJSON *keyword, enum clime_json_kind kind) {
     static const char *const names[] = {[CLIME_JSON_BOOL] = "true or false",
                                         [CLIME_JSON_STRING] = "a string",
@@ -109,6 +115,8 @@ static void check_kind(struct clime_schema *s, const struct cJSON *keyword, enum
                                         [CLIME_JSON_OBJECT] = "an object"};
     if (kind && clime_tree_kind(keyword) != kind)
         clime_schema_bad(s, "%s must be %s", clime_tree_key(keyword), names[kind]);
+    if (!strcmp(clime_tree_key(keyword), "required") && !has_names(keyword))
+        clime_schema_bad(s, "required must be a list of names");
 }
 
 /* The types that the keywords of a schema speak of; an unknown keyword is an error, and one that is not as it must be:

@@ -229,10 +229,8 @@ static void gather(struct clime_schema *s, const struct clime_schema_set *set, s
                 high = clime_schema_count(s, m, "maxProperties", o->max);
         for (const struct cJSON *c = clime_tree_first(props); c; c = clime_tree_next(c))
             add_name(s, o, clime_tree_key(c));
-        for (const struct cJSON *c = clime_tree_first(required); c; c = clime_tree_next(c)) {
-            if (clime_tree_kind(c) != CLIME_JSON_STRING) clime_schema_bad(s, "required must be a list of names");
+        for (const struct cJSON *c = clime_tree_first(required); c; c = clime_tree_next(c))
             add_name(s, o, clime_tree_str(c, ""));
-        }
         if (low > o->min) o->min = low;
         if (o->max < 0 || high < o->max) o->max = high;
         if (more)

@@ -171,11 +171,8 @@ static void read_object(struct clime_schema *s, const struct clime_schema_set *o
     if (keyword(object, limits, &limit))
         clime_schema_bad(s, "%s beside a tool's properties is not supported in this model's form of calls", limit);
     if (!(types & CLIME_TYPE_OBJECT)) clime_schema_bad(s, "a tool's parameters must be an object");
-    for (int i = 0; i < object->n; i++) {
-        const struct cJSON *props = clime_tree_get(object->at[i].schema, "properties");
-        if (props && clime_tree_kind(props) != CLIME_JSON_OBJECT) clime_schema_bad(s, "properties must be an object");
+    for (int i = 0; i < object->n; i++)
         for (int k = 0; k < 2; k++) n += clime_tree_size(clime_tree_get(object->at[i].schema, named[k]));
-    }
     if (n > 2 * MAX_PARAMS) /* each is named twice where all are required */
         clime_schema_bad(s, "a tool with more than %d parameters", MAX_PARAMS);
     if (s->err) return;
@@ -183,12 +180,8 @@ static void read_object(struct clime_schema *s, const struct clime_schema_set *o
     for (int k = 0; k < 2; k++)
         for (int i = 0; i < object->n && !s->err; i++)
             for (const struct cJSON *c = clime_tree_first(clime_tree_get(object->at[i].schema, named[k])); c && !s->err;
-                 c = clime_tree_next(c)) {
-                if (k == 1 && clime_tree_kind(c) != CLIME_JSON_STRING)
-                    clime_schema_bad(s, "required must be a list of names");
-                else
-                    read_param(s, object, k == 0 ? clime_tree_key(c) : clime_tree_str(c, ""), out);
-            }
+                 c = clime_tree_next(c))
+                read_param(s, object, k == 0 ? clime_tree_key(c) : clime_tree_str(c, ""), out);
 }
 
 enum clime_err clime_schema_params_read(struct clime_exprs *x, struct clime_str json, struct clime_schema_params *out,

@@ -85,8 +85,7 @@ static struct clime_str member_of(struct clime_str object, struct clime_str name
 
 static unsigned schema_types(struct clime_json *j, struct schema *s);
 
-/* What stands at "#/$defs/NAME"; empty = nothing, or it is not looked for: steps with escapes, or too much of it all.
- */
+/* What stands at "#/$defs/NAME"; empty = nothing, or it is not looked for: escapes in it, or too much of it all. */
 static struct clime_str referred(struct schema *s, struct clime_json *j) {
     static const struct clime_str nothing = {"", 0};
     struct clime_str ref, at = s->root;
@@ -160,8 +159,8 @@ static void read_params(struct clime_json *j, struct clime_tool *t, struct schem
         clime_json_skip(j, NULL);
         return;
     }
-    for (clime_json_object(j);
-         clime_json_key(j, &key);) { /* there may be some already: several schemas have properties */
+    for (clime_json_object(j); clime_json_key(j, &key);) {
+        /* beside those that are there already: several schemas have properties */
         struct clime_tool_param *params = grow(j, t->params, t->n_params, sizeof *params);
         if (!params) return;
         params[t->n_params++] = (struct clime_tool_param){key, schema_types(j, s)};

@@ -428,8 +428,7 @@ static void end_push(struct clime_fleet *f, struct clime_fleet_server *s, enum c
         bool refused = s->call_way == CLIME_BY_HTTP && status >= 400 && !clime_http_status_passes(status);
         clime_error_prefix(&s->last, clime_way_reads_device(s->call_way) ? "handing weights over" : "pushing weights");
         clime_fleet_push_failed(f, s);
-        /* They are for another model, or no servers of ours: a run that has not begun does not wait for that to pass.
-         */
+        /* Of another model, or no servers of ours: a run that has not begun does not wait for that to pass. */
         if (refused && !s->child && !f->was_published && !has_others(f, s)) f->fatal = s->last;
     }
 }
