@@ -31,8 +31,7 @@ static struct clime_str end_of(const char *text, size_t most) {
     return (struct clime_str){text ? text + skip : "", n - skip};
 }
 
-/* {"response", "label"?, "metadata"?} for the shell, between single quotes. False where it is far too long for a line.
- */
+/* {"response", "label"?, "metadata"?} for the shell, between single quotes. False: it is far too long for a line. */
 static bool put_question(const struct clime_sample *s, bool metadata, size_t most, struct clime_buf *out) {
     struct clime_buf json;
     struct clime_jw w;

@@ -37,7 +37,8 @@ struct clime_evaluation_context { /* all borrowed */
     struct clime_metrics_log *log;
     struct clime_progress *progress;
     struct clime_alarms *alarms; /* NULL = none */
-    /* Called with a set's score, NaN where every sample failed, before anything is recorded; NULL = not wanted. */
+    /* Called with what a set came to, its score NaN where every sample failed, before it is recorded; NULL = not
+     * wanted. */
     enum clime_err (*before_record)(void *arg, const struct clime_eval_record *r, struct clime_error *e);
     void *arg;
 };
