@@ -127,7 +127,7 @@ suite:
 	  ! cat $(O)/report.* 2>/dev/null && exit $$status
 
 unit: $(UNIT) ## build and run the unit tests
-	@for t in $(UNIT); do echo "== $$t"; $$t || exit 1; done
+	@CLIME_BUILD=$(O) python3 tests/run.py --unit
 
 test: ## set up, build, run every test (the same as scripts/test)
 	scripts/test

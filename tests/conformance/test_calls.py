@@ -7,7 +7,8 @@ import random
 import subprocess
 
 import pytest
-from tokenizer_data import DATA, ROOT, unpack_tokenizers
+from programs import DATA, ROOT, need
+from tokenizer_data import unpack_tokenizers
 
 CLIME_TOK = ROOT / os.environ.get("CLIME_BUILD", "build") / "clime-tok"
 TEMPLATES = DATA / "templates"
@@ -30,8 +31,7 @@ def parse(lines, template="Qwen-Qwen3-0.6B"):
 
 
 def cases(name):
-    if not (DATA / "parsers" / name).is_file():
-        pytest.skip(f"no test data in {DATA}")
+    need(DATA / "parsers" / name)
     return [json.loads(line) for line in (DATA / "parsers" / name).read_text().splitlines()]
 
 
@@ -132,8 +132,7 @@ def test_templates_name_their_parsers():
             "deepseek-ai-DeepSeek-V3.1": "deepseekv31", "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B": "deepseekv3",
             "meta-llama-Llama-3.1-8B-Instruct": "llama3", "meta-llama-Llama-3.2-3B-Instruct": "llama3",
             "Qwen-QwQ-32B": "hermes", "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use": "hermes"}  # fmt: skip
-    if not TEMPLATES.is_dir():
-        pytest.skip(f"no test data in {DATA}")
+    need(TEMPLATES)
     for template, parser in want.items():
         text = REPLIES[parser]("get", {"n": 1}, 0)
         (got,) = parse([{"text": text, "tools": TOOLS}], template)

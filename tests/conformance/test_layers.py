@@ -80,6 +80,7 @@ def tree(tmp_path):
     return tmp_path
 
 
+@pytest.mark.full  # CI runs scripts/layers itself
 def test_this_tree():
     result = layers(ROOT)
     assert result.returncode == 0, result.stdout + result.stderr

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
-from programs import BUILD, LIMIT, ROOT, chat_model, need_stories, program, server  # noqa: E402
+from programs import BUILD, LIMIT, ROOT, chat_model, program, server  # noqa: E402
 
 SPECS = {p.stem: p for p in sorted((ROOT / "openapi").glob("*.yaml"))}
 PROGRAM = {"server": ["clime-server"], "router": ["clime-router"], "trainer": ["clime-train", "rl"], "page": ["clime-train", "page"]}
@@ -100,7 +100,6 @@ def test_router_replies():
 
 
 def test_server_replies(tmp_path):
-    need_stories()
     spec = load("server")
     chat = {"messages": [{"role": "user", "content": "Once"}], "max_tokens": 2}
     one = {"input_ids": [1], "sampling_params": {"max_new_tokens": 2}, "return_logprob": True}

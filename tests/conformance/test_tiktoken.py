@@ -14,7 +14,7 @@ from test_tokenizer import (BUILD, CLIME_TOK, N_RANDOM, chunks_of_code_points, d
                             random_texts)  # fmt: skip
 from tiktoken_folder import (ALTERNATIVES, N_SPECIAL, SORTS_TOOLS, Reference, python_file, ranks_text,
                              small_vocabulary, write_folder)  # fmt: skip
-from tokenizer_data import DATA, unpack_tokenizers
+from tokenizer_data import unpack_tokenizers
 
 tiktoken = pytest.importorskip("tiktoken")
 

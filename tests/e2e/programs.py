@@ -17,11 +17,13 @@ import types
 
 import httpx
 import pytest
+import stand_in
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("CLIME_BUILD", ROOT / "build"))
 DATA = pathlib.Path(os.environ.get("CLIME_DATA", ROOT.parent / "shared" / "data"))
-STORIES = DATA / "stories260K"
+STORIES = DATA / "stories260K" if (DATA / "stories260K").is_dir() else stand_in.folder(BUILD)
+FULL = os.environ.get("CLIME_FULL") == "1"  # scripts/test --full: what takes long, and more of what is random
 SLOW = float(os.environ.get("CLIME_SLOW", 1))  # how much longer a sanitizer build may take
 LIMIT = 60 * SLOW  # seconds that a short command may take on a busy machine
 
@@ -39,9 +41,21 @@ def free_port():
             return port
 
 
-def need_stories():
-    if not STORIES.is_dir():
-        pytest.skip(f"shared data is absent: {STORIES}")
+def wait_for(condition, seconds=LIMIT):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "what was waited for did not come"
+        time.sleep(0.005)
+
+
+def need(path):
+    """Skips the test where this part of the shared data is absent."""
+    if not path.exists():
+        pytest.skip(f"shared data is absent: {path}")
+
+
+# of tests of what the stories' model says: its stand-in says nothing in particular
+needs_stories = pytest.mark.skipif(not (DATA / "stories260K").exists(), reason=f"shared data is absent: {DATA / 'stories260K'}")
 
 
 class Program:

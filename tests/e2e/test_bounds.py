@@ -5,12 +5,11 @@ import pathlib
 import time
 
 import pytest
-from programs import SLOW, chat_model, need_stories, server, tiny_model
+from programs import SLOW, chat_model, server, tiny_model
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    need_stories()
     return chat_model(tmp_path_factory.mktemp("bounds"))
 
 

@@ -8,7 +8,7 @@ from programs import ROOT, SLOW
 sys.path.insert(0, str(ROOT / "tests" / "chaos"))
 from chaos import KINDS, chaos, record  # noqa: E402
 
-pytestmark = pytest.mark.skipif(SLOW > 1, reason="a sanitizer's library must be the first that is loaded")
+pytestmark = [pytest.mark.full, pytest.mark.skipif(SLOW > 1, reason="a sanitizer's library must be the first that is loaded")]
 
 
 def test_a_run_with_its_own_fleet_and_one_with_another(tmp_path):

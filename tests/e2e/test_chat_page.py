@@ -5,7 +5,7 @@ import struct
 
 import pytest
 from browser import Browser, need_chromium
-from programs import chat_model, need_stories, server, web
+from programs import chat_model, needs_stories, server, web
 from test_front import wait_for
 
 KEY = "secret <key>"
@@ -14,7 +14,6 @@ HOSTILE = '</pre><img src=x onerror="window.hacked = 1"><script>window.hacked = 
 
 @pytest.fixture(scope="module")
 def s(tmp_path_factory):
-    need_stories()
     need_chromium()
     with server("--api-key", KEY, "--served-model-name", "tales", model=chat_model(tmp_path_factory.mktemp("chat"))) as running:
         running.client.headers["Authorization"] = f"Bearer {KEY}"
@@ -85,6 +84,7 @@ def test_a_wrong_key_is_asked_for_again(s, browser):
     browser.wait("document.querySelector('#policy').textContent === 'tales · weights default · 512 tokens'")
 
 
+@needs_stories
 def test_a_chat_shows_the_tokens_that_were_drawn(s, page):
     messages = [{"role": "user", "content": HOSTILE}]
     say(page, HOSTILE)

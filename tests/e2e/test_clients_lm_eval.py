@@ -6,7 +6,7 @@ import math
 import os
 
 import pytest
-from programs import STORIES, chat_model, need_stories, router_to, server
+from programs import STORIES, chat_model, router_to, server
 
 os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 QUESTIONS = [
@@ -19,7 +19,6 @@ QUESTIONS = [
 
 @pytest.fixture(scope="module", autouse=True)
 def lm_eval():
-    need_stories()
     return pytest.importorskip("lm_eval", reason="lm-eval is not here: make clients")
 
 

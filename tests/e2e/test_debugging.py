@@ -7,14 +7,13 @@ import struct
 import time
 
 import pytest
-from programs import LIMIT, STORIES, need_stories, router_to, server, tiny_model
+from programs import LIMIT, STORIES, needs_stories, router_to, server, tiny_model
 
 ONE = {"input_ids": [1, 403], "sampling_params": {"max_new_tokens": 8, "sampling_seed": 7}}
 
 
 @pytest.fixture(scope="module")
 def s():
-    need_stories()
     with server() as running:
         yield running
 
@@ -50,7 +49,6 @@ def test_values_are_those_of_the_file(s):
 
 def test_an_update_that_leaves_nothing_out():
     """slime's --check-weight-update-equal: snapshot, reset, update, compare."""
-    need_stories()
     with server() as s:
         before = s.json("/generate", ONE)
         assert "no snapshot" in s.json("/weights_checker", {"action": "compare"}, 400)["message"]
@@ -85,6 +83,7 @@ def test_whether_a_whole_fleet_has_the_same_weights(tmp_path):
         assert router.json("/weights_checker", {"action": "compare"}, 400)["per_engine_checksum"] is None
 
 
+@needs_stories
 def test_a_trace_of_the_steps(s, tmp_path):
     where = tmp_path / "traces"
     assert s.get("/stop_profile").status_code == 400
@@ -126,8 +125,8 @@ def test_a_trace_of_the_steps(s, tmp_path):
     assert numbers == [first + steps + 3, first + steps + 4]  # counted as num_steps of /server_info
 
 
+@needs_stories
 def test_a_log_of_requests():
-    need_stories()
     with server("--log-requests", "--log-requests-level", "0") as s:
         def logged():
             return [json.loads(m) for m in re.findall(r"request (\{.*\})$", s.log(), re.M)]
@@ -164,6 +163,7 @@ def test_a_log_of_requests():
 
 
 def test_metrics_under_vllms_names(s):
+    s.json("/generate", {"input_ids": [1], "sampling_params": {"max_new_tokens": 2, "ignore_eos": True}})
     text = s.get("/metrics").text
     values = dict(re.findall(r'^((?:sglang|vllm):\w+)\{model_name="[^"]*"\} (\S+)$', text, re.M))
     for theirs, ours in [("num_requests_running", "num_running_reqs"), ("num_requests_waiting", "num_queue_reqs"),

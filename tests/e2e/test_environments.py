@@ -23,10 +23,7 @@ SPEC = yaml.safe_load((ROOT / "openapi" / "trainer.yaml").read_text())
 PYTHON_CALCULATOR = f"{sys.executable} {ROOT}/examples/environments/calculator.py"
 
 
-@pytest.fixture(scope="module")
-def d(tmp_path_factory):
-    """A small model that has seen how the calculator is used, and questions."""
-    d = tmp_path_factory.mktemp("env")
+def train_calculator(d):
     rng = random.Random(1)
     pairs = [(a, b) for a in range(20) for b in range(20)]
     rng.shuffle(pairs)
@@ -43,6 +40,14 @@ def d(tmp_path_factory):
         "--init-std", 0.05)  # fmt: skip
     run("sft", "--hf-checkpoint", d / "init", "--prompt-data", d / "warm.jsonl", "--messages-key", "messages",
         "--num-epoch", 60, "--global-batch-size", 16, "--lr", 3e-3, "--target-loss", 0.3, "--save-hf", d / "warm")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def d(once, tmp_path_factory):
+    """A small model that has seen how the calculator is used, and questions; a folder of the module's own."""
+    d = tmp_path_factory.mktemp("env")
+    for made in once("calculator", train_calculator).iterdir():
+        (d / made.name).symlink_to(made)
     return d
 
 
@@ -396,9 +401,9 @@ def calculator_run(d, name, command, rollouts, **change):
 
 def final(d, name):
     log = (d / f"{name}.log").read_text()
-    rewards = [float(x.split()[3]) for x in log.splitlines() if x.startswith("rollout ")]
+    by_rollout = {x.split()[1]: float(x.split()[3]) for x in log.splitlines() if x.startswith("rollout ")}
     shas = [x.rsplit(" ", 1)[1] for x in log.splitlines() if x.startswith("done ")]
-    return rewards, shas[-1] if shas else None
+    return list(by_rollout.values()), shas[-1] if shas else None
 
 
 def check_calculator(d, name, rollouts):
@@ -426,8 +431,8 @@ def versions(run_dir, n):
             return []
 
 
-def begins_like(d, name, process, n=13):
-    """Both runs' first versions are the same; what comes after them need not be computed twice."""
+def begin(d, name, process, n=13):
+    """Lets a run go on until it has n versions of weights and kills it; their hashes."""
     deadline = time.monotonic() + 4 * LIMIT
     try:
         while len(versions(d / name, n)) < n:
@@ -436,27 +441,30 @@ def begins_like(d, name, process, n=13):
     finally:
         process.kill()
         process.wait()
-    return versions(d / name, n) == versions(d / "python", n)
+    return versions(d / name, n)
 
 
 @pytest.fixture(scope="module")
-def python_run(d):
-    p = calculator_run(d, "python", PYTHON_CALCULATOR, 80)
+def python_begins(d):
+    """The first versions of the calculator's run in Python; what comes after them need not be computed by others."""
+    return begin(d, "python", calculator_run(d, "python", PYTHON_CALCULATOR, 80))
+
+
+@pytest.mark.full
+def test_the_calculator_in_python_trains(d, python_begins):
+    p = calculator_run(d, "python", PYTHON_CALCULATOR, 80)  # goes on where it was killed
     try:
         assert p.wait(4 * LIMIT) == 0, (d / "python.log").read_text()[-3000:]
     finally:
         p.kill()  # on a machine that is too slow for it the other tests have their turn
-
-
-def test_the_calculator_in_python_trains(d, python_run):
     assert len(check_calculator(d, "python", 80)) == 64
 
 
-def test_the_calculator_in_c_trains_to_the_same_weights(d, python_run):
+def test_the_calculator_in_c_trains_to_the_same_weights(d, python_begins):
     """Another language, ids and text instead of messages: the same tokens, so the same weights."""
     subprocess.run(["cc", "-O1", "-o", d / "calculator", ROOT / "examples/environments/calculator.c", "-lcurl", "-lcjson"],
                    check=True, timeout=LIMIT)  # fmt: skip
-    assert begins_like(d, "c", calculator_run(d, "c", str(d / "calculator"), 80))
+    assert begin(d, "c", calculator_run(d, "c", str(d / "calculator"), 80)) == python_begins
 
 
 def hook(d):
@@ -475,9 +483,9 @@ def hook_run(d, name, library, rollouts, *more, **change):
                                 stdout=log, stderr=log)  # fmt: skip
 
 
-def test_the_calculator_as_a_generate_hook_trains_to_the_same_weights(d, python_run):
+def test_the_calculator_as_a_generate_hook_trains_to_the_same_weights(d, python_begins):
     """The same turns from a shared library, without HTTP."""
-    assert begins_like(d, "hook", hook_run(d, "hook", hook(d), 80))
+    assert begin(d, "hook", hook_run(d, "hook", hook(d), 80)) == python_begins
 
 
 def test_kills_change_nothing_for_a_hook(d):

@@ -3,12 +3,11 @@
 import json
 
 import pytest
-from programs import chat_model, need_stories, server
+from programs import chat_model, needs_stories, server
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    need_stories()
     return chat_model(tmp_path_factory.mktemp("fields"))
 
 
@@ -266,6 +265,7 @@ def test_enable_thinking(folder, tmp_path):
             assert "enable_thinking" in s.json(path, body | {"enable_thinking": "no"}, 400)["message"]
 
 
+@needs_stories
 def test_include_stop_str_in_output(s):
     body = {"prompt": "Once upon", "max_tokens": 40, "temperature": 0, "stop": ["time"]}
     cut = s.json("/v1/completions", body)["choices"][0]["text"]
@@ -273,6 +273,7 @@ def test_include_stop_str_in_output(s):
     assert kept == cut + "time"
 
 
+@needs_stories
 def test_text_offset(s):
     """Characters of the choice's own text before each token: whole, streamed, and with the prompt in front."""
     body = {"prompt": "Once upon a time", "max_tokens": 30, "logprobs": 1, "temperature": 0}

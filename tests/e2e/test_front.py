@@ -19,23 +19,11 @@ import time
 
 import httpx
 import pytest
-from programs import BUILD, SLOW, STORIES, free_port, need_stories, program, router_to, server, tiny_model, web
-
-
-@pytest.fixture(scope="module", autouse=True)
-def stories():
-    need_stories()
+from programs import BUILD, SLOW, STORIES, free_port, program, router_to, server, tiny_model, wait_for, web
 
 
 LIMIT = 30 * SLOW  # seconds; far beyond what anything here takes, but for a machine that is busy with other work
 SHORT = {"input_ids": [1], "sampling_params": {"temperature": 0, "max_new_tokens": 8}}
-
-
-def wait_for(condition, seconds=LIMIT):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def waiting(s):

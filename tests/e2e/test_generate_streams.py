@@ -6,7 +6,7 @@ import json
 import time
 
 import pytest
-from programs import LIMIT, need_stories, server, web
+from programs import LIMIT, needs_stories, server, web
 
 BATCH = {"input_ids": [[1, 403, 407], [1, 261]], "return_logprob": [True, False], "top_logprobs_num": [2, 0], "logprob_start_len": [0, -1],
          "token_ids_logprob": [[5, 9], [5, 9]], "return_text_in_logprobs": True, "return_prompt_token_ids": True,
@@ -16,7 +16,6 @@ LISTS = ["output_token_logprobs", "output_top_logprobs", "output_token_ids_logpr
 
 @pytest.fixture(scope="module")
 def s():
-    need_stories()
     with server() as running:
         yield running
 
@@ -26,6 +25,7 @@ def timeless(reply):
     return reply | {"meta_info": meta}
 
 
+@needs_stories
 @pytest.mark.parametrize("delta", [False, True])
 def test_a_batch_as_a_stream(s, delta):
     whole = s.json("/generate", BATCH)

@@ -7,7 +7,7 @@ import time
 
 import pytest
 from mocks import workers
-from programs import BUILD, DATA, LIMIT
+from programs import BUILD, DATA, LIMIT, need
 
 CHILD = """
 import json, sys, time
@@ -122,8 +122,7 @@ def test_a_url_that_asks_for_patience():
 def test_slime_rows():
     """The published calls of whole graders, through the program."""
     path = DATA / "graders" / "slime.jsonl"
-    if not path.exists():
-        pytest.skip(f"shared data is absent: {path}")
+    need(path)
     types = {
         "get_deepscaler_rule_based_reward": "deepscaler",
         "grade_answer_verl": "math",

@@ -4,7 +4,7 @@ import json
 import threading
 
 import openai
-from programs import LIMIT, chat_model, need_stories, server
+from programs import LIMIT, chat_model, server
 
 CHAT = {"messages": [{"role": "user", "content": "Once"}], "max_tokens": 4, "temperature": 0, "stream": True}
 
@@ -35,7 +35,6 @@ def paused_stream(s, path, body, n):
 
 
 def test_heartbeats(tmp_path):
-    need_stories()
     with server("--stream-heartbeat", "1", model=chat_model(tmp_path)) as s:
         said = text_of(s.events("/v1/chat/completions", CHAT))
         lines = paused_stream(s, "/v1/chat/completions", CHAT, 2)

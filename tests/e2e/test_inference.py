@@ -3,14 +3,13 @@
 import json
 
 import pytest
-from programs import STORIES, chat_model, need_stories, router_to, server
+from programs import STORIES, chat_model, router_to, server, wait_for
 
 PROMPT = [1, 403, 407, 261, 378]
 
 
 @pytest.fixture(scope="module")
 def s(tmp_path_factory):
-    need_stories()
     folder = chat_model(tmp_path_factory.mktemp("model"))
     config = json.loads((folder / "tokenizer_config.json").read_text())
     config["bos_token"] = {"__type": "AddedToken", "content": config["bos_token"], "lstrip": False}  # as DeepSeek's files have it
@@ -133,6 +132,7 @@ def test_about_the_tokenizer_and_the_load(s):
     s.json("/pause_generation", {"mode": "in_place"})  # parked requests count
     with s.client.stream("POST", "/generate", json={"input_ids": PROMPT, "stream": True}) as parked:
         assert parked.status_code == 200  # the head of a stream is sent when the request is in
+        wait_for(lambda: s.get("/get_load").json()[0]["num_pending_tokens"])  # the engine has taken it
         load, = s.get("/get_load").json()
         assert load["num_reqs"] == load["num_waiting_reqs"] == 1 and load["num_pending_tokens"] == load["num_tokens"] == len(PROMPT)
         assert s.get("/load").json() == {"server_load": 1}

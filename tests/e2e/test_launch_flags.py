@@ -1,7 +1,7 @@
 """Command lines of SGLang's and vLLM's launchers start clime-server, or are refused with the reason."""
 
 import pytest
-from programs import need_stories, run, server
+from programs import run, server
 
 SGLANG = ["--tp-size", "1", "--trust-remote-code", "--enable-metrics", "--dtype", "auto", "--mem-fraction-static", "0.4",
           "--attention-backend", "fa3", "--disable-custom-all-reduce", "--enable-cache-report", "--context-length", "256",
@@ -9,11 +9,6 @@ SGLANG = ["--tp-size", "1", "--trust-remote-code", "--enable-metrics", "--dtype"
 VLLM = ["--tensor-parallel-size", "1", "--max-model-len", "256", "--max-num-seqs", "8", "--max-num-batched-tokens", "64",
         "--enforce-eager", "--enable-prefix-caching", "--disable-log-requests", "--trust-remote-code",
         "--generation-config", "auto", "--seed", "7"]  # fmt: skip
-
-
-@pytest.fixture(scope="module", autouse=True)
-def stories():
-    need_stories()
 
 
 @pytest.mark.parametrize("flags", [SGLANG, VLLM], ids=["SGLang", "vLLM"])

@@ -6,14 +6,13 @@ import subprocess
 import sys
 
 import pytest
-from programs import LIMIT, ROOT, chat_model, need_stories, router_to, server
+from programs import LIMIT, ROOT, chat_model, router_to, server
 from test_front import wait_for
 
 
 @pytest.fixture(scope="module", params=["server", "router"])
 def both(request, tmp_path_factory):
     """(the server, whom one asks)"""
-    need_stories()
     options = ["--max-running-requests", "256", "--http-threads", "400", "--max-total-tokens", "65536"]
     with server(*options, model=chat_model(tmp_path_factory.mktemp("chat"))) as s:
         if request.param == "server":

@@ -5,9 +5,9 @@ import asyncio
 import json
 
 import pytest
-from programs import SLOW, server, tiny_model, web
+from programs import FULL, SLOW, server, tiny_model, web
 
-N, TOKENS = 16, 2000
+N, TOKENS = (16, 2000) if FULL else (16, 400)
 
 
 @pytest.fixture(scope="module")

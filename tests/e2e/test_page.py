@@ -21,7 +21,7 @@ from programs import BUILD, LIMIT, ROOT, Program
 
 sys.path.insert(0, str(ROOT / "tests" / "conformance"))
 from test_openapi import check_reply  # noqa: E402
-from test_rl import command, model, run_whole  # noqa: E402, F401  the fixture
+from test_rl import command, make_model, model, run_whole  # noqa: E402, F401  a fixture
 
 
 class Page(Program):
@@ -31,11 +31,15 @@ class Page(Program):
         super().__init__("clime-train", *runs, "--page-port", port, first=["page"], port=("--page-port", "--page-port-file"))
 
 
+def finish_run(d):
+    make_model(d)
+    run_whole(command(d, d / "paged", num_rollout=4, eval_interval=2), d / "paged.log")
+
+
 @pytest.fixture(scope="module")
-def run(model):  # noqa: F811
-    """A finished run of 4 rollouts."""
-    run_whole(command(model, model / "paged", num_rollout=4, eval_interval=2), model / "paged.log")
-    return model / "paged"
+def run(once):
+    """A finished run of 4 rollouts, to be read."""
+    return once("finished-run", finish_run) / "paged"
 
 
 @pytest.fixture(scope="module")

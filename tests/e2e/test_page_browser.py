@@ -54,6 +54,9 @@ def rewrite(path):
         db.commit()
 
 
+pytestmark = pytest.mark.full
+
+
 @pytest.fixture(scope="module")
 def shown(run, tmp_path_factory):  # noqa: F811
     """(browser, page of two runs: the one of test_page, and a hostile copy of it; the copy's folder)."""

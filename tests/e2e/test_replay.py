@@ -14,13 +14,12 @@ import threading
 
 import httpx
 import pytest
-from programs import web
 from test_environments import Run as Sessions, words
 from test_experts import fold, model  # noqa: F401
 from test_external import Proxy
 from test_fleet import Run, rl
 from test_rl import command, external_fleet, fails, final_sha, metrics, run_whole, start
-from test_sampling import PAUSE, IN_PLACE, ended, kill_now_and_then, loss_that, query, rollouts, wait_until, without_checksums
+from test_sampling import IN_PLACE, ended, kill_now_and_then, loss_that_waits, push_to_samples_in_flight, query, rollouts, without_checksums
 
 REPLAY = ["--fully-async", "--pause-generation-mode", "in_place", "--use-rollout-routing-replay"]
 LAYERS, K = 2, 2  # with experts, and how many of six a row has; of glm4_moe's first, dense layer nothing is kept
@@ -49,26 +48,16 @@ def check_experts(run_dir):
     return len(trained)
 
 
-def mixing(run_dir, groups=40):
-    """The options of a run in which some samples are in flight at the first push, whoever is faster: the server pauses in the
-    first step (as in test_kv_kept_over_an_update)."""
-    return [*REPLAY, "--over-sampling-batch-size", str(groups), "--server-max-running-requests", "6", *loss_that(PAUSE, run_dir)]
-
-
-def go_on(p, run_dir, log):
-    """The server has the new weights, and goes on."""
-    wait_until(run_dir.with_suffix(".begun").exists, p, run_dir, log)
-    port, key = ((run_dir / "ports" / n).read_text().strip() for n in ("server-0", "api-key"))
-    with web.Client(base_url=f"http://127.0.0.1:{port}", headers={"Authorization": f"Bearer {key}"}) as server:
-        wait_until(lambda: not server.get("/get_weight_version").json()["weight_version"].startswith("0@"), p, run_dir, log)
-        assert server.post("/continue_generation", json={}).status_code == 200
+def mixing(run_dir):
+    """The options of a run whose first push finds samples in flight (push_to_samples_in_flight)."""
+    return [*REPLAY, "--over-sampling-batch-size", "40", "--server-max-running-requests", "6", *loss_that_waits(run_dir)]
 
 
 def test_mixed_samples_are_replayed(model):
     run_dir, log = model / "mixed", model / "mixed.log"
     more = [*mixing(run_dir), "--gradient-lanes", "2", "--recompute-granularity", "full"]
     p = start(command(model, run_dir, *more), log)
-    go_on(p, run_dir, log)
+    push_to_samples_in_flight(run_dir, p, log)
     sha = ended(p, log)
     mixed = check_experts(run_dir)
     assert mixed and sum(m["rollout/replayed_samples"] for m in rollouts(run_dir)) == mixed
@@ -99,7 +88,7 @@ def test_sessions(model):
     """A sample of several turns, one of them mixed: the turns' experts are joined, those of what came between them too."""
     (model / "train.jsonl").symlink_to(model / "task" / "train.jsonl")
     options = dict(model="init", num_rollout=10, rollout_max_response_len=120, rollout_max_context_len=200)
-    run = Sessions(model, "turns", *mixing(model / "turns", 6), **options)
+    run = Sessions(model, "turns", *mixing(model / "turns"), **options)
 
     def play():
         while task := run.lease(1):
@@ -115,14 +104,14 @@ def test_sessions(model):
     players = [threading.Thread(target=plays) for _ in range(8)]
     for t in players:
         t.start()
-    go_on(run.process, run.dir, run.log)
+    push_to_samples_in_flight(run.dir, run.process, run.log)
     sha = ended(run.process, run.log)
     for t in players:
         t.join()
     assert check_experts(run.dir)
     mixed = query(run.dir, "SELECT s.mask FROM step_samples t JOIN samples s ON s.id = t.sample_id WHERE s.mixed_kv")
     assert any(0 in mask for (mask,) in mixed)
-    again = [*mixing(model / "turns", 6), "--environment", "--replay", str(run.dir)]
+    again = [*mixing(model / "turns"), "--environment", "--replay", str(run.dir)]
     assert run_whole(words(model, "turns-again", *again, **options), model / "turns-again.log") == sha
 
 

@@ -5,7 +5,7 @@ import copy
 import json
 
 import pytest
-from programs import need_stories, server
+from programs import server
 
 VOCAB = 512
 TIMES = ("e2e_latency", "response_sent_to_client_ts", "cached_tokens", "cached_tokens_details", "resumed_tokens")
@@ -19,7 +19,6 @@ BODY = {"text": "Once upon a time", "return_logprob": True, "top_logprobs_num": 
 
 @pytest.fixture(scope="module")
 def s():
-    need_stories()
     with server() as made:
         yield made
 

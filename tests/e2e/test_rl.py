@@ -2,10 +2,11 @@
 
 One undisturbed run gives the SHA-256 of the final weights. Every other run has the same seed and must end with the same
 one: with two servers, with other server limits, and after `kill -9` of trainer, server or router at seeded random
-moments with a restart of the same command. CLIME_KILLS (default 20) is the number of kills of each kind.
+moments with a restart of the same command. CLIME_KILLS is the number of kills of each kind.
 """
 
 import contextlib
+import functools
 import json
 import os
 import random
@@ -19,24 +20,27 @@ import time
 import urllib.request
 
 import pytest
-from programs import DATA, ROOT, SLOW, STORIES
+from programs import DATA, FULL, ROOT, SLOW, STORIES, need, needs_stories
 
 BUILD = os.path.abspath(os.environ.get("CLIME_BUILD", "build"))
 TRAIN = os.path.join(BUILD, "clime-train")
-KILLS = int(os.environ.get("CLIME_KILLS", "20"))
+KILLS = int(os.environ.get("CLIME_KILLS", 20 if FULL else 2))
 LIMIT = 60 * SLOW  # seconds: no wait of a run may be longer
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
+def make_model(d):
     """A tiny random model and a task; the reward is random by seed, so that every rollout has a gradient."""
-    d = tmp_path_factory.mktemp("rl")
     run = lambda *a: subprocess.run([TRAIN, *map(str, a)], check=True, capture_output=True, timeout=LIMIT)
     run("init", d / "init", "--family", "qwen3", "--hidden-size", 64, "--intermediate-size", 192,
         "--num-hidden-layers", 2, "--num-attention-heads", 2, "--num-key-value-heads", 1, "--head-dim", 64,
         "--max-position-embeddings", 256)  # fmt: skip
     run("task", d / "task", "--kind", "add", "--max-operand", 9, "--num-warmup", 40, "--num-heldout", 20)
     return d
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return make_model(tmp_path_factory.mktemp("rl"))
 
 
 def command(model, run_dir, *more, **change):
@@ -303,10 +307,21 @@ VARIANTS = {
 }  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def with_algorithm(model):
+    """(SHA-256, options) of a whole run with one of VARIANTS, which is run once."""
+
+    @functools.cache
+    def whole(name):
+        more = ["--advantage-estimator", name, *VARIANTS[name]]
+        return run_whole(command(model, model / name, *more), model / f"{name}.log"), more
+
+    return whole
+
+
 @pytest.mark.parametrize("name", VARIANTS)
-def test_kill_with_an_algorithm(model, undisturbed, name):
-    more = ["--advantage-estimator", name, *VARIANTS[name]]
-    sha = run_whole(command(model, model / name, *more), model / f"{name}.log")
+def test_an_algorithm(model, undisturbed, with_algorithm, name):
+    sha, _ = with_algorithm(name)
     assert sha != undisturbed[0]
     check_record(model / name)
     steps = [m for m in metrics(model / name) if m["kind"] == "train"]
@@ -323,6 +338,12 @@ def test_kill_with_an_algorithm(model, undisturbed, name):
     if name == "gspo":  # against the policy of a rollout before, which the second step has left
         kl = [m["train/kl_loss"] for m in lines]
         assert kl[0] == kl[2] == kl[4] == 0 and kl[1] != 0 and kl[3] != 0
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", VARIANTS)
+def test_kill_with_an_algorithm(model, undisturbed, with_algorithm, name):
+    sha, more = with_algorithm(name)
     longer = model / f"{name}-longer"  # its first part ends with a checkpoint between two refreshes of the reference
     run_whole(command(model, longer, *more, num_rollout=5), model / "shorter.log")
     assert run_whole(command(model, longer, *more), model / "longer.log") == sha
@@ -574,7 +595,8 @@ def test_report(model, undisturbed):
     assert wrong.returncode == 1 and "no ledger at" in wrong.stderr
 
 
-@pytest.mark.skipif(not STORIES.is_dir(), reason=f"shared data is absent: {STORIES}")
+@needs_stories
+@pytest.mark.full
 def test_stories260k_learns(tmp_path):
     env = os.environ | {"NUM_ROLLOUT": "8"}
     script = [ROOT / "scripts" / "run-stories260k.sh", STORIES, "a run"]  # of the folder that one stands in
@@ -585,8 +607,8 @@ def test_stories260k_learns(tmp_path):
     assert all(m["train/train_rollout_logprob_abs_diff"] == 0 for m in lines if m["kind"] == "train")
 
 
-@pytest.mark.skipif(not DATA.is_dir(), reason=f"shared data is absent: {DATA}")
 def test_gsm8k_two_rollouts(tmp_path):
+    need(DATA)
     subprocess.run(["tar", "xzf", DATA / "tokenizers" / "qwen3.tgz", "-C", tmp_path], check=True)
     tokenizer = next(tmp_path.glob("*/tokenizer.json")).parent
     run = lambda *a: subprocess.run([TRAIN, *map(str, a)], check=True, capture_output=True, timeout=4 * LIMIT)

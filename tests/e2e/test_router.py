@@ -11,12 +11,7 @@ import time
 
 import pytest
 from mocks import workers
-from programs import LIMIT, STORIES, Program, need_stories, program, server
-
-
-@pytest.fixture(scope="module", autouse=True)
-def stories():
-    need_stories()
+from programs import LIMIT, STORIES, Program, needs_stories, program, server
 
 
 @contextlib.contextmanager
@@ -43,6 +38,7 @@ def core(reply):
     return reply["text"], reply["output_ids"], reply["meta_info"]["output_token_logprobs"]
 
 
+@needs_stories
 def test_the_answer_of_a_server_streamed_or_not():
     golden = json.loads((STORIES / "greedy_200.json").read_text())["ids"]
     body = GREEDY | {"sampling_params": {"temperature": 0, "max_new_tokens": 200}}

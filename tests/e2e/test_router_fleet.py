@@ -11,7 +11,7 @@ import urllib.parse
 
 import pytest
 from mocks import Worker, workers
-from programs import BUILD, LIMIT, need_stories, program, router_to, server
+from programs import BUILD, LIMIT, program, router_to, server
 from test_router_faults import ask, fleet, states, urls, wait_for
 
 QUICK = ("--health-check-interval", "0.1", "--discovery-interval", "0.05")
@@ -312,7 +312,6 @@ def test_a_worker_that_is_gone_for_good_makes_room(tmp_path):
 
 def test_an_evicted_server_that_was_only_cut_off_comes_back():
     """It registered itself, does so again, and is none that an operator took out."""
-    need_stories()
     quick = ("--health-check-interval", "0.1", "--health-check-timeout", "0.5", "--evict-after", "1")
     with workers(1) as (well,), program("clime-router", *quick, *urls([well])) as router, \
          server("--router", router.url) as cut_off:  # fmt: skip

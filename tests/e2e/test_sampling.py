@@ -16,8 +16,9 @@ from test_rl import KILLS, LIMIT, command, fails, final_sha, kill_one, metrics, 
 
 FILTER = ["--dynamic-sampling-filter-path", "check_reward_nonzero_std"]
 PROMPT = ["--over-sampling-batch-size", "9", *FILTER, "--accept-order", "prompt"]
-# few requests at a time, so that a full rollout finds others half done
-PARTIAL = ["--over-sampling-batch-size", "12", "--partial-rollout", "--server-max-running-requests", "5"]
+ARRIVAL = ["--over-sampling-batch-size", "12"]
+# few requests at a time and many groups, so that a full rollout finds others half done, however late the trainer looks
+PARTIAL = ["--over-sampling-batch-size", "36", "--partial-rollout", "--server-max-running-requests", "5"]
 ASYNC = ["--async"]
 FULL = ["--fully-async", "--over-sampling-batch-size", "8", "--max-staleness", "4", "--server-max-running-requests", "5"]
 POOL = ["--fully-async", "--max-rollouts-ahead", "3", "--over-sampling-batch-size", "9", "--max-staleness", "6"]
@@ -83,7 +84,7 @@ def prompt_sha(model):
 
 @pytest.fixture(scope="module")
 def arrival_sha(model):
-    return whole(model, "arrival", *PARTIAL[:2], *FILTER)
+    return whole(model, "arrival", *ARRIVAL, *FILTER)
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +155,7 @@ def test_prompt_order_survives_kills(model, prompt_sha):
 
 def test_arrival_order(model, arrival_sha):
     assert query(model / "arrival", "SELECT count(*) FROM groups WHERE state = 'open'") == [(0,)]
-    assert run_whole(command(model, model / "arrival", *PARTIAL[:2], *FILTER), model / "arrival-again.log") == arrival_sha
+    assert run_whole(command(model, model / "arrival", *ARRIVAL, *FILTER), model / "arrival-again.log") == arrival_sha
 
 
 def test_partial_rollout(model, partial_sha):
@@ -183,7 +184,7 @@ def test_partial_rollout_masks_old_tokens(model):
     assert all(m["rollout/staleness/max"] == 0 for m in rollouts(run_dir))
 
 
-@pytest.mark.parametrize("name, options", [("arrival", [*PARTIAL[:2], *FILTER]), ("partial", PARTIAL)])
+@pytest.mark.parametrize("name, options", [("arrival", [*ARRIVAL, *FILTER]), ("partial", PARTIAL)])
 def test_replay_gives_the_same_weights(model, name, options, request):
     """The record alone makes the weights again, bit for bit; a kill in between changes nothing."""
     source, run_dir, log = model / name, model / f"{name}-replay", model / f"{name}-replay.log"
@@ -361,52 +362,55 @@ def test_async_survives_kills(model, async_sha, victim):
         n += 1
 
 
-# Its first call, in the first step of a run, does FIRST.
-LOSS = """#include <curl/curl.h>
-#include <poll.h>
+# Its first call, in the first step of a run, waits for a file.
+LOSS = """#include <poll.h>
 #include <stdio.h>
 #include <unistd.h>
 #include "trainer/plugin/plugin.h"
-static void first(void) { FIRST }
 static int f(const struct clime_plugin_loss *l, double *pg, double *g, char *e, size_t n) {
     (void)e, (void)n;
     if (access("RUN.begun", F_OK)) {
         fclose(fopen("RUN.begun", "w"));
-        first();
+        while (access("RUN.go", F_OK)) poll(NULL, 0, 10);
     }
     for (int k = 0; k < l->n; k++) pg[k] = 0, g[k] = -l->w[k] * (double)l->adv[k];
     return 0;
 }
 const struct clime_plugin clime_plugin = {CLIME_PLUGIN_HEAD, .loss = f};
 """
-WAIT = 'while (access("RUN.go", F_OK)) poll(NULL, 0, 10);'
-PAUSE = """
-    char url[100], key[100];
-    int port;
-    FILE *ports = fopen("RUN/ports/server-0", "r"), *keys = fopen("RUN/ports/api-key", "r");
-    if (fscanf(ports, "%d", &port) != 1 || fscanf(keys, "%90s", key) != 1) _exit(3);
-    snprintf(url, sizeof url, "http://127.0.0.1:%d/pause_generation", port);
-    CURL *c = curl_easy_init();
-    curl_easy_setopt(c, CURLOPT_URL, url);
-    curl_easy_setopt(c, CURLOPT_XOAUTH2_BEARER, key);
-    curl_easy_setopt(c, CURLOPT_HTTPAUTH, (long)CURLAUTH_BEARER);
-    curl_easy_setopt(c, CURLOPT_POSTFIELDS, "{\\"mode\\":\\"in_place\\"}");
-    curl_easy_setopt(c, CURLOPT_FAILONERROR, 1L);
-    if (curl_easy_perform(c)) _exit(4);
-    curl_easy_cleanup(c);
-"""
 
 
-def loss_that(first, run_dir):
-    """The options of a run with such a loss."""
+def loss_that_waits(run_dir):
+    """The options of a run that waits in its first step."""
     source = run_dir.with_suffix(".c")
-    source.write_text(LOSS.replace("FIRST }", first + "}").replace("RUN", str(run_dir)))
+    source.write_text(LOSS.replace("RUN", str(run_dir)))
     return ["--loss-type", "custom_loss", "--custom-loss-function-path", compile_library(source, run_dir.with_suffix(".so"))]
 
 
 def wait_until(there, p, run_dir, log):
     while not there():
         assert wait_watching(p, run_dir, log, 0.02)[0] is None, open(log).read()[-2000:]
+
+
+def push_to_samples_in_flight(run_dir, p, log):
+    """The first push of a run of loss_that_waits finds samples in flight, whoever is faster: its first step begins when the
+    server is paused over some, and the server goes on when it has the new weights."""
+    wait_until(run_dir.with_suffix(".begun").exists, p, run_dir, log)
+    port, key = ((run_dir / "ports" / name).read_text().strip() for name in ("server-0", "api-key"))
+    with web.Client(base_url=f"http://127.0.0.1:{port}", headers={"Authorization": f"Bearer {key}"}) as server:
+        do = lambda path, **body: server.post(path, json=body).raise_for_status()
+
+        def paused_over_some():
+            do("/pause_generation", mode="in_place")
+            if server.get("/v1/loads").json()["loads"][0]["num_running_reqs"]:
+                return True
+            do("/continue_generation")
+            return False
+
+        wait_until(paused_over_some, p, run_dir, log)
+        run_dir.with_suffix(".go").touch()
+        wait_until(lambda: not server.get("/get_weight_version").json()["weight_version"].startswith("0@"), p, run_dir, log)
+        do("/continue_generation")
 
 
 def ended(p, log):
@@ -416,17 +420,12 @@ def ended(p, log):
 
 
 def test_kv_kept_over_an_update(model):
-    """Samples in flight keep their KV: marked, left out of the gap, trained the same by the record. Whoever is faster, two
-    are in flight at the first push: the server pauses from the first step until it has the new weights."""
+    """Samples in flight keep their KV: marked, left out of the gap, trained the same by the record."""
     run_dir, log = model / "kept", model / "kept.log"
     more = ["--fully-async", "--pause-generation-mode", "in_place", "--over-sampling-batch-size", "40",
-            "--server-max-running-requests", "2", *loss_that(PAUSE, run_dir)]  # fmt: skip
+            "--server-max-running-requests", "2", *loss_that_waits(run_dir)]  # fmt: skip
     p = start(command(model, run_dir, *more), log)
-    wait_until((model / "kept.begun").exists, p, run_dir, log)
-    port, key = ((run_dir / "ports" / name).read_text().strip() for name in ("server-0", "api-key"))
-    with web.Client(base_url=f"http://127.0.0.1:{port}", headers={"Authorization": f"Bearer {key}"}) as server:
-        wait_until(lambda: server.get("/get_weight_version").json()["weight_version"].startswith("2@"), p, run_dir, log)
-        assert server.post("/continue_generation", json={}).status_code == 200
+    push_to_samples_in_flight(run_dir, p, log)
     sha = ended(p, log)
     check_ledger(run_dir)
     rows = query(run_dir, "SELECT t.step, s.versions, s.mixed_kv, s.n_response FROM step_samples t"
@@ -465,7 +464,7 @@ def test_rollouts_ahead(model):
     waits in its first step until the three after it are there, so that they do, whoever is faster."""
     run_dir = model / "ahead"
     more = ["--max-rollouts-ahead", "3", "--max-staleness", "6", "--update-weights-interval", "1",
-            *loss_that(WAIT, run_dir)]  # fmt: skip
+            *loss_that_waits(run_dir)]  # fmt: skip
     words = command(model, run_dir, "--fully-async", *more, num_rollout=16, eval_interval=8, rollout_max_response_len=8)
     p, log = start(words, model / "ahead.log"), model / "ahead.log"
     wait_until((model / "ahead.begun").exists, p, run_dir, log)

@@ -6,7 +6,7 @@ import json
 import math
 
 import pytest
-from programs import chat_model, need_stories, router_to, server, tiny_model
+from programs import chat_model, router_to, server, tiny_model
 
 VOCAB = 512
 MASK, LOGP = "output_token_sampling_mask", "output_token_sampling_logprobs"
@@ -14,7 +14,6 @@ MASK, LOGP = "output_token_sampling_mask", "output_token_sampling_logprobs"
 
 @pytest.fixture(scope="module")
 def s(tmp_path_factory):
-    need_stories()
     with server("--return-sampling-mask", model=chat_model(tmp_path_factory.mktemp("chat"))) as made:
         yield made
 

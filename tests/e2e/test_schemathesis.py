@@ -1,7 +1,7 @@
 """openapi/*.yaml as schemathesis reads it: requests that the contracts allow, and such that they don't, against the
 running programs. Nothing may crash, and every answer must be one that the contract has.
 
-Each run makes the same requests. CLIME_EXAMPLES=200 (so many random ones an operation, here it is 6) makes a longer search, in which
+Each run makes the same requests. CLIME_EXAMPLES=200 (so many random ones an operation, here it is 6, in the fast tier 2) makes a longer search, in which
 the endpoints with all the sampling parameters also get every bound of each, which takes most of the time.
 """
 
@@ -12,11 +12,10 @@ import re
 import subprocess
 import sys
 
-import pytest
-from programs import LIMIT, SLOW, chat_model, need_stories, program, server, tiny_model
+from programs import FULL, LIMIT, SLOW, chat_model, program, server, tiny_model
 from test_environments import Run
 
-EXAMPLES = int(os.environ.get("CLIME_EXAMPLES", 6))
+EXAMPLES = int(os.environ.get("CLIME_EXAMPLES", 6 if FULL else 2))
 CHECKS = "status_code_conformance,content_type_conformance,response_schema_conformance,ignored_auth,refusals"
 KEYS = ["--api-key", "user", "--admin-api-key", "boss"]
 # What stops or changes a server for all others: tried on one of its own, where nobody generates.
@@ -47,7 +46,6 @@ def search(url, tmp_path, *options, phases=f"{BOUNDS},{RANDOM}", key="boss", ses
 @contextlib.contextmanager
 def small_server(tmp_path):
     """Replies are short, so that there can be many."""
-    need_stories()
     with server(*KEYS, "--context-length", "48", model=chat_model(tmp_path)) as s:
         yield s
 

@@ -13,7 +13,7 @@ import time
 import httpx
 import pytest
 from mocks import workers
-from programs import LIMIT, ROOT, SLOW, STORIES, free_port, need_stories, program, router_to, run, server, tiny_model, web
+from programs import LIMIT, ROOT, SLOW, STORIES, free_port, program, router_to, run, server, tiny_model, web
 from test_fleet import rl
 from test_front import dial, in_background, waiting
 from test_tls import certificate  # noqa: F401  the fixture
@@ -54,7 +54,6 @@ def test_every_line_has_its_tests():
 
 def test_keys_with_names_and_limits(tmp_path):
     """One client that is past its limits is told so, the others go on, and none of them may command."""
-    need_stories()
     keys = tmp_path / "keys"
     keys.write_text("# who  key\nalice  one  concurrent=1\nbob  two  per-minute=1\n")
     words = ["--api-keys", keys, "--admin-api-key", "boss", "--api-key", "plain"]
@@ -144,7 +143,6 @@ def test_a_named_key_stays_at_the_router(tmp_path):
 
 def test_files_that_requests_may_name(tmp_path):
     """With --files-under nothing outside is read or written, whichever way a path says it."""
-    need_stories()
     inside, outside = tmp_path / "in", tmp_path / "out"
     inside.mkdir()
     outside.mkdir()
@@ -170,7 +168,6 @@ def test_files_that_requests_may_name(tmp_path):
 
 def test_a_worker_behind_tls(certificate, tmp_path):  # noqa: F811
     """A router trusts the workers that its --ca-certificate vouches for, and no others."""
-    need_stories()
     with server("--tls-certificate", certificate) as s:
         url = f"https://127.0.0.1:{s.port}"
         with router_to([url], "--ca-certificate", certificate) as r:
@@ -183,7 +180,6 @@ def test_a_worker_behind_tls(certificate, tmp_path):  # noqa: F811
 
 
 def test_a_server_registers_over_tls(certificate):  # noqa: F811
-    need_stories()
     with program("clime-router", "--tls-certificate", certificate) as r, \
          server("--router", f"https://127.0.0.1:{r.port}", "--ca-certificate", certificate) as s:  # fmt: skip
         trust = ssl.create_default_context(cafile=certificate)
@@ -311,7 +307,6 @@ def test_json_without_a_bottom(well, inside):
 
 @pytest.fixture(scope="module")
 def well():
-    need_stories()
     with server() as s, router_to([s.url]) as router:
         wait_for(lambda: router.get("/health").status_code == 200)
         yield s, router

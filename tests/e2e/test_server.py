@@ -15,25 +15,19 @@ import threading
 import time
 
 import pytest
-from programs import BUILD, LIMIT, STORIES, need_stories, program, server, web
+from programs import BUILD, DATA, LIMIT, STORIES, need, needs_stories, program, server, wait_for, web
 from test_front import dial
 
-pytestmark = pytest.mark.usefixtures("stories")
-
 
 @pytest.fixture(scope="module")
-def stories():
-    need_stories()
-
-
-@pytest.fixture(scope="module")
-def plain(stories):
+def plain():
     with server() as s:
         yield s
 
 
 @pytest.fixture(scope="module")
-def greedy(stories):
+def greedy():
+    need(DATA / "stories260K")
     golden = json.loads((STORIES / "greedy_200.json").read_text())
     return golden | {"text": (STORIES / "greedy_200.txt").read_text()}
 
@@ -87,6 +81,7 @@ def test_greedy_incremental(greedy):
     check_greedy(whole, greedy)
 
 
+@needs_stories
 def test_text_prompt_keeps_the_space(plain):
     reply = generate(plain, text="Once upon", sampling_params={"temperature": 0, "max_new_tokens": 4})
     assert reply["text"].startswith(" a time")
@@ -353,13 +348,6 @@ def in_background(function):
     return future
 
 
-def wait_for(condition, seconds=LIMIT):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-
-
 def load(s):
     entry = s.get("/v1/loads?include=core").json()["loads"][0]
     return entry["num_running_reqs"] + entry["num_waiting_reqs"]
@@ -463,7 +451,7 @@ def put_weights(s, version, body, **kw):
 
 
 @pytest.fixture(scope="module")
-def other_weights(stories):
+def other_weights():
     """The same policy with one matrix changed, as safetensors bytes."""
     data = bytearray((STORIES / "model.safetensors").read_bytes())
     size = int.from_bytes(data[:8], "little")
@@ -680,6 +668,7 @@ def test_many_clients_at_once(plain):
     wait_for(lambda: load(plain) == 0)
 
 
+@needs_stories
 def test_registers_with_a_router():
     with program("clime-router") as router:
         with server("--router", router.url) as s:
@@ -724,12 +713,12 @@ def test_an_orphan_leaves_the_port_file_alone(tmp_path, program):
     (["--model-path", str(STORIES), "--port", "0", "--chat-template", "/nonexistent"], "/nonexistent"),
     ([], "--model-path"),
 ])
-def test_start_that_fails_says_why(stories, options, says):
+def test_start_that_fails_says_why(options, says):
     done = subprocess.run([BUILD / "clime-server", *options], capture_output=True, text=True, timeout=LIMIT)
     assert done.returncode != 0 and says in done.stderr, done.stderr
 
 
-def test_ipv6_works_or_is_said_not_to(stories):
+def test_ipv6_works_or_is_said_not_to():
     """Debian's CivetWeb is built without it: "Failed to setup server ports" was all that was said."""
     try:
         with server("--host", "::1"):
@@ -743,7 +732,7 @@ def test_ipv6_works_or_is_said_not_to(stories):
     (["--chat-template", "BAD"], "chat template"),
     (["--cuda-graph-bs", "0"], "--cuda-graph-bs"),
 ])
-def test_what_is_wrong_is_told_before_weights_are_read(stories, tmp_path, options, says):
+def test_what_is_wrong_is_told_before_weights_are_read(tmp_path, options, says):
     (tmp_path / "bad.jinja").write_text("{% for %}")
     options = [str(tmp_path / "bad.jinja") if o == "BAD" else o for o in options]
     command = [BUILD / "clime-server", "--model-path", str(STORIES), "--device", "cpu", "--port", "0", *options]

@@ -4,12 +4,11 @@ import json
 
 import openai
 import pytest
-from programs import chat_model, need_stories, server
+from programs import chat_model, needs_stories, server
 
 
 @pytest.fixture(scope="module")
 def s(tmp_path_factory):
-    need_stories()
     with server("--served-model-name", "tales", model=chat_model(tmp_path_factory.mktemp("chat"))) as running:
         yield running
 
@@ -31,6 +30,7 @@ def test_models(client):
         client.models.retrieve("gpt")
 
 
+@needs_stories
 def test_chat_is_generate_on_the_rendered_prompt(s, client):
     rendered = s.json("/apply_template", {"messages": MESSAGES})
     assert rendered["text"] == "<s>[user] Once upon\n[assistant] "
@@ -51,6 +51,7 @@ def test_chat_is_generate_on_the_rendered_prompt(s, client):
     assert reply.metadata["weight_version"] == "default"
 
 
+@needs_stories
 @pytest.mark.parametrize("prompt", ["Hi \U0001f600", "Hi \U0001f468\u200d\U0001f469\u200d\U0001f467"])
 def test_a_reply_begins_behind_its_prompt(s, client, prompt):
     """Characters that this tokenizer has as single bytes, at a prompt's end, are the prompt's; one that is not whole
@@ -99,6 +100,7 @@ def test_seeds_make_members(client):
         assert alone.choices[0].text == c.text
 
 
+@needs_stories
 def test_completions_order_and_prompt_forms(client):
     texts = client.completions.create(model="tales", prompt=["Once upon", "The dog"], n=2, temperature=0, max_tokens=4)
     assert [c.index for c in texts.choices] == [0, 1, 2, 3]
@@ -110,6 +112,7 @@ def test_completions_order_and_prompt_forms(client):
     assert client.completions.create(model="tales", prompt="Once").usage.completion_tokens <= 16
 
 
+@needs_stories
 def test_lm_eval_scoring(client):
     """Greedy token and largest of top_logprobs must be the very same float."""
     ids = [1, 403, 407, 261, 378]

@@ -11,7 +11,7 @@ import subprocess
 import httpx
 import pytest
 from mocks import workers
-from programs import LIMIT, STORIES, need_stories, program, router_to, run, server
+from programs import LIMIT, STORIES, program, router_to, run, server
 
 BODY = {"input_ids": [1, 403], "return_logprob": True, "sampling_params": {"max_new_tokens": 60, "sampling_seed": 3}}
 
@@ -31,7 +31,6 @@ def certificate(tmp_path_factory):
 
 
 def test_replies_and_streams(certificate):
-    need_stories()
     with server("--tls-certificate", certificate, "--api-key", "user") as s:
         trust = ssl.create_default_context(cafile=certificate)
         head = {"Authorization": "Bearer user"}
@@ -63,7 +62,6 @@ def test_replies_and_streams(certificate):
 
 
 def test_a_router(certificate):
-    need_stories()
     with server() as s, program("clime-router", "--tls-certificate", certificate, "--worker-urls", s.url) as r:
         with httpx.Client(base_url=f"https://127.0.0.1:{r.port}", verify=ssl.create_default_context(cafile=certificate), timeout=LIMIT) as client:
             assert client.post("/generate", json=BODY).json()["output_ids"] == s.json("/generate", BODY)["output_ids"]
@@ -90,7 +88,6 @@ def test_a_new_connection_goes_on_with_the_last_ones_session(certificate):
 
 
 def test_a_certificate_that_is_none(certificate, tmp_path):
-    need_stories()
     bad = tmp_path / "bad.pem"
     bad.write_text("no certificate\n")
     for path, says in [(bad, "cannot listen"), (tmp_path / "absent.pem", "cannot read the TLS certificate")]:

@@ -6,7 +6,7 @@ import re
 
 import openai
 import pytest
-from programs import DATA, router_to, run, server
+from programs import DATA, need, router_to, run, server
 from said import ARGUMENTS, BROKEN, CALL, HALT, PATCH, SECOND, THOUGHT, TOOLS, at_once, make_model, model, s, say  # noqa: F401
 
 
@@ -307,8 +307,7 @@ def check_chat_stream(events, usage):
 
 def test_recorded_streams():
     folder = DATA / "http/openai-sse-recorded"
-    if not folder.is_dir():
-        pytest.skip(f"shared data is absent: {folder}")
+    need(folder)
     files = sorted(folder.glob("*.bin"))
     assert len(files) == 12
     for path in files:

@@ -7,12 +7,11 @@ import re
 import time
 
 import pytest
-from programs import chat_model, need_stories, server
+from programs import chat_model, needs_stories, server
 
 
 @pytest.fixture(scope="module")
 def s(tmp_path_factory):
-    need_stories()
     with server(model=chat_model(tmp_path_factory.mktemp("words"))) as running:
         yield running
 
@@ -44,6 +43,7 @@ def logps(reply):
     return [lp for lp, _, _ in reply["meta_info"]["output_token_logprobs"]]
 
 
+@needs_stories
 @pytest.mark.parametrize("pattern", [
     r"[.!?]", r",[^,]*,", r"\sa", r"(was|is|had)\s\w+", r"a$", r"^\W+\w+\s", r"(a|e)+r?", r"[^\x00-\x7f]|zz", r"\w{4,5} ", r"(.|\n)*d.*d"])  # fmt: skip
 def test_stop_regex_is_pythons(s, pattern):
@@ -60,6 +60,7 @@ def test_stop_regex_is_pythons(s, pattern):
         assert reply["text"] == said[n]
 
 
+@needs_stories
 def test_stop_regex_of_several_outputs(s):
     """Each of n outputs ends where it would alone; stop strings go first, and an expression of nothing is none."""
     free = generate(s, n=4)
@@ -75,6 +76,7 @@ def test_stop_regex_of_several_outputs(s):
     assert generate(s, stop_regex=["", ""])["output_ids"] == generate(s)["output_ids"]
 
 
+@needs_stories
 def test_stop_regex_of_openais_forms(s):
     chat = {"messages": [{"role": "user", "content": "Once"}], "max_tokens": N, "seed": 5, "stop_regex": r"[a-z]+\s[a-z]+"}
     for path, body, text in (("/v1/chat/completions", chat, lambda c: c["message"]["content"]),
@@ -138,6 +140,7 @@ def first_of(ids, bad):
     return min((i for w in bad for i in range(len(w) - 1, len(ids)) if ids[i - len(w) + 1 : i + 1] == w), default=None)
 
 
+@needs_stories
 @pytest.mark.parametrize("more", [{"temperature": 0}, {}, {"stream": True}])
 def test_bad_words_are_vllms(s, more):
     """A word that would have come does not. Greedy outputs are as they were before it; a draw among fewer ids may be another

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "tests/unit/shared_data.h"
 #include "text/normalize.h"
 #include "text/regex.h"
 #include "text/tokenizer.h"
@@ -525,12 +526,7 @@ static void test_threads(void **state) {
 /* The model's own greedy continuation: ids to text as transformers decoded it. */
 static void test_stories(void **state) {
     (void)state;
-    const char *data = getenv("CLIME_DATA");
-    char *dir = xasprintf("%s/stories260K", data ? data : "../shared/data");
-    if (access(dir, R_OK) != 0) {
-        free(dir);
-        skip();
-    }
+    char *dir = shared_data("stories260K");
     char *path = xasprintf("%s/greedy_200.txt", dir);
     struct clime_buf want, got;
     struct clime_error e;

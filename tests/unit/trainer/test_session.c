@@ -12,6 +12,7 @@
 #include <malloc.h>
 
 #include "common/os/dirs.h"
+#include "tests/unit/shared_data.h"
 #include "trainer/env/environments_int.h"
 
 #define MAX ((size_t)1 << 22)
@@ -248,22 +249,18 @@ static char *edited(const char *text, const char *const *pairs) {
 
 static void test_families(void **state) {
     (void)state;
-    const char *data = getenv("CLIME_DATA");
     for (size_t i = 0; i < CLIME_COUNT(families); i++) {
-        char *path = xasprintf("%s/templates/%s.jinja", data ? data : "../shared/data", families[i].file);
+        char *name = xasprintf("templates/%s.jinja", families[i].file), *path = shared_data(name);
         struct clime_buf source;
         struct clime_error e = {0};
         clime_buf_init(&source, MAX);
-        if (access(path, R_OK)) {
-            free(path);
-            skip();
-        }
         assert_int_equal(clime_buf_read_file(&source, path, &e), CLIME_OK);
         clime_buf_addc(&source, 0);
         char *template = edited(source.data, families[i].edits);
         check_family(&families[i], template);
         free(template);
         clime_buf_free(&source);
+        free(name);
         free(path);
     }
 }
