@@ -10,7 +10,8 @@ import sys
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent / "e2e"))  # programs.py and its like
-FULL = os.environ.get("CLIME_FULL") == "1"
+from programs import FULL, chat_model, server  # noqa: E402
+
 REQUIRE_DATA = os.environ.get("CLIME_REQUIRE_DATA") == "1"
 TIMES = pathlib.Path(os.environ.get("CLIME_TEST_TIMES", "/nonexistent"))  # seconds by file, kept by tests/run.py
 
@@ -46,6 +47,20 @@ def once(tmp_path_factory):
         return folder
 
     return get
+
+
+@pytest.fixture(scope="session")
+def plain_server():
+    """A server of the stories' model, for modules that only ask it."""
+    with server() as s:
+        yield s
+
+
+@pytest.fixture(scope="session")
+def chat_server(tmp_path_factory):
+    """A server of the stories' model with a chat template, for modules that only ask it."""
+    with server(model=chat_model(tmp_path_factory.mktemp("chat"))) as s:
+        yield s
 
 
 @pytest.hookimpl(wrapper=True)

@@ -67,12 +67,12 @@ def at_once(s, model):
     return {"logit_bias": {str(h): -100, str(model[1][THOUGHT]): -100}}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def model(tmp_path_factory):
     return make_model(tmp_path_factory.mktemp("said"), EXTRA, TEMPLATE)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def s(model):
     with server(model=model[0]) as running:
         yield running

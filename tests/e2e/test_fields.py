@@ -7,14 +7,13 @@ from programs import chat_model, needs_stories, server
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return chat_model(tmp_path_factory.mktemp("fields"))
+def s(chat_server):
+    return chat_server
 
 
 @pytest.fixture(scope="module")
-def s(folder):
-    with server(model=folder) as running:
-        yield running
+def folder(tmp_path_factory):
+    return chat_model(tmp_path_factory.mktemp("fields"))
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import json
 import time
 
 import pytest
-from programs import LIMIT, needs_stories, server, web
+from programs import LIMIT, needs_stories, web
 
 BATCH = {"input_ids": [[1, 403, 407], [1, 261]], "return_logprob": [True, False], "top_logprobs_num": [2, 0], "logprob_start_len": [0, -1],
          "token_ids_logprob": [[5, 9], [5, 9]], "return_text_in_logprobs": True, "return_prompt_token_ids": True,
@@ -15,9 +15,8 @@ LISTS = ["output_token_logprobs", "output_top_logprobs", "output_token_ids_logpr
 
 
 @pytest.fixture(scope="module")
-def s():
-    with server() as running:
-        yield running
+def s(plain_server):
+    return plain_server
 
 
 def timeless(reply):

@@ -5,7 +5,6 @@ import copy
 import json
 
 import pytest
-from programs import server
 
 VOCAB = 512
 TIMES = ("e2e_latency", "response_sent_to_client_ts", "cached_tokens", "cached_tokens_details", "resumed_tokens")
@@ -18,9 +17,8 @@ BODY = {"text": "Once upon a time", "return_logprob": True, "top_logprobs_num": 
 
 
 @pytest.fixture(scope="module")
-def s():
-    with server() as made:
-        yield made
+def s(plain_server):
+    return plain_server
 
 
 def lasting(reply):

@@ -20,9 +20,8 @@ from test_front import dial
 
 
 @pytest.fixture(scope="module")
-def plain():
-    with server() as s:
-        yield s
+def plain(plain_server):
+    return plain_server
 
 
 @pytest.fixture(scope="module")

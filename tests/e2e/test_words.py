@@ -7,13 +7,12 @@ import re
 import time
 
 import pytest
-from programs import chat_model, needs_stories, server
+from programs import needs_stories
 
 
 @pytest.fixture(scope="module")
-def s(tmp_path_factory):
-    with server(model=chat_model(tmp_path_factory.mktemp("words"))) as running:
-        yield running
+def s(chat_server):
+    return chat_server
 
 
 PROMPT, N = [1, 403, 407, 261, 378], 60
