@@ -235,3 +235,24 @@ def test_interrupt_says_how_to_resume(d):
         _, err = p.communicate(timeout=LIMIT)
         assert p.returncode == -signal.SIGINT
         assert ("the same command goes on" in err) == says, err
+
+
+def test_a_row_that_a_weighted_source_draws_often_counts_each_time(d):
+    """Nine draws of one row in a batch are nine samples, as in a file where the row stands nine times; of pairs too."""
+    often, rest = d / "often.jsonl", d / "rest.jsonl"
+    rows = [{"prompt": f"{i} + {i} =", "response": str(2 * i), "chosen": str(2 * i), "rejected": str(i)} for i in range(10)]
+    often.write_text(json.dumps(rows[0]))
+    rest.write_text("\n".join(map(json.dumps, rows[1:])))
+    (d / "written.jsonl").write_text("\n".join(json.dumps(row) for row in [rows[0]] * 9 + [rows[1]]))
+    batch = ["--global-batch-size", 10, "--num-epoch", 1, "--no-shuffle", "--hf-checkpoint", d / "init"]
+
+    def first(name, kind, *data):
+        done = train(kind, *batch, *data, "--run", d / name, "--save-hf", d / name / "hf")
+        assert done.returncode == 0, done.stderr[-2000:]
+        return lines(d, name)[0]
+
+    for kind in ("sft", "dpo"):
+        drawn = first(f"drawn-{kind}", kind, "--prompt-data", f"{often}@0.9", "--prompt-data", f"{rest}@0.1")
+        written = first(f"written-{kind}", kind, "--prompt-data", d / "written.jsonl")
+        for figure in ("train/loss", "train/grad_norm"):
+            assert drawn[figure] == pytest.approx(written[figure], rel=1e-4), (kind, figure)

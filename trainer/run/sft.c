@@ -30,7 +30,8 @@ struct loop {
     struct clime_sft *s;
     FILE *metrics;
     int32_t *order;                    /* [units] of the current epoch */
-    const struct clime_sample **batch; /* [global_batch_size * n_members] */
+    struct clime_sample *draw;         /* [global_batch_size * n_members] the batch, each draw a group of its own */
+    const struct clime_sample **batch; /* [global_batch_size * n_members] the same, by address */
     int64_t steps_per_epoch, total;    /* a tail that fills no batch comes in another epoch's order */
     int64_t recorded;                  /* steps in the ledger when this start began */
     int64_t began_us, told_us, tokens;
@@ -102,7 +103,9 @@ static enum clime_err run_step(struct loop *l, struct clime_step_stats *stats, s
     int32_t *lengths = xcalloc((size_t)n, sizeof *lengths);
     for (int i = 0; i < n; i++)
         for (int m = 0; m < members; m++) {
-            const struct clime_sample *x = s->set.samples[(int64_t)l->order[at * n + i] * members + m];
+            struct clime_sample *x = &l->draw[i * members + m];
+            *x = *s->set.samples[(int64_t)l->order[at * n + i] * members + m];
+            x->group = i; /* a weighted source may come round twice in a batch: two draws share no denominator */
             l->batch[i * members + m] = x;
             lengths[i] += x->n_prompt + x->n_response;
         }
@@ -267,6 +270,7 @@ enum clime_err clime_sft_train(struct clime_sft *s, struct clime_error *e) {
     l.steps_per_epoch = n_units / s->global_batch_size;
     l.total = l.steps_per_epoch * s->num_epoch;
     l.order = xcalloc((size_t)n_units, sizeof *l.order);
+    l.draw = xcalloc((size_t)(s->global_batch_size * s->n_members), sizeof *l.draw);
     l.batch = xcalloc((size_t)(s->global_batch_size * s->n_members), sizeof(struct clime_sample *));
     l.metrics = s->metrics ? fopen(s->metrics, "w") : NULL;
     if (s->metrics && !l.metrics) rc = clime_fail(e, CLIME_ERR_IO, "cannot write %s: %s", s->metrics, strerror(errno));
@@ -277,6 +281,7 @@ enum clime_err clime_sft_train(struct clime_sft *s, struct clime_error *e) {
         rc = clime_fail(e, CLIME_ERR_IO, "writing %s: %s", s->metrics, strerror(errno));
     if (!rc && s->rl.ledger) clime_event(s->rl.ledger, s->rl.run.incarnation, "end", "step %" PRId64, s->rl.step);
     free(l.batch);
+    free(l.draw);
     free(l.order);
     return rc;
 }
