@@ -305,9 +305,9 @@ BAD = {
     ),
     "not finite": (
         HEAD + "static int f(const struct clime_plugin_rollout *r, float *a, char *e, size_t n) "
-        "{ (void)e, (void)n; a[r->n_tokens - 1] = 1.0f / 0.0f; return 0; }\n"
+        "{ (void)e, (void)n; for (int64_t k = 0; k < r->n_tokens; k++) a[k] = 1.0f / 0.0f; return 0; }\n"
         "const struct clime_plugin clime_plugin = {CLIME_PLUGIN_HEAD, .advantages = f};",
-        "an advantage is not finite",
+        "groups in a row cannot be trained on",
     ),
 }
 

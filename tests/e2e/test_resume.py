@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import json
+import math
 import os
 import shutil
 import signal
@@ -270,17 +271,22 @@ def undo(run_dir, chosen):
 
 
 def test_a_reward_that_no_advantage_can_be_made_from(model, base):  # noqa: F811
-    """The run ends with the group's name, and the same command goes on without it."""
+    """Its group is left out of the training, with an alarm, and the run goes on."""
     for name, reward in (("huge", 1e308), ("large", -1e160)):
         run_dir, log = model / f"reward-{name}", model / f"reward-{name}.log"
         shutil.copytree(model / "plain", run_dir)
         undo(run_dir, False)
         ((group, sample),) = query(run_dir, "SELECT group_id, id FROM samples WHERE rollout = 5 AND member = 2 LIMIT 1")
         query(run_dir, "UPDATE sample_rows SET reward = ?, checksum = NULL WHERE id = ?", reward, sample)
-        assert f"group {group}" in fails(command(model, run_dir, num_rollout=6), model / f"reward-{name}-1.log")
         run_whole(command(model, run_dir, num_rollout=6), log)
-        assert query(run_dir, "SELECT state, cause FROM groups WHERE id = ?", group) == [("dropped", "failed")]
+        left_out = "SELECT group_id, count(*) FROM step_samples t JOIN sample_rows s ON s.id = t.sample_id WHERE removed = 2"
+        assert query(run_dir, left_out) == [(group, 4)]
         assert query(run_dir, "SELECT count(*) FROM step_samples") == [(6 * 24,)]
+        ((drop,),) = query(run_dir, "SELECT detail FROM events WHERE kind = 'drop' AND detail LIKE 'group%cannot be trained on%'")
+        assert f"group {group} of rollout 5" in drop and "its member 2 is" in drop, drop
+        alarms = [json.loads(d) for (d,) in query(run_dir, "SELECT detail FROM events WHERE kind = 'alarm'")]
+        assert [a["state"] for a in alarms if a["alarm"] == "group-not-finite"] == ["raised"]
+        assert all(math.isfinite(g) for (g,) in query(run_dir, "SELECT grad_norm FROM steps"))
 
 
 def test_a_gap_is_told(model, base):  # noqa: F811

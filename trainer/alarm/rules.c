@@ -72,6 +72,12 @@ const struct clime_alarm_rule clime_alarm_rules[CLIME_ALARMS] = {
                                   "the number of steps left out for a gradient that is not finite",
                                   "The weights stay as they were, and the step's samples are lost.",
                                   "If it comes again: a lower --lr, --clip-grad, and the step's samples and rewards."},
+    [CLIME_ALARM_GROUP_BAD] =
+        {"group-not-finite", "rollout", "rollout/bad_groups", CLIME_ALARM_ABOVE, 0, 1, 3, SELF(CLIME_ALARM_GROUP_BAD),
+         false, "the number of groups with a reward or an advantage that is not finite",
+         "Such a group is left out of the training; 16 of them in a row end the run.",
+         "The ledger's event \"drop\" names the group. Look at its rewards, at what a library makes of them, and at "
+         "the KL in the reward."},
     [CLIME_ALARM_TRAINER_STARVED] =
         {"trainer-starved", "perf", "perf/trainer_idle_ratio", CLIME_ALARM_ABOVE, 0.6, 5, 5,
          SELF(CLIME_ALARM_TRAINER_STARVED), true, "the share of its time that the trainer waits for rollouts",

@@ -18,7 +18,7 @@ struct clime_custom_rollout { /* what a rollout's functions see beside the strea
 enum clime_err clime_custom_rewards(const struct clime_hook *h, const struct clime_stream *s, double *reward,
                                     struct clime_error *e);
 
-/* Sets s->adv. CLIME_ERR_INTERNAL when one is not finite. */
+/* Sets s->adv; its numbers need not be finite. */
 enum clime_err clime_custom_advantages(const struct clime_hook *h, const struct clime_custom_rollout *r,
                                        struct clime_stream *s, struct clime_error *e);
 

@@ -3,6 +3,7 @@
  * the weights that training on the rollout begins with. The result is recorded, and a re-run takes the record. */
 #include <float.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -57,29 +58,42 @@ static enum clime_err fill_advantages(const struct clime_learner_options *o, con
     return clime_custom_advantages(o->objective.custom_advantages, &r, s, e);
 }
 
-static enum clime_err bad_number(const struct clime_sample *s, const char *what, double x,
-                                 struct clime_estimate_stats *stats, struct clime_error *e) {
-    stats->bad_group = s->group;
-    return clime_fail(e, CLIME_ERR_INPUT,
-                      "group %lld of rollout %lld cannot be trained on: the %s of its member %d is %g",
-                      (long long)s->group, (long long)s->rollout, what, s->member, x);
+/* Which groups cannot be trained on. */
+struct bad {
+    bool *sample; /* [n] of such a group */
+    bool found;   /* another one, in this pass */
+    struct clime_estimate_stats *stats;
+};
+
+/* All samples of the group are left out of training; stats keep the first reason. */
+static void leave_out(struct clime_sample *const *samples, int n, int of, const char *what, double x, struct bad *bad) {
+    const struct clime_sample *s = samples[of];
+    if (bad->sample[of]) return;
+    if (bad->stats->n_bad++ == 0)
+        snprintf(bad->stats->bad, sizeof bad->stats->bad,
+                 "group %lld of rollout %lld cannot be trained on: the %s of its member %d is %g", (long long)s->group,
+                 (long long)s->rollout, what, s->member, x);
+    bad->found = true;
+    for (int i = 0; i < n; i++)
+        if (samples[i]->group == s->group) {
+            bad->sample[i] = true;
+            samples[i]->removed = CLIME_REMOVED_BAD;
+        }
 }
 
 /* Beyond a float's range no advantage can be made, and the deviation of the whole group is lost: its other members'
  * advantages would all be 0. */
-static enum clime_err check_rewards(const struct clime_sample *const *samples, int n, const double *reward,
-                                    struct clime_estimate_stats *stats, struct clime_error *e) {
+static void check_rewards(struct clime_sample *const *samples, int n, double *reward, struct bad *bad) {
     for (int i = 0; i < n; i++)
-        if (!(fabs(reward[i]) <= (double)FLT_MAX)) return bad_number(samples[i], "reward", reward[i], stats, e);
-    return CLIME_OK;
+        if (!(fabs(reward[i]) <= (double)FLT_MAX)) leave_out(samples, n, i, "reward", reward[i], bad);
+    for (int i = 0; i < n; i++)
+        if (bad->sample[i]) reward[i] = 0;
 }
 
-static enum clime_err check_advantages(const struct clime_stream *s, struct clime_estimate_stats *stats,
-                                       struct clime_error *e) {
+static void check_advantages(struct clime_sample *const *samples, const struct clime_stream *s, struct bad *bad) {
     for (int i = 0; i < s->n_samples; i++)
-        for (int64_t k = s->first[i]; k < s->first[i + 1]; k++)
-            if (!isfinite(s->adv[k])) return bad_number(s->samples[i], "advantage", (double)s->adv[k], stats, e);
-    return CLIME_OK;
+        for (int64_t k = s->first[i]; k < s->first[i + 1] && !bad->sample[i]; k++)
+            if (!isfinite(s->adv[k])) leave_out(samples, s->n_samples, i, "advantage", (double)s->adv[k], bad);
 }
 
 static void fill_stats(const struct clime_stream *s, const float *kl, bool has_old, bool has_values,
@@ -124,32 +138,42 @@ static struct clime_estimate make_estimate(const struct clime_stream *s, const s
     return out;
 }
 
-enum clime_err clime_learner_estimate(struct clime_learner *l, const struct clime_sample *const *samples, int n,
-                                      const struct clime_packing *p, int64_t version, struct clime_estimate **out,
-                                      struct clime_estimate_stats *stats, struct clime_error *e) {
-    const struct clime_learner_options *o = &l->opts;
-    struct clime_stream s;
-    bool has_old = clime_loss_needs_old(&o->objective), has_values = l->critic != NULL;
-    int64_t oldest = o->objective.mask_offpolicy ? version : INT64_MIN;
-    clime_stream_init(&s, samples, NULL, n, oldest);
-    float *kl = clime_reward_needs_ref(&o->objective) ? xcalloc((size_t)s.n + 1, sizeof *kl) : NULL;
-    double *reward = xcalloc((size_t)n + 1, sizeof *reward);
-    enum clime_err err = CLIME_OK;
-    *stats = (struct clime_estimate_stats){.bad_group = -1};
-    for (int i = 0; i < n && !err; i++) {
+static enum clime_err read_rewards(const struct clime_sample *const *samples, int n, double *reward,
+                                   struct clime_error *e) {
+    for (int i = 0; i < n; i++) {
         reward[i] = samples[i]->reward;
         if (!samples[i]->has_reward)
-            err = clime_fail(e, CLIME_ERR_INTERNAL, "sample %lld/%lld/%d has no reward to train on",
-                             (long long)samples[i]->rollout, (long long)samples[i]->group, samples[i]->member);
+            return clime_fail(e, CLIME_ERR_INTERNAL, "sample %lld/%lld/%d has no reward to train on",
+                              (long long)samples[i]->rollout, (long long)samples[i]->group, samples[i]->member);
     }
+    return CLIME_OK;
+}
+
+/* One pass over the samples that are not left out. *out stays NULL where it leaves out more of them: what was made of
+ * the whole rollout (rewards and advantages of a library, whitening) may depend on theirs. */
+static enum clime_err estimate(struct clime_learner *l, struct clime_sample *const *all, int n,
+                               const struct clime_packing *p, int64_t oldest, struct bad *bad,
+                               struct clime_estimate **out, struct clime_error *e) {
+    const struct clime_sample *const *samples = (const struct clime_sample *const *)all;
+    const struct clime_learner_options *o = &l->opts;
+    struct clime_estimate_stats *stats = bad->stats;
+    struct clime_stream s;
+    bool has_old = clime_loss_needs_old(&o->objective), has_values = l->critic != NULL;
+    double *reward = xcalloc((size_t)n + 1, sizeof *reward);
+    enum clime_err err = read_rewards(samples, n, reward, e);
+    bad->found = false;
+    clime_stream_init(&s, samples, NULL, n, oldest);
+    float *kl = clime_reward_needs_ref(&o->objective) ? xcalloc((size_t)s.n + 1, sizeof *kl) : NULL;
     if (!err && o->objective.custom_rewards) err = clime_custom_rewards(o->objective.custom_rewards, &s, reward, e);
-    if (!err) err = check_rewards(samples, n, reward, stats, e);
-    if (!err) err = run_forwards(l, samples, p, &s, oldest, kl, e);
+    if (!err) check_rewards(all, n, reward, bad);
+    if (err || bad->found) goto done;
+    err = run_forwards(l, samples, p, &s, oldest, kl, e);
     if (!err) err = fill_advantages(o, reward, kl, &s, e);
     for (int64_t k = 0; !err && has_values && k < s.n; k++) s.ret[k] = s.adv[k] + s.value[k];
     if (!err && o->objective.use_opd)
         err = clime_opd_advantages(&s, o->objective.opd_kl_coef, &stats->opd_reverse_kl, e);
-    if (err || (err = check_advantages(&s, stats, e))) goto done;
+    if (!err) check_advantages(all, &s, bad);
+    if (err || bad->found) goto done;
     if (o->objective.normalize_advantages) clime_whiten(s.adv, s.n);
     fill_stats(&s, kl, has_old, has_values, stats);
     *out = xcalloc((size_t)n + 1, sizeof **out);
@@ -158,5 +182,19 @@ done:
     free(reward);
     free(kl);
     clime_stream_free(&s);
+    return err;
+}
+
+enum clime_err clime_learner_estimate(struct clime_learner *l, struct clime_sample *const *samples, int n,
+                                      const struct clime_packing *p, int64_t version, struct clime_estimate **out,
+                                      struct clime_estimate_stats *stats, struct clime_error *e) {
+    struct bad bad = {.sample = xcalloc((size_t)n + 1, sizeof *bad.sample), .stats = stats};
+    enum clime_err err;
+    *stats = (struct clime_estimate_stats){0};
+    *out = NULL;
+    do {
+        err = estimate(l, samples, n, p, l->opts.objective.mask_offpolicy ? version : INT64_MIN, &bad, out, e);
+    } while (!err && bad.found);
+    free(bad.sample);
     return err;
 }

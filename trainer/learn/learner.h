@@ -35,14 +35,16 @@ void clime_learner_describe(struct clime_learner *l, struct clime_buf *out);
 struct clime_estimate_stats { /* token means over the rollout */
     double advantage, log_probs, ref_log_probs, kl, values, returns;
     double opd_reverse_kl;             /* old against the teacher */
-    int64_t bad_group;                 /* the estimate failed by what this group says; -1 = not by a group's fault */
+    int n_bad;                         /* groups left out: one of their rewards or advantages is not finite */
+    char bad[160];                     /* the first of them, in words; "" = none */
     bool has_old, has_ref, has_values; /* whether the trainer's, the reference's and the critic's numbers were made */
 };
 
 /* Rewards -> advantages, over all samples of a rollout (a group may lie across steps, so this comes before the split),
  * with the forward passes that the options need, packed by p. version: of the current weights, with which training on
- * the rollout begins. *out: [n] estimates, freed with clime_estimates_free. */
-enum clime_err clime_learner_estimate(struct clime_learner *l, const struct clime_sample *const *samples, int n,
+ * the rollout begins. A group with a number that is not finite is left out: its samples become CLIME_REMOVED_BAD.
+ * *out: [n] estimates, freed with clime_estimates_free. */
+enum clime_err clime_learner_estimate(struct clime_learner *l, struct clime_sample *const *samples, int n,
                                       const struct clime_packing *p, int64_t version, struct clime_estimate **out,
                                       struct clime_estimate_stats *stats, struct clime_error *e);
 

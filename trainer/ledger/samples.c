@@ -311,7 +311,7 @@ static enum clime_err collect(struct clime_db *db, struct clime_stmt *q, struct 
         est[len] = (struct clime_estimate){0};
         rc = read_sample(db, q, estimate ? &est[len] : NULL, &list[len], e);
         if (!rc && estimate) est[len].advantage = (float)clime_db_get_real(q);
-        if (!rc && estimate) list[len]->removed = clime_db_get_int(q) != 0;
+        if (!rc && estimate) list[len]->removed = (enum clime_removed)clime_db_get_int(q);
         len++;
     }
     enum clime_err rc_done = clime_db_done(q, rc ? NULL : e);

@@ -205,8 +205,8 @@ enum clime_err clime_hook_sample_filter(const struct clime_hook *h, int64_t roll
     int rc = h->plugin.sample_filter(rollout, pointers, n, remove, reason, sizeof reason - 1);
     *n_removed = 0;
     for (int i = 0; i < n; i++) {
-        samples[i]->removed = remove[i] != 0;
-        *n_removed += samples[i]->removed;
+        samples[i]->removed = remove[i] ? CLIME_REMOVED_FILTER : CLIME_REMOVED_NOT;
+        *n_removed += samples[i]->removed != CLIME_REMOVED_NOT;
     }
     free(views);
     free(pointers);

@@ -33,6 +33,8 @@
 #include "trainer/rollout/evaluation.h"
 #include "trainer/rollout/rollout.h"
 
+#define CLIME_MOST_BAD_GROUPS 16 /* in a row that cannot be trained on: more end the run (docs/alarms.md) */
+
 struct clime_rl {
     struct clime_rl_options o;
     struct clime_run run;
@@ -43,6 +45,7 @@ struct clime_rl {
     const char *initial_dir;  /* Hugging Face folder of version 0 */
     int64_t num_rollout;      /* of the whole run */
     int64_t rollouts_done;    /* trained on */
+    int bad_in_row;           /* groups that could not be trained on, up to the last one */
     int64_t step;             /* optimizer steps done = the version of the learner's weights */
     bool offloaded;           /* the servers' KV memory is released, until the next publish */
     int64_t replay_generated; /* tokens, by --replay-generate */

@@ -60,22 +60,23 @@ static enum clime_err estimate_rollout(struct clime_rl *rl, const struct clime_r
                                        struct clime_error *e) {
     struct clime_packing p;
     make_packing(rl, r->samples, r->n, &p);
-    enum clime_err rc = clime_learner_estimate(rl->learner, (const struct clime_sample *const *)r->samples, r->n, &p,
-                                               rl->step, estimate, stats, e);
+    enum clime_err rc = clime_learner_estimate(rl->learner, r->samples, r->n, &p, rl->step, estimate, stats, e);
     clime_pack_free(&p);
     return rc;
 }
 
-/* Its numbers would stop every start at this place. It is dropped like one that failed, and the next start makes
- * another. */
-static enum clime_err drop_bad_group(struct clime_rl *rl, const struct clime_rollout *r, int64_t group,
-                                     struct clime_error *e) {
-    struct clime_error why = *e;
-    enum clime_err rc = clime_group_drop(rl->ledger, group, r->id, CLIME_DROP_FAILED, why.msg, e);
-    if (rc) return rc;
-    *e = why;
-    clime_event(rl->ledger, rl->run.incarnation, "drop", "%s", why.msg);
-    return clime_error_prefix(e, "it is dropped now, and the same command goes on without it");
+/* Tells of the groups that were left out. So many in a row are no accident, and nothing would be learned. */
+static enum clime_err tell_bad_groups(struct clime_rl *rl, const struct clime_rollout *r,
+                                      const struct clime_estimate_stats *stats, struct clime_error *e) {
+    int most = 0;
+    for (int i = 0; i < r->n; i++) {
+        if (i > 0 && r->samples[i]->group == r->samples[i - 1]->group) continue;
+        rl->bad_in_row = r->samples[i]->removed == CLIME_REMOVED_BAD ? rl->bad_in_row + 1 : 0;
+        if (rl->bad_in_row > most) most = rl->bad_in_row;
+    }
+    if (stats->n_bad) clime_event(rl->ledger, rl->run.incarnation, "drop", "%s", stats->bad);
+    if (most < CLIME_MOST_BAD_GROUPS) return CLIME_OK;
+    return clime_fail(e, CLIME_ERR_INPUT, "%d groups in a row cannot be trained on, as in: %s", most, stats->bad);
 }
 
 enum clime_err clime_rl_plan_steps(struct clime_rl *rl, const struct clime_rollout *r, struct clime_chosen_step **plans,
@@ -83,7 +84,7 @@ enum clime_err clime_rl_plan_steps(struct clime_rl *rl, const struct clime_rollo
     int n_steps = (int)rl->o.num_steps_per_rollout;
     const struct clime_hook *filter = rl->hooks[CLIME_HOOK_SAMPLE_FILTER];
     struct clime_estimate *estimate = NULL;
-    struct clime_estimate_stats stats = {.bad_group = -1};
+    struct clime_estimate_stats stats;
     struct clime_metrics_line m, perf;
     CHECK(end_of_step(r, 0, n_steps * rl->o.global_batch_size) == r->n && r->id * n_steps == rl->step &&
           r->version <= rl->step);
@@ -95,12 +96,14 @@ enum clime_err clime_rl_plan_steps(struct clime_rl *rl, const struct clime_rollo
     int n_removed = 0;
     if (filter) rc = clime_hook_sample_filter(filter, r->id, r->samples, r->n, &n_removed, e);
     if (!rc) rc = estimate_rollout(rl, r, &estimate, &stats, e);
+    if (!rc) rc = tell_bad_groups(rl, r, &stats, e);
     if (!rc) {
         for (int i = 0, begin = 0, end; i < n_steps; i++, begin = end) {
             end = end_of_step(r, begin, rl->o.global_batch_size);
             make_plan(rl, r, estimate, i, begin, end, &(*plans)[i]);
         }
         clime_metrics_line_int(&m, "rollout/step", r->id);
+        clime_metrics_line_int(&m, "rollout/bad_groups", stats.n_bad);
         clime_rollout_stats_add(&m, &rl->o, r, rl->step, &stats);
         rc = clime_source_stats_add(&m, clime_ledger_reader(rl->ledger), &rl->data, r, e);
         if (filter) clime_metrics_line_int(&m, "rollout/removed_samples", n_removed);
@@ -111,7 +114,6 @@ enum clime_err clime_rl_plan_steps(struct clime_rl *rl, const struct clime_rollo
         if (!rc) clime_alike_note(rl->alarms, &rl->o, r->id, r->samples, r->n);
         if (!rc) clime_rl_tell_line(rl, line);
     }
-    if (rc && stats.bad_group >= 0) rc = drop_bad_group(rl, r, stats.bad_group, e);
     clime_metrics_line_free(&m);
     clime_metrics_line_free(&perf);
     free(estimate); /* the plans own what was in it */

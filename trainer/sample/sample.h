@@ -30,6 +30,13 @@ struct clime_version_run { /* n consecutive response tokens sampled under this w
     int32_t n;
 };
 
+/* Why no token of a sample is trained on; the numbers are the ledger's. */
+enum clime_removed {
+    CLIME_REMOVED_NOT,
+    CLIME_REMOVED_FILTER, /* --rollout-sample-filter-path */
+    CLIME_REMOVED_BAD,    /* a reward or advantage of its group is not finite */
+};
+
 struct clime_sample {
     int64_t row_id; /* in the ledger; 0 = not stored */
     int64_t rollout, group;
@@ -47,7 +54,7 @@ struct clime_sample {
     uint8_t *experts;    /* [n_prompt + n_response - 1, expert_bytes] those that a server's routers chose
                             (trainer/sample/experts.h); NULL = they are not kept; owned */
     int32_t expert_bytes;
-    bool removed;                       /* no token of it is trained on (--rollout-sample-filter-path); of its step */
+    enum clime_removed removed;         /* other than NOT: no token of it is trained on in its step */
     uint8_t *mask;                      /* [n_response] 1 = the policy sampled it and it is trained on, owned */
     struct clime_version_run *versions; /* cover n_response tokens, owned */
     int32_t n_versions;

@@ -72,7 +72,7 @@ static void steps(struct clime_learner *l, int from, int to, struct said *out) {
         const struct clime_sample *const *samples = (const struct clime_sample *const *)s;
         clime_pack_make(lengths, N, &po, &packing);
         assert_int_equal(packing.n_micro, 2);
-        if (clime_learner_estimate(l, samples, N, &packing, step, &estimate, &stats, &e)) fail_msg("%s", e.msg);
+        if (clime_learner_estimate(l, s, N, &packing, step, &estimate, &stats, &e)) fail_msg("%s", e.msg);
         const struct clime_step_input in = {.samples = samples,
                                             .estimate = estimate,
                                             .n = N,
