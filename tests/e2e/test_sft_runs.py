@@ -256,3 +256,24 @@ def test_a_row_that_a_weighted_source_draws_often_counts_each_time(d):
         written = first(f"written-{kind}", kind, "--prompt-data", d / "written.jsonl")
         for figure in ("train/loss", "train/grad_norm"):
             assert drawn[figure] == pytest.approx(written[figure], rel=1e-4), (kind, figure)
+
+
+def test_the_optimizer_has_the_same_defaults_everywhere():
+    """Those of Megatron, by which slime's recipes are read; learning rates are each method's own."""
+    shared = ("min-lr", "lr-decay-style", "lr-warmup-iters", "weight-decay", "adam-beta1", "adam-beta2", "adam-eps", "clip-grad")
+
+    def defaults(kind):
+        rows = [line.split(" | ") for line in train(kind, "--help-markdown").stdout.replace("\\|", "/").splitlines()]
+        return {row[0].strip("| `").split()[0].strip("`-"): row[1].strip() for row in rows if len(row) > 2 and "`--" in row[0]}
+
+    rl = defaults("rl")
+    assert rl["adam-beta2"] == "0.999"
+    for kind in ("sft", "dpo"):
+        own = defaults(kind)
+        assert {k: own[k] for k in shared} == {k: rl[k] for k in shared}, kind
+
+
+def test_the_first_update_of_a_warm_up_has_rate_0(d):
+    """As Megatron counts: its scheduler has made no step when the first update is made."""
+    whole(d, "warm", num_epoch=1, lr_warmup_iters=4)
+    assert [m["train/lr-pg_0"] for m in lines(d, "warm")][:6] == pytest.approx([0, 2.5e-4, 5e-4, 7.5e-4, 1e-3, 1e-3])

@@ -64,17 +64,29 @@ static void correct_sample(const struct clime_correction_options *c, const float
     }
 }
 
+/* What makes the mean weight of the step 1: of its trained tokens, or of its samples where a sample has one weight,
+ * else the longest would decide. */
+static double scale_to_one(const struct clime_correction_options *c, const struct clime_stream *s,
+                           const double *weight) {
+    double sum = 0, n = 0;
+    for (int i = 0; i < s->n_samples; i++) {
+        int64_t end = s->first[i + 1];
+        if (c->tis_level != CLIME_IS_TOKEN && end > s->first[i]) end = s->first[i] + 1;
+        for (int64_t k = s->first[i]; k < end; k++, n++) sum += weight[k];
+    }
+    return sum > 0 ? n / sum : 1;
+}
+
 void clime_correct(const struct clime_objective *o, struct clime_stream *s, struct clime_correction_stats *stats) {
     const struct clime_correction_options *c = &o->correction;
     size_t n = (size_t)s->n + 1;
-    double *rho = xcalloc(n, sizeof *rho), *weight = xcalloc(n, sizeof *weight), scale = 1, sum = 0;
+    double *rho = xcalloc(n, sizeof *rho), *weight = xcalloc(n, sizeof *weight), scale = 1;
     bool *reject = xcalloc(n, sizeof *reject);
     for (int i = 0; i < s->n_samples; i++) {
         int64_t at = s->first[i];
         correct_sample(c, s->old + at, s->behave + at, s->first[i + 1] - at, rho + at, weight + at, reject + at, stats);
     }
-    for (int64_t k = 0; k < s->n; k++) sum += weight[k];
-    if (c->tis_batch_normalize && sum > 0) scale = (double)s->n / sum; /* mean 1 over the step's trained tokens */
+    if (c->tis_batch_normalize) scale = scale_to_one(c, s, weight);
     for (int64_t k = 0; k < s->n; k++) {
         s->w_pg[k] = reject[k] ? 0 : (float)((double)s->w_pg[k] * weight[k] * scale);
         if (reject[k]) s->w_kl[k] = s->w_ent[k] = 0;

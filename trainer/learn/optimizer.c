@@ -225,7 +225,7 @@ enum clime_err clime_optimizer_check(const struct clime_learner_options *o, stru
 }
 
 double clime_lr_at(const struct clime_learner_options *o, int64_t step) {
-    if (step < o->lr_warmup_iters) return o->lr * (double)(step + 1) / (double)o->lr_warmup_iters;
+    if (step < o->lr_warmup_iters) return o->lr * (double)step / (double)o->lr_warmup_iters;
     if (o->schedule == CLIME_LR_CONSTANT) return o->lr;
     int64_t span = o->lr_decay_iters - o->lr_warmup_iters, at = step - o->lr_warmup_iters;
     if (span <= 0 || at >= span) return o->min_lr;

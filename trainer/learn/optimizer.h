@@ -58,8 +58,9 @@ void clime_optimizer_close(struct clime_optimizer *o, struct clime_model *m);
  */
 enum clime_err clime_optimizer_check(const struct clime_learner_options *o, struct clime_error *e);
 
-/* Learning rate of update number step (0-based). Warm-up: lr * (step + 1) / warmup, as Megatron counts; then constant,
- * or linear or cosine from lr to min_lr until lr_decay_iters, then min_lr. */
+/* Learning rate of update number step (0-based). Warm-up: lr * step / warmup, so that of the first update is 0, as in
+ * Megatron (core/optimizer_param_scheduler.py, where num_steps is that of the updates done); then constant, or linear
+ * or cosine from lr to min_lr until lr_decay_iters, then min_lr. */
 double clime_lr_at(const struct clime_learner_options *o, int64_t step);
 
 /* Clips by the global norm (torch.nn.utils.clip_grad_norm_: factor = min(1, clip / (norm + 1e-6))), updates, repacks.

@@ -187,7 +187,7 @@ static bool one_sample_teaches_nothing(const struct clime_rl_options *o, const s
 enum clime_err clime_rl_check_algorithm(struct clime_rl_options *o, const struct clime_rl_given *g,
                                         struct clime_error *e) {
     struct clime_learner_options *l = &o->learner;
-    const struct clime_correction_options *c = &l->objective.correction;
+    struct clime_correction_options *c = &l->objective.correction;
     const struct clime_estimator *est = l->objective.estimator = clime_estimator_find(o->advantage_estimator, e);
     if (!est) return e->code;
     const struct {
@@ -240,6 +240,12 @@ enum clime_err clime_rl_check_algorithm(struct clime_rl_options *o, const struct
         return clime_fail(e, CLIME_ERR_INPUT,
                           "--use-rollout-logprobs: --use-tis, --use-rs, --rs-veto-threshold and --get-mismatch-metrics "
                           "compare them with the trainer's, which are then the old ones");
+    if (!g->tis_clip_low && o->tis_mode == CLIME_IS_MASK) c->tis_low = 1 / c->tis_high;
+    if (c->use_tis && c->tis_batch_normalize && o->tis_level == CLIME_IS_GEOMETRIC)
+        return clime_fail(
+            e, CLIME_ERR_INPUT,
+            "--tis-batch-normalize: a mean of geometric means says nothing of the batch; --tis-level token "
+            "or sequence has one");
     if (!(c->tis_low < c->tis_high) || !(c->rs_low < c->rs_high))
         return clime_fail(e, CLIME_ERR_INPUT, "the lower bound of --use-tis and --use-rs must be below the upper one");
     return CLIME_OK;

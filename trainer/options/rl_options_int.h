@@ -6,8 +6,8 @@
 #include "trainer/options/rl_options.h"
 
 struct clime_rl_given { /* by the user: options whose absence means "as another option" */
-    bool eps_clip_high, eps_clip_c, critic_lr, value_clip, eval_temperature, eval_top_p, eval_top_k, eval_len, eval_ctx,
-        eval_min, eval_prompt_len;
+    bool tis_clip_low, eps_clip_high, eps_clip_c, critic_lr, value_clip, eval_temperature, eval_top_p, eval_top_k,
+        eval_len, eval_ctx, eval_min, eval_prompt_len;
     bool max_prompt, num_servers;
 };
 

@@ -337,6 +337,42 @@ static void test_corrections_without_a_gap(void **state) {
     clime_stream_free(&b);
 }
 
+/* At sequence level a sample has one weight, and the mean of the batch is that of samples: the longest does not decide.
+ */
+static void test_weights_are_normalised_a_sequence_at_a_time(void **state) {
+    (void)state;
+    enum { SHORT = 10, LONG = 1000 };
+    const int n[2] = {SHORT, LONG};
+    const double rho[2] = {2, 0.5};
+    struct clime_objective o = {
+        .correction = {.use_tis = true, .tis_level = CLIME_IS_SEQUENCE, .tis_high = 4, .tis_batch_normalize = true}};
+    struct clime_sample sample[2];
+    struct clime_estimate estimate[2] = {{0}};
+    const struct clime_sample *p[2] = {&sample[0], &sample[1]};
+    static float behave[LONG], old[2][LONG];
+    static uint8_t mask[LONG];
+    memset(mask, 1, sizeof mask);
+    for (int i = 0; i < 2; i++) {
+        sample[i] = (struct clime_sample){.group = i, .n_response = n[i], .logp = behave, .mask = mask};
+        estimate[i].old = old[i];
+        for (int k = 0; k < n[i]; k++) old[i][k] = (float)(log(rho[i]) / n[i]);
+    }
+    for (int level = 0; level < 2; level++) {
+        struct clime_stream s;
+        struct clime_correction_stats stats = {0};
+        o.correction.tis_level = level ? CLIME_IS_SEQUENCE : CLIME_IS_TOKEN;
+        clime_stream_init(&s, p, estimate, 2, INT64_MIN);
+        for (int64_t k = 0; k < s.n; k++) s.w_pg[k] = 1;
+        clime_correct(&o, &s, &stats);
+        double mean = level ? (2 + 0.5) / 2 : 0;
+        if (!level)
+            for (int i = 0; i < 2; i++) mean += n[i] * exp((double)old[i][0]) / (SHORT + LONG);
+        assert_close((double)s.w_pg[0], (level ? 2 : exp((double)old[0][0])) / mean, 1e-5);
+        assert_close((double)s.w_pg[s.n - 1], (level ? 0.5 : exp((double)old[1][0])) / mean, 1e-5);
+        clime_stream_free(&s);
+    }
+}
+
 static void test_gap_counts_the_current_version_only(void **state) {
     (void)state;
     float logp[4] = {-1, -2, -3, -4}, now[4] = {-1, -2.5f, -9, -4}, g[4];
@@ -388,8 +424,10 @@ static void test_first_fit(void **state) {
 static void test_schedules(void **state) {
     (void)state;
     struct clime_learner_options o = {.lr = 1, .min_lr = 0.1, .lr_warmup_iters = 4, .lr_decay_iters = 14};
-    assert_close(clime_lr_at(&o, 0), 0.25, 1e-12);
-    assert_close(clime_lr_at(&o, 3), 1, 1e-12);
+    assert_true(clime_lr_at(&o, 0) == 0); /* as Megatron: the first update of a warm-up moves nothing */
+    assert_close(clime_lr_at(&o, 1), 0.25, 1e-12);
+    assert_close(clime_lr_at(&o, 3), 0.75, 1e-12);
+    assert_close(clime_lr_at(&o, 4), 1, 1e-12);
     assert_close(clime_lr_at(&o, 1000), 1, 1e-12);
     o.schedule = CLIME_LR_LINEAR;
     assert_close(clime_lr_at(&o, 4), 1, 1e-12);
@@ -408,6 +446,7 @@ int main(void) {
         cmocka_unit_test(test_loss),
         cmocka_unit_test(test_value_loss),
         cmocka_unit_test(test_corrections_without_a_gap),
+        cmocka_unit_test(test_weights_are_normalised_a_sequence_at_a_time),
         cmocka_unit_test(test_gap_counts_the_current_version_only),
         cmocka_unit_test(test_first_fit),
         cmocka_unit_test(test_schedules),
