@@ -48,6 +48,7 @@ struct clime_client {
     bool has_submitter, has_taker;
     int64_t n_gatherings; /* of the thread that submits */
     int n_most;           /* likewise */
+    _Atomic int64_t moved_us;
     atomic_bool stop;
 };
 
@@ -269,6 +270,7 @@ static void *submitter_main(void *arg) {
         bool complete;
         if (clime_queue_pop(c->generated, &item, 1, clime_now_us() + STOP_CHECK_US) == 1) {
             struct clime_request *r = item;
+            atomic_store(&c->moved_us, clime_now_us());
             if (r->group_size == 0) {
                 submit_one(c, r);
                 continue;
@@ -293,6 +295,7 @@ static void *taker_main(void *arg) {
         struct clime_reward reward = {0};
         if (!clime_rewarder_next(c->rewarder, clime_now_us() + STOP_CHECK_US, &tag, &reward)) continue;
         struct clime_request *r = tag;
+        atomic_store(&c->moved_us, clime_now_us());
         score(r, unrewarded(r), &reward);
         clime_reward_free(&reward);
         if (!unrewarded(r) || !clime_queue_push(c->generated, r)) rewarded(c, r);
@@ -315,6 +318,7 @@ enum clime_err clime_client_open(const struct clime_client_options *o, struct cl
     c->o = *o;
     c->n_most = o->n_most;
     atomic_init(&c->stop, false);
+    atomic_init(&c->moved_us, clime_now_us());
     pthread_mutex_init(&c->grading.lock, NULL);
     c->todo = clime_queue_new(CLIME_REQUESTS_MAX);
     c->generated = clime_queue_new(CLIME_REQUESTS_MAX);
@@ -389,6 +393,10 @@ void clime_client_submit(struct clime_client *c, struct clime_request *r) {
 void clime_client_limit(struct clime_client *c, int n_most) {
     c->n_most = c->o.environments && n_most > c->o.n_most ? c->o.n_most : n_most;
     if (c->asker) clime_asker_limit(c->asker, c->n_most);
+}
+
+int64_t clime_client_moved_us(const struct clime_client *c) {
+    return atomic_load(&c->moved_us);
 }
 
 int clime_client_most(const struct clime_client *c) {

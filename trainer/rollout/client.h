@@ -58,6 +58,9 @@ void clime_client_submit(struct clime_client *c, struct clime_request *r);
 void clime_client_limit(struct clime_client *c, int n_most);
 int clime_client_most(const struct clime_client *c);
 
+/* When any sample last went a step towards its reward or got it (clime_now_us scale). */
+int64_t clime_client_moved_us(const struct clime_client *c);
+
 /* Finished requests: waits until one is there or the deadline (clime_now_us scale); returns how many (0 to max). */
 int clime_client_next(struct clime_client *c, struct clime_request **out, int max, int64_t deadline_us);
 

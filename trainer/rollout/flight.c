@@ -18,6 +18,12 @@
 #define BATCH 256 /* results stored in one transaction */
 #define LEASE_SLACK_US 10000000
 
+void clime_lease_times(const struct clime_rl_options *o, int64_t *made_us, int64_t *graded_us) {
+    *made_us = (int64_t)(o->rollout_request_timeout * 1e6) + LEASE_SLACK_US;
+    *graded_us = 2 * (int64_t)(o->rm_timeout * 1e6) + LEASE_SLACK_US; /* a child that ended is asked once more */
+    if (o->learner.objective.use_opd) *graded_us += (int64_t)(o->opd_teacher_timeout * 1e6);
+}
+
 /* Members that are rewarded together wait for those of the same number. */
 static int64_t gathering_of(struct clime_rollouts *r, int slot) {
     int first = slot / r->members * r->members;
@@ -32,11 +38,8 @@ static int64_t gathering_of(struct clime_rollouts *r, int slot) {
 /* Leases the samples of n slots and sends their requests. */
 static enum clime_err submit(struct clime_rollouts *r, const int *slots, int n, struct clime_error *e) {
     const struct clime_rl_options *o = r->c->o;
-    int64_t request_us = (int64_t)(o->rollout_request_timeout * 1e6);
-    /* a reward may wait for all the others in the window, with two at a time */
-    int64_t lease_us = request_us + (int64_t)(o->rm_timeout * 1e6) * (1 + r->window / 2) + LEASE_SLACK_US;
-    if (o->learner.objective.use_opd)
-        lease_us += (int64_t)(o->opd_teacher_timeout * 1e6) * (1 + r->window / o->opd_teacher_concurrency);
+    int64_t request_us = (int64_t)(o->rollout_request_timeout * 1e6), lease_us, graded_us;
+    clime_lease_times(o, &lease_us, &graded_us);
     struct clime_lease leases[BATCH] = {{0}};
     for (int i = 0; i < n; i++) leases[i].sample = r->slots[slots[i]].sample;
     enum clime_err rc =
@@ -94,10 +97,14 @@ enum clime_err clime_flight_submit(struct clime_rollouts *r, struct clime_error 
     return rc;
 }
 
-/* An expired lease is taken again, with a new sample: the worker that has the old one may still write to it. */
+/* A sample whose tokens must be there by now waits for its reward behind others: its lease expires when none of them
+ * has moved for longer than one may take. It is taken again, with a new sample: what has the old one may still write to
+ * it. */
 enum clime_err clime_flight_renew_expired(struct clime_rollouts *r, struct clime_error *e) {
     enum clime_err rc = CLIME_OK;
-    int64_t now = clime_now_us();
+    int64_t now = clime_now_us(), made_us, graded_us;
+    clime_lease_times(r->c->o, &made_us, &graded_us);
+    if (now - clime_client_moved_us(r->c->client) < graded_us) return CLIME_OK;
     for (int i = 0, n = r->n_leased; i < n && !rc; i++) {
         struct clime_leased *w = r->leased[i];
         struct clime_sample *fresh;

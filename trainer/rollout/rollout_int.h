@@ -59,6 +59,9 @@ enum clime_err clime_rollouts_finished(struct clime_rollouts *r, int slot, struc
 void clime_rollouts_failed(struct clime_rollouts *r, int slot);
 
 /* flight.c */
+/* How long the tokens of a leased sample may take; and, once they may not take longer, how long the client may be
+ * without any step of any sample (a reward, a teacher's answer) before the lease is over. */
+void clime_lease_times(const struct clime_rl_options *o, int64_t *made_us, int64_t *graded_us);
 enum clime_err clime_flight_submit(struct clime_rollouts *r, struct clime_error *e); /* keeps the window full */
 /* Waits until something is back or until_us, stores it and counts it. */
 enum clime_err clime_flight_collect(struct clime_rollouts *r, int64_t until_us, struct clime_error *e);

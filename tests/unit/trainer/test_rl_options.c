@@ -11,6 +11,7 @@
 
 #include "common/buf.h"
 #include "trainer/options/rl_options.h"
+#include "trainer/rollout/rollout_int.h"
 
 #define BASE                                                                                                           \
     "--run r --hf-checkpoint m --prompt-data p --rollout-batch-size 8 --rollout-max-response-len 16 "                  \
@@ -240,6 +241,46 @@ static void test_deciding_options(void **state) {
     clime_rl_options_free(&b);
 }
 
+/* As mis.py has them: a mask without a lower bound ends at 1 / upper; a geometric mean has no mean over the batch. */
+static void test_bounds_of_importance_weights(void **state) {
+    static const struct {
+        const char *words;
+        double low; /* -1 = refused */
+    } cases[] = {
+        {"--use-tis", 0},
+        {"--use-tis --tis-mode icepop", 0},
+        {"--use-tis --tis-mode mask --tis-clip 4", 0.25},
+        {"--use-tis --tis-mode mask --tis-clip 4 --tis-clip-low 0", 0},
+        {"--use-tis --tis-mode mask --tis-clip 0.5", -1},
+        {"--use-tis --tis-level sequence --tis-batch-normalize", 0},
+        {"--use-tis --tis-level geometric --tis-batch-normalize", -1},
+    };
+    (void)state;
+    for (size_t i = 0; i < CLIME_COUNT(cases); i++) {
+        struct clime_rl_options o;
+        struct clime_error e;
+        char words[512];
+        snprintf(words, sizeof words, BASE "--num-rollout 1 %s", cases[i].words);
+        assert_int_equal(parse(words, &o, &e), cases[i].low < 0 ? CLIME_ERR_INPUT : CLIME_OK);
+        if (cases[i].low >= 0) assert_true(o.learner.objective.correction.tis_low == cases[i].low);
+        clime_rl_options_free(&o);
+    }
+}
+
+/* A lease is over half an hour after its sample was sent, however many wait for their rewards: with 2 x 4,096 in flight
+ * and 30 s for each of them it was 34 hours. */
+static void test_times_of_a_lease(void **state) {
+    (void)state;
+    struct clime_rl_options o;
+    struct clime_error e;
+    int64_t made_us, graded_us;
+    assert_int_equal(parse(BASE "--num-rollout 1 --server-concurrency 4096", &o, &e), CLIME_OK);
+    clime_lease_times(&o, &made_us, &graded_us);
+    assert_int_equal(made_us, 1810 * INT64_C(1000000));
+    assert_int_equal(graded_us, 70 * INT64_C(1000000));
+    clime_rl_options_free(&o);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_batch_is_derived),
@@ -249,6 +290,8 @@ int main(void) {
         cmocka_unit_test(test_eval_explains_nothing),
         cmocka_unit_test(test_inert_options_are_explained),
         cmocka_unit_test(test_deciding_options),
+        cmocka_unit_test(test_bounds_of_importance_weights),
+        cmocka_unit_test(test_times_of_a_lease),
     };
     return cmocka_run_group_tests_name("rl_options", tests, NULL, NULL);
 }
