@@ -9,6 +9,7 @@ import hashlib
 import os
 import random
 import signal
+import sqlite3
 import struct
 import subprocess
 import threading
@@ -405,6 +406,13 @@ def test_a_trainer_with_servers_over_several_devices(rl_model):
         steps = [m for m in metrics(rl_model / name) if m["kind"] == "train"]
         assert len(steps) == 4 and steps[0]["train/logprob_gap_tokens"] > 0
         assert all(m["train/train_rollout_logprob_abs_diff"] == 0 for m in steps if m["train/logprob_gap_tokens"])
+    for name, gpus in (("tp-1", 2), ("tp-2", 4)):  # the speed is that of a GPU, not of a server
+        with contextlib.closing(sqlite3.connect(rl_model / name / "ledger.db")) as db:
+            tokens = dict(db.execute("SELECT rollout, sum(n_response) FROM sample_rows GROUP BY 1"))
+        for m in metrics(rl_model / name):
+            if m["kind"] == "perf":
+                each = m["perf/tokens_per_gpu_per_sec"] * m["perf/rollout_time"]
+                assert each == pytest.approx(tokens[m["rollout"]] / gpus, rel=1e-3), name
     logs = list((rl_model / "tp-2" / "logs").glob("server-*.log"))
     assert len(logs) == 2 and all("2 devices share the model" in log.read_text() for log in logs)
 

@@ -82,10 +82,11 @@ bool clime_fleet_packet(const struct clime_fleet *f, struct clime_source_packet 
     return f->source && out->bytes > 0;
 }
 
-int clime_fleet_size(const struct clime_fleet *f) {
+int clime_fleet_gpus(const struct clime_fleet *f) {
     int n = 0;
     pthread_mutex_lock(f->lock);
-    for (int i = 0; i < f->n_servers; i++) n += !f->servers[i]->unlisted;
+    for (int i = 0; i < f->n_servers; i++)
+        n += f->servers[i]->unlisted ? 0 : f->servers[i]->gpus > 0 ? f->servers[i]->gpus : 1;
     pthread_mutex_unlock(f->lock);
     return n;
 }

@@ -122,7 +122,7 @@ int clime_fleet_room(const struct clime_fleet *f);
 /* The last packet of versions that are pulled; false: there is none. */
 bool clime_fleet_packet(const struct clime_fleet *f, struct clime_source_packet *out);
 
-int clime_fleet_size(const struct clime_fleet *f);     /* servers known */
+int clime_fleet_gpus(const struct clime_fleet *f);     /* devices of all servers known, one where none is said */
 const char *clime_fleet_device(struct clime_fleet *f); /* kind of device the servers report; "" = unknown */
 
 #endif

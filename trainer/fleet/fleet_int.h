@@ -33,6 +33,7 @@ struct clime_json;
 #define CLIME_FLEET_SERVERS 1024 /* as many as a router has workers */
 #define CLIME_FLEET_MOST 4096    /* requests in flight, however many servers there are */
 #define CLIME_FLEET_ROOM 1024    /* requests in flight that a router and a server have room for by default */
+#define CLIME_FLEET_GPUS 1024    /* of a server, at most */
 #define CLIME_FLEET_TOGETHER 256 /* that a server of ours runs together by default, at most */
 #define CLIME_FLEET_CONTROL_US 10000000
 #define CLIME_FLEET_PROBE_US 3000000  /* for one that gave no answer before to say anything */
@@ -78,6 +79,7 @@ struct clime_fleet_server {
     bool way_known;          /* it was asked where it is */
     char device[64];         /* kind, as it says; "" = not asked yet */
     int together;            /* requests that it runs together, as it says; 0 = it has not said */
+    int gpus;                /* devices that it computes on, as it says (tp_size); 0 = it has not said */
     bool in_router;          /* as far as we know */
     int64_t told_us;         /* when the router was last told of it: a list that it began before says nothing */
     bool lost;               /* it does not serve (any more): out of the router, from the beginning */

@@ -143,6 +143,7 @@ void clime_fleet_took(struct clime_fleet *f, struct clime_fleet_server *s) {
 struct server_info {
     char device_name[64], device_unit[64], host_id[64], weight_version[CLIME_VERSION_LABEL];
     int together; /* 0: it does not say */
+    int gpus;     /* 1 where it does not say */
     bool says_experts;
 };
 
@@ -159,7 +160,7 @@ static enum clime_err read_info(const struct clime_fleet_server *s, struct serve
     struct clime_error je = {0};
     struct clime_str key, v;
     enum clime_err rc = CLIME_OK;
-    *out = (struct server_info){0};
+    *out = (struct server_info){.gpus = 1};
     clime_arena_init(&a, CLIME_FLEET_MAX_REPLY);
     clime_json_init(&j, s->result.reply.data, s->result.reply.len, &a, &je);
     for (clime_json_object(&j); clime_json_key(&j, &key);) {
@@ -167,6 +168,10 @@ static enum clime_err read_info(const struct clime_fleet_server *s, struct serve
         double n;
         if (clime_str_is(key, "max_running_requests") && clime_json_peek(&j) == CLIME_JSON_NUMBER) {
             if (clime_json_double(&j, &n) && n >= 1) out->together = n < CLIME_FLEET_ROOM ? (int)n : CLIME_FLEET_ROOM;
+            continue;
+        }
+        if (clime_str_is(key, "tp_size") && clime_json_peek(&j) == CLIME_JSON_NUMBER) {
+            if (clime_json_double(&j, &n) && n >= 1) out->gpus = n < CLIME_FLEET_GPUS ? (int)n : CLIME_FLEET_GPUS;
             continue;
         }
         if (clime_str_is(key, "enable_return_routed_experts") && clime_json_peek(&j) == CLIME_JSON_BOOL) {
@@ -246,6 +251,7 @@ static void take_info(struct clime_fleet *f, struct clime_fleet_server *s) {
     }
     snprintf(s->device, sizeof s->device, "%s", info.device_name[0] ? info.device_name : f->device);
     s->together = info.together;
+    s->gpus = info.gpus;
     choose_way(f, s, &info);
     clime_fleet_see_label(f, s, info.weight_version);
 }

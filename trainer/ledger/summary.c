@@ -67,8 +67,8 @@ enum clime_err clime_summary_rewards(struct clime_db *db, double **rewards, int 
     *rewards = NULL;
     *n = 0;
     struct clime_stmt *q =
-        clime_db_stmt(db, "SELECT avg(s.reward) FROM step_samples t JOIN sample_rows s ON s.id = t.sample_id"
-                          " GROUP BY s.rollout ORDER BY s.rollout");
+        clime_db_stmt(db, "SELECT avg(s.reward) FROM steps p JOIN step_samples t ON t.step = p.step"
+                          " JOIN sample_rows s ON s.id = t.sample_id GROUP BY p.rollout ORDER BY p.rollout");
     while (clime_db_row(q)) {
         if (*n == size) {
             size = size ? 2 * size : 64;

@@ -80,7 +80,7 @@ static const struct series table[] = {
     {"perf", "perf/step_time", STAGE, "whole", STAGE_HELP},
     {"perf", "perf/reward_time", STAGE, "reward_of_a_sample", STAGE_HELP},
     {"perf", "perf/tokens_per_gpu_per_sec", "clime_train_generated_tokens_per_second", NULL,
-     "Tokens that a server generated in a second"},
+     "Tokens that a GPU of the servers generated in a second"},
     {"perf", "perf/trainer_idle_ratio", "clime_train_trainer_idle_ratio", NULL,
      "Share of its time that the trainer waited for the newest rollout"},
     {"perf", "perf/rollout_idle_ratio", "clime_train_rollout_idle_ratio", NULL,

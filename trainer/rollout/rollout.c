@@ -410,7 +410,7 @@ enum clime_err clime_rollouts_give(struct clime_rollouts *r, struct clime_rollou
     int64_t now = clime_now_us();
     *out = r->now;
     out->n_left = r->chooser.n - r->chooser.n_accepted - r->chooser.n_dropped + r->leftovers.n - r->leftovers.next;
-    out->n_servers = clime_fleet_size(r->c->fleet);
+    out->n_gpus = clime_fleet_gpus(r->c->fleet);
     out->time_us = now - r->t0 - r->idle_us;
     r->now = (struct clime_rollout){.id = out->id, .version = out->version};
     r->t0 = now;

@@ -55,7 +55,7 @@ struct clime_rollout {
     int64_t n_reset;                /* samples begun anew because their tokens were over --max-staleness */
     int64_t n_rewards, reward_us, reward_max_us; /* from the end of a sample to its reward: sum, longest */
     int n_unrewarded, n_ungenerated;             /* samples that failed: at their reward, before */
-    int n_servers;
+    int n_gpus;                                  /* of the servers, at its end */
     int64_t time_us;
 };
 

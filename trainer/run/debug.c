@@ -56,7 +56,7 @@ enum clime_err clime_rl_rollouts_only(struct clime_rl *rl, struct clime_error *e
 
 enum clime_err clime_rl_load_rollout(struct clime_rl *rl, struct clime_rollout *r, struct clime_error *e) {
     int64_t want = rl->o.global_batch_size * rl->o.num_steps_per_rollout, t0 = clime_now_us();
-    *r = (struct clime_rollout){.id = rl->rollouts_done, .version = rl->step, .n_servers = 1};
+    *r = (struct clime_rollout){.id = rl->rollouts_done, .version = rl->step, .n_gpus = 1};
     enum clime_err rc = clime_samples_open_in(clime_ledger_reader(rl->ledger), r->id, &r->samples, &r->n, e);
     if (!rc && r->n != want)
         rc = clime_fail(e, CLIME_ERR_INPUT,

@@ -67,18 +67,18 @@ enum clime_err clime_rl_run_steps(struct clime_rl *rl, const struct clime_chosen
     int n = (int)rl->o.num_steps_per_rollout;
     double gap_max = 0;
     int64_t gap_tokens = 0;
-    enum clime_err rc = CLIME_OK;
-    for (int i = 0; i < n && !rc; i++) {
+    for (int i = 0; i < n; i++) {
         const struct clime_step_result fresh = {0};
+        enum clime_err rc;
         clime_progress_live(&rl->progress, "rollout %" PRId64 ": training, step %d of %d", plans[i].rollout, i + 1, n);
-        rc = clime_rl_train_step(rl, &plans[i], &fresh, last, e);
+        if ((rc = clime_rl_train_step(rl, &plans[i], &fresh, last, e))) return rc;
         if (last->gap_max > gap_max) gap_max = last->gap_max;
         gap_tokens += last->gap_tokens;
     }
     last->gap_max = gap_max;
     last->gap_tokens = gap_tokens;
     rl->rollouts_done++;
-    return rc ? rc : clime_rl_refresh_reference(rl, e);
+    return clime_rl_refresh_reference(rl, e);
 }
 
 /* Plans the rollout's steps and runs them. last: figures of the last one, the gap of all. */
@@ -106,7 +106,8 @@ static bool checkpoint_due(const struct clime_rl *rl) {
 void clime_rl_rollout_times(const struct clime_rl *rl, const struct clime_rollout *r, struct clime_metrics_line *m) {
     double gen = (double)r->time_us / 1e6;
     clime_metrics_line_add(m, "perf/rollout_time", gen);
-    clime_metrics_line_add(m, "perf/tokens_per_gpu_per_sec", gen > 0 ? (double)r->n_tokens / gen / r->n_servers : 0);
+    if (gen > 0 && r->n_gpus > 0)
+        clime_metrics_line_add(m, "perf/tokens_per_gpu_per_sec", (double)r->n_tokens / gen / r->n_gpus);
     clime_metrics_line_int(m, "perf/request_tries", r->n_tries);
     if (rl->o.fully_async) clime_metrics_line_int(m, "perf/rollouts_ready", r->n_ready);
     if (r->n_rewards) {

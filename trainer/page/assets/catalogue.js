@@ -51,7 +51,7 @@ export const sections = [
     ["perf/train_time", "Training", "in seconds"],
     ["perf/train_wait_time", "Trainer waits", "for samples and for the hand-over, in seconds"],
     ["perf/update_weights_time", "Hand-over of weights", "in seconds"],
-    ["perf/tokens_per_gpu_per_sec", "Tokens per second", "generated, by server"],
+    ["perf/tokens_per_gpu_per_sec", "Tokens per second", "generated, by a GPU of the servers"],
     ["perf/actor_train_tok_per_s", "Tokens per second, training", ""],
     ["rollout/prefix_cache_hit_rate", "Prefix cache", "share of prompt tokens found there"],
     ["perf/rank/*", "Ranks", "seconds of a step"],
