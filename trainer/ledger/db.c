@@ -11,14 +11,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/buf.h"
 #include "common/clock.h"
+#include "common/hash.h"
 #include "common/log.h"
 #include "trainer/ledger/schema.h"
 
-#define MAX_STATEMENTS 128
+#define FIRST_STATEMENTS 256                 /* places, a power of two; twice as many when half of them are taken */
+#define CHECK_WHOLE_BYTES ((off_t)256 << 20) /* of a file whose every page is looked at when it is opened */
 #define CLOCK_EVERY 4000 /* instructions of a statement between two looks at the clock: well under a millisecond */
 #define LOCK_S 60        /* how long another program may hold the lock: a user's sqlite3 shell, a copy being made */
 #define LOCK_SAID_S 5    /* after so long it is said what is waited for */
@@ -35,12 +38,12 @@ struct clime_stmt {
 
 struct clime_db {
     sqlite3 *h;
-    bool full;           /* synchronous is FULL now */
-    bool lock_lost;      /* waited for in vain: not again before it was had */
-    bool still;          /* opened as a file that does not change */
-    int64_t deadline_us; /* of every statement, 0 = none */
-    struct clime_stmt *stmts[MAX_STATEMENTS];
-    int n_stmts;
+    bool full;                 /* synchronous is FULL now */
+    bool lock_lost;            /* waited for in vain: not again before it was had */
+    bool still;                /* opened as a file that does not change */
+    int64_t deadline_us;       /* of every statement, 0 = none */
+    struct clime_stmt **stmts; /* [n_places] by a hash of the text's address; NULL = free */
+    size_t n_stmts, n_places;
 };
 
 static int is_late(void *db) {
@@ -118,21 +121,39 @@ static enum clime_err migrate(struct clime_db *db, const char *path, bool write,
     return CLIME_OK;
 }
 
-/* Every page, for what the file system or a copy did to it: a tree that is damaged is found before it is written to.
- * What it cannot see, a changed value, the checksums of samples and steps do. */
-static enum clime_err check_pages(struct clime_db *db, struct clime_error *e) {
-    struct clime_stmt *q = clime_db_stmt(db, "PRAGMA quick_check(1)");
+static enum clime_err check_with(struct clime_stmt *q, struct clime_error *e) {
     char found[256] = "";
     if (clime_db_row(q)) snprintf(found, sizeof found, "%s", clime_db_get_text(q));
     enum clime_err rc = clime_db_done(q, e);
     return rc || !strcmp(found, "ok") ? rc : clime_fail(e, CLIME_ERR_INPUT, "%s", found);
 }
 
+/* Pages, for what the file system or a copy did to them: a tree that is damaged is found before it is written to. What
+ * this cannot see, a changed value, the checksums of samples and steps do.
+ *
+ * The streams of samples are nearly all of a large file, and are read again only with their checksums: there they are
+ * left out, or a restart would take as long as reading the file (10 GB from a disk: 20 s and more). */
+static enum clime_err check_pages(struct clime_db *db, const char *path, struct clime_error *e) {
+    struct stat file;
+    if (stat(path, &file) || file.st_size <= CHECK_WHOLE_BYTES)
+        return check_with(clime_db_stmt(db, "PRAGMA quick_check(1)"), e);
+    struct clime_stmt *names = clime_db_stmt(
+        db, "SELECT name FROM sqlite_schema WHERE type = 'table' AND name <> 'sample_streams' ORDER BY rootpage");
+    enum clime_err rc = CLIME_OK;
+    while (!rc && clime_db_row(names)) {
+        struct clime_stmt *q = clime_db_stmt(db, "SELECT quick_check FROM pragma_quick_check WHERE arg = ?");
+        clime_db_text(q, clime_db_get_text(names));
+        rc = check_with(q, e);
+    }
+    enum clime_err last = clime_db_done(names, rc ? NULL : e);
+    return rc ? rc : last;
+}
+
 static enum clime_err prepare_to_write(struct clime_db *db, const char *path, bool existed, struct clime_error *e) {
     enum clime_err rc = exec(db, "PRAGMA journal_mode=WAL", e);
     if (!rc) rc = exec(db, "PRAGMA synchronous=NORMAL", e);
     if (!rc) rc = exec(db, "PRAGMA temp_store=MEMORY", e); /* no file to be opened later */
-    if (!rc && existed) rc = check_pages(db, e);
+    if (!rc && existed) rc = check_pages(db, path, e);
     if (rc == CLIME_ERR_INPUT)
         clime_error_prefix(e, "ledger %s is damaged (sqlite3 FILE .recover reads what is left)", path);
     return rc;
@@ -199,10 +220,12 @@ done:
 
 void clime_db_close(struct clime_db *db) {
     if (!db) return;
-    for (int i = 0; i < db->n_stmts; i++) {
+    for (size_t i = 0; i < db->n_places; i++) {
+        if (!db->stmts[i]) continue;
         sqlite3_finalize(db->stmts[i]->st);
         free(db->stmts[i]);
     }
+    free(db->stmts);
     int rc = sqlite3_close(db->h);
     CHECK(rc == SQLITE_OK);
     free(db);
@@ -255,19 +278,35 @@ static void note(struct clime_stmt *q, int rc) {
     clime_fail(&q->err, code_of(rc), "ledger: %s (in \"%.60s\")", words_of(q->db->h, words), q->sql);
 }
 
+/* Where the statement of this text is, or would be. */
+static struct clime_stmt **place_of(const struct clime_db *db, const char *sql) {
+    const uint64_t word = (uintptr_t)sql;
+    size_t i = clime_hash64(&word, 1) & (db->n_places - 1);
+    while (db->stmts[i] && db->stmts[i]->sql != sql) i = (i + 1) & (db->n_places - 1);
+    return &db->stmts[i];
+}
+
+static void grow_statements(struct clime_db *db) {
+    struct clime_stmt **old = db->stmts;
+    size_t n = db->n_places;
+    db->n_places = n ? 2 * n : FIRST_STATEMENTS;
+    db->stmts = xcalloc(db->n_places, sizeof(struct clime_stmt *));
+    for (size_t i = 0; i < n; i++)
+        if (old[i]) *place_of(db, old[i]->sql) = old[i];
+    free(old);
+}
+
 struct clime_stmt *clime_db_stmt(struct clime_db *db, const char *sql) {
-    struct clime_stmt *q = NULL;
-    for (int i = 0; i < db->n_stmts && !q; i++)
-        if (db->stmts[i]->sql == sql) q = db->stmts[i];
+    if (2 * db->n_stmts >= db->n_places) grow_statements(db);
+    struct clime_stmt **place = place_of(db, sql), *q = *place;
     if (q) {
         CHECK(!q->ran && q->n_bound == 0); /* still in use: a done was forgotten */
         return q;
     }
-    CHECK(db->n_stmts < MAX_STATEMENTS);
-    q = xcalloc(1, sizeof *q);
+    q = *place = xcalloc(1, sizeof *q);
     q->db = db;
     q->sql = sql;
-    db->stmts[db->n_stmts++] = q;
+    db->n_stmts++;
     note(q, sqlite3_prepare_v3(db->h, sql, -1, SQLITE_PREPARE_PERSISTENT, &q->st, NULL));
     return q;
 }

@@ -740,6 +740,56 @@ static void test_killed_writer_leaves_a_sound_ledger(void **state) {
     assert_true(step_before > 0);
 }
 
+/* Of a large file the streams are left out, which nearly all of it is: else a start takes as long as reading it all. */
+static void test_a_large_file_is_opened_without_reading_its_streams(void **state) {
+    struct fixture *f = *state;
+    struct clime_error e = {0};
+    size_t len;
+    int64_t root[2];
+    start(f);
+    for (int64_t id = 0; id < 40; id++) open_group(f, 0, id);
+    struct clime_db *db = clime_ledger_reader(f->ledger);
+    root[0] = count(clime_db_stmt(db, "SELECT rootpage FROM sqlite_schema WHERE name = 'sample_streams'"));
+    root[1] = count(clime_db_stmt(db, "SELECT rootpage FROM sqlite_schema WHERE name = 'sample_rows'"));
+    stop(f);
+    char *data = read_file(f->path, &len);
+    for (int large = 0; large < 2; large++)
+        for (int i = 0; i < 2; i++) {
+            char sound[16], *page = data + (root[i] - 1) * 4096;
+            memcpy(sound, page, sizeof sound);
+            memset(page, 0x55, sizeof sound);
+            write_file(f->path, data, len);
+            if (large) assert_int_equal(truncate(f->path, (off_t)300 << 20), 0); /* a hole, beyond its last page */
+            enum clime_err rc = clime_ledger_open(f->path, &f->ledger, &e);
+            assert_int_equal(rc, large && i == 0 ? CLIME_OK : CLIME_ERR_INPUT);
+            if (!rc) clime_ledger_close(f->ledger);
+            memcpy(page, sound, sizeof sound);
+        }
+    free(data);
+}
+
+/* A connection keeps as many statements as there are texts; each is found again by its own. */
+static void test_any_number_of_statements(void **state) {
+    struct fixture *f = *state;
+    enum { N = 1000 };
+    static char sql[N][32];
+    struct clime_stmt *q[N];
+    struct clime_error e = {0};
+    start(f);
+    struct clime_db *db = clime_ledger_reader(f->ledger);
+    for (int round = 0; round < 2; round++)
+        for (int i = 0; i < N; i++) {
+            snprintf(sql[i], sizeof sql[i], "SELECT %d", i);
+            struct clime_stmt *found = clime_db_stmt(db, sql[i]);
+            if (round) assert_ptr_equal(found, q[i]);
+            q[i] = found;
+            assert_true(clime_db_row(found));
+            assert_int_equal(clime_db_get_int(found), i);
+            assert_int_equal(clime_db_done(found, &e), CLIME_OK);
+        }
+    stop(f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_sample_round_trip, setup, teardown),
@@ -753,6 +803,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_damaged_values_are_found, setup, teardown),
         cmocka_unit_test_setup_teardown(test_odd_names_are_found, setup, teardown),
         cmocka_unit_test_setup_teardown(test_damaged_pages_are_found, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_large_file_is_opened_without_reading_its_streams, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_any_number_of_statements, setup, teardown),
         cmocka_unit_test_setup_teardown(test_version_must_repeat_itself, setup, teardown),
         cmocka_unit_test_setup_teardown(test_opening_what_is_no_ledger, setup, teardown),
         cmocka_unit_test_setup_teardown(test_without_descriptors, setup, teardown),
