@@ -50,12 +50,39 @@ static void session_reset(struct clime_task *t) {
     t->last_turn = -1;
 }
 
-/* The caller wakes and returns; the task may be gone by then, so it waits for a condition of the table. */
-static void call_done(struct clime_environments *v, struct clime_task *t) {
-    t->call->done = true;
-    if (t->call->stream) clime_env_stream_end(t->call->stream);
+/* The task is free for the next one that waits for it, which alone is woken. */
+static void let_next(struct clime_task *t) {
+    struct clime_env_turn_wait *w = t->waiting;
+    t->taken = w != NULL;
+    if (!w) return;
+    t->waiting = w->next;
+    if (!t->waiting) t->last_waiting = &t->waiting;
+    t->n_queued--;
+    w->is_next = true;
+    pthread_cond_signal(&w->woken);
+}
+
+/* Its caller wakes and returns; the task may be gone by then. */
+static void call_done(struct clime_task *t) {
+    struct clime_env_call *call = t->call;
+    call->done = true;
+    if (call->stream) clime_env_stream_end(call->stream);
     t->call = NULL;
-    pthread_cond_broadcast(&v->answered);
+    pthread_cond_signal(&call->ended);
+}
+
+static struct clime_task **place_of(struct clime_environments *v, struct clime_str id) {
+    return &v->leased[clime_hash_bytes(id.ptr, id.len, 0) & (CLIME_ENV_PLACES - 1)];
+}
+
+/* The lease is over: all that wait find no task. */
+static void end_lease(struct clime_environments *v, struct clime_task *t) {
+    struct clime_task **at = place_of(v, clime_str_of(t->id));
+    while (*at && *at != t) at = &(*at)->next_leased;
+    if (*at) *at = t->next_leased;
+    while (t->waiting) let_next(t);
+    t->taken = false;
+    t->id[0] = 0;
 }
 
 static void sample_failed(struct clime_sample *s, enum clime_err code, const char *who, const char *what) {
@@ -171,9 +198,8 @@ static bool given_up(struct clime_environments *v, struct clime_task *t, bool st
         }
         session_reset(t);
         t->state = CLIME_TASK_WAITING;
-        t->id[0] = 0;
-        t->n_came = t->n_let = 0;
-        pthread_cond_broadcast(&v->offered);
+        end_lease(v, t);
+        pthread_cond_signal(&v->offered);
     }
     return false;
 }
@@ -181,6 +207,9 @@ static bool given_up(struct clime_environments *v, struct clime_task *t, bool st
 static void give_lease(struct clime_environments *v, struct clime_task *t) {
     const uint64_t words[3] = {v->secret, v->next_lease++, (uint64_t)clime_wall_us()};
     snprintf(t->id, sizeof t->id, "%016" PRIx64 "%016" PRIx64, clime_hash64(words, 3), clime_hash64(words, 2));
+    struct clime_task **place = place_of(v, clime_str_of(t->id));
+    t->next_leased = *place;
+    *place = t;
     t->state = CLIME_TASK_LEASED;
     t->attempts++;
     t->lease_until_us = clime_now_us() + v->o.lease_us;
@@ -191,6 +220,7 @@ static void let_hook(struct clime_environments *v, struct clime_task *t) {
     if (v->n_lost >= MAX_LOST) return;
     give_lease(v, t);
     if (clime_env_hook_start(v, t)) return;
+    end_lease(v, t);
     t->state = CLIME_TASK_WAITING;
     t->attempts--;
 }
@@ -200,11 +230,12 @@ void clime_environments_run(struct clime_environments *v, struct clime_request *
     struct clime_task t = {.r = r, .last_turn = -1, .session = clime_session_new()};
     struct clime_task **at;
     t.scratch = clime_tok_scratch_new(v->o.tok);
+    t.last_waiting = &t.waiting;
     cond_init(&t.changed);
     pthread_mutex_lock(&v->lock);
     for (at = &v->tasks; *at;) at = &(*at)->next;
     *at = &t;
-    pthread_cond_broadcast(&v->offered);
+    pthread_cond_signal(&v->offered);
     while (!t.has_result && !given_up(v, &t, owner->stopping(owner->arg))) {
         if (v->o.hook && t.state == CLIME_TASK_WAITING) let_hook(v, &t);
         if (!t.call) {
@@ -215,15 +246,16 @@ void clime_environments_run(struct clime_environments *v, struct clime_request *
         clime_env_turn(v, &t, t.call, owner->turn, owner->arg);
         pthread_mutex_lock(&v->lock);
         t.lease_until_us = clime_now_us() + v->o.lease_us;
-        call_done(v, &t);
+        call_done(&t);
+        let_next(&t);
     }
     if (t.call) {
         clime_fail(&t.call->error, CLIME_ERR_UNAVAILABLE, "the task is over");
-        call_done(v, &t);
+        call_done(&t);
     }
     for (at = &v->tasks; *at != &t;) at = &(*at)->next;
     *at = t.next;
-    pthread_cond_broadcast(&v->answered); /* who waits for its turn finds no task */
+    if (t.state == CLIME_TASK_LEASED) end_lease(v, &t);
     if (v->o.hook && t.state == CLIME_TASK_LEASED && !t.has_result) v->n_lost++;
     pthread_mutex_unlock(&v->lock);
     if (t.has_result) take_result(v, &t, owner);
@@ -295,34 +327,41 @@ enum clime_lease_answer clime_env_lease(struct clime_environments *v, int64_t un
         wait_until(&v->offered, &v->lock, now + CHECK_US < until_us ? now + CHECK_US : until_us);
     }
     v->n_waiting--;
+    if (given != CLIME_LEASE_GIVEN) pthread_cond_signal(&v->offered); /* it may have been woken for a task */
     pthread_mutex_unlock(&v->lock);
     return given;
 }
 
 /* The leased task of this id; NULL with *e set when there is none. */
 static struct clime_task *find_locked(struct clime_environments *v, struct clime_str id, struct clime_error *e) {
-    for (struct clime_task *t = v->tasks; t; t = t->next)
-        if (t->state == CLIME_TASK_LEASED && clime_str_is(id, t->id)) return t;
+    for (struct clime_task *t = *place_of(v, id); t; t = t->next_leased)
+        if (clime_str_is(id, t->id)) return t;
     clime_fail(e, CLIME_ERR_NOT_FOUND, "no such lease: it has expired, its task is over, or it was never given");
     return NULL;
 }
 
-/* The leased task of this id, once all that came before are done with it; NULL with *e set: it is over, or too many
- * wait. The lock is given up meanwhile. */
+/* The leased task of this id, once all that came before are done with it; the caller gives it a call, or lets the next
+ * one have it. NULL with *e set: it is over, or too many wait. The lock is released meanwhile. */
 static struct clime_task *find_idle(struct clime_environments *v, struct clime_str id, struct clime_error *e) {
     struct clime_task *t = find_locked(v, id, e);
     if (!t) return NULL;
-    if (t->n_came - t->n_let >= MAX_QUEUED) {
+    if (t->n_queued >= MAX_QUEUED) {
         clime_fail(e, CLIME_ERR_BUSY, "the session has %d calls waiting for one another", MAX_QUEUED);
         return NULL;
     }
-    for (uint64_t ticket = t->n_came++; t->call || t->n_let != ticket;) {
-        pthread_cond_wait(&v->answered, &v->lock);
+    if (t->taken) {
+        struct clime_env_turn_wait w = {0};
+        cond_init(&w.woken);
+        *t->last_waiting = &w;
+        t->last_waiting = &w.next;
+        t->n_queued++;
+        while (!w.is_next) pthread_cond_wait(&w.woken, &v->lock);
+        pthread_cond_destroy(&w.woken);
         if (!(t = find_locked(v, id, e))) return NULL;
     }
-    t->n_let++;
-    pthread_cond_broadcast(&v->answered); /* the next one may wait for the call, or find the result */
+    t->taken = true;
     if (!t->has_result) return t;
+    let_next(t);
     clime_fail(e, CLIME_ERR_NOT_FOUND, "the task has its result already");
     return NULL;
 }
@@ -333,19 +372,22 @@ enum clime_err clime_env_call(struct clime_environments *v, struct clime_str id,
     struct clime_task *t = find_idle(v, id, e);
     if (t && call->rq && clime_http_peer_gone(call->rq)) {
         clime_session_abandon(t->session);
+        let_next(t);
         clime_fail(e, CLIME_ERR_ABORTED, "the client has left");
     } else if (t) {
+        cond_init(&call->ended);
         t->call = call;
-        pthread_cond_broadcast(&t->changed);
+        pthread_cond_signal(&t->changed);
         while (!call->done) {
             if (!call->stream) {
-                pthread_cond_wait(&v->answered, &v->lock);
+                pthread_cond_wait(&call->ended, &v->lock);
                 continue;
             }
             pthread_mutex_unlock(&v->lock);
             clime_env_stream_serve(call->stream, CHECK_US, v->o.heartbeat_us);
             pthread_mutex_lock(&v->lock);
         }
+        pthread_cond_destroy(&call->ended);
         *e = call->error;
     }
     pthread_mutex_unlock(&v->lock);
@@ -358,8 +400,8 @@ enum clime_err clime_env_result_locked(struct clime_environments *v, struct clim
      * taken at once: a result must not hold a thread for as long as a turn takes. */
     bool names = false;
     for (int i = 0; i < r->n_parts; i++) names = names || r->parts[i].turn >= 0;
-    struct clime_task *t = names ? find_idle(v, id, e) : find_locked(v, id, e);
-    if (t && t->has_result) {
+    struct clime_task *t = names ? find_idle(v, id, e) : find_locked(v, id, e), *idle = names ? t : NULL;
+    if (t && t->has_result) { /* found without its turn */
         clime_fail(e, CLIME_ERR_NOT_FOUND, "the task has its result already");
         t = NULL;
     }
@@ -367,8 +409,9 @@ enum clime_err clime_env_result_locked(struct clime_environments *v, struct clim
         t->has_result = true;
         t->result = *r;
         *r = (struct clime_env_result){0};
-        pthread_cond_broadcast(&t->changed);
+        pthread_cond_signal(&t->changed);
     }
+    if (idle) let_next(idle);
     return e->code;
 }
 
@@ -449,7 +492,6 @@ enum clime_err clime_environments_open(const struct clime_environments_options *
     v->secret = clime_hash64(words, 2);
     pthread_mutex_init(&v->lock, NULL);
     cond_init(&v->offered);
-    cond_init(&v->answered);
     cond_init(&v->hook_left);
     v->renderer.tok = o->tok;
     v->has_template = clime_tokenizer_chat_template(o->tok, NULL) != NULL;
@@ -489,7 +531,6 @@ void clime_environments_close(struct clime_environments *v) {
     clime_renderer_close(&v->renderer);
     clime_ids_free(&v->markers);
     pthread_cond_destroy(&v->offered);
-    pthread_cond_destroy(&v->answered);
     pthread_cond_destroy(&v->hook_left);
     pthread_mutex_destroy(&v->lock);
     free(v);

@@ -52,6 +52,7 @@ struct clime_env_call {
     const struct clime_env_ask *ask; /* valid until done */
     struct clime_http_request *rq;   /* of its client, who may leave; NULL = none */
     struct clime_env_stream *stream; /* where the answer goes while it grows; NULL: it is wanted whole; borrowed */
+    pthread_cond_t ended;            /* wakes its thread; clime_env_call's */
     /* out */
     bool done;
     struct clime_error error; /* code CLIME_OK: what follows is there */
@@ -86,18 +87,29 @@ struct clime_env_result {
 struct clime_env_part *clime_env_result_add(struct clime_env_result *r, int turn); /* valid until the next one */
 void clime_env_result_free(struct clime_env_result *r);
 
+#define CLIME_ENV_PLACES 1024 /* a power of two */
+
 enum clime_task_state { CLIME_TASK_WAITING, CLIME_TASK_LEASED };
 
+/* A call or a result that waits for those before it. On the stack of its thread. */
+struct clime_env_turn_wait {
+    struct clime_env_turn_wait *next;
+    pthread_cond_t woken;
+    bool is_next; /* it has the task now, unless the lease is over */
+};
+
 struct clime_task {
-    struct clime_task *next;
+    struct clime_task *next, *next_leased; /* of the table; of its place among the leased */
     struct clime_request *r;
     enum clime_task_state state;
     char id[33];  /* of the lease, hex */
     int attempts; /* leases so far */
     int64_t lease_until_us;
     struct clime_env_call *call; /* waiting for the owner, or in its hands */
-    uint64_t n_came, n_let;      /* calls and results come one after another: how many came, how many were let in */
-    pthread_cond_t changed;      /* wakes the owner */
+    bool taken;                  /* calls and results come one after another: one has the task */
+    struct clime_env_turn_wait *waiting, **last_waiting; /* the next ones, in order */
+    int n_queued;
+    pthread_cond_t changed; /* wakes the owner */
     /* the result */
     bool has_result;
     struct clime_env_result result;
@@ -118,12 +130,12 @@ struct clime_environments {
     struct clime_http_server *http;
     struct clime_env_commands *commands; /* NULL without --environment-command */
     pthread_mutex_t lock;
-    pthread_cond_t offered;      /* a task is there to be leased */
-    pthread_cond_t answered;     /* a call is done */
-    struct clime_task *tasks;    /* in the order in which they were offered */
-    uint64_t next_lease, secret; /* of lease ids */
-    int n_slots;                 /* requests that may wait at a time */
-    int n_waiting;               /* of which for a task */
+    pthread_cond_t offered;                      /* a task is there to be leased */
+    struct clime_task *tasks;                    /* in the order in which they were offered */
+    struct clime_task *leased[CLIME_ENV_PLACES]; /* by a hash of the lease's id */
+    uint64_t next_lease, secret;                 /* of lease ids */
+    int n_slots;                                 /* requests that may wait at a time */
+    int n_waiting;                               /* of which for a task */
     /* with a generate hook */
     pthread_cond_t hook_left; /* a hook's thread has ended, or is outside of our functions */
     int n_hooks;              /* threads of it */

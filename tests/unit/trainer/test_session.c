@@ -1,4 +1,5 @@
 /* Sessions without HTTP and without a model: a scripted policy, real chat templates, clients that repeat histories. */
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -6,14 +7,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 #include <malloc.h>
 
+#include "common/clock.h"
 #include "common/os/dirs.h"
 #include "tests/unit/shared_data.h"
 #include "trainer/env/environments_int.h"
+#include "trainer/plugin/hooks.h"
 
 #define MAX ((size_t)1 << 22)
 #define TOOLS                                                                                                          \
@@ -733,6 +737,114 @@ static void test_memory_is_linear(void **state) {
     }
 }
 
+/* ---- many sessions at a time ---- */
+
+#ifndef CROWD
+#define CROWD 128
+#endif
+enum { TURNS = 300 };
+
+/* Sessions of a generate hook: the first makes turns while a turn of each other one is under way. */
+static struct crowd {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool released;
+    int n_held;
+    double seconds, switches; /* of a turn of the first */
+    struct clime_environments *v;
+    struct clime_task_owner owner;
+    struct clime_request request[CROWD];
+    pthread_t thread[CROWD];
+} crowd;
+
+static void wait_for_all(int n_held) {
+    pthread_mutex_lock(&crowd.lock);
+    while (crowd.n_held < n_held) pthread_cond_wait(&crowd.changed, &crowd.lock);
+    pthread_mutex_unlock(&crowd.lock);
+}
+
+static void crowd_turn(void *arg, struct clime_request *turn) {
+    struct clime_sample *s = turn->sample;
+    (void)arg;
+    if (turn->owner) {
+        pthread_mutex_lock(&crowd.lock);
+        crowd.n_held++;
+        pthread_cond_broadcast(&crowd.changed);
+        while (!crowd.released) pthread_cond_wait(&crowd.changed, &crowd.lock);
+        pthread_mutex_unlock(&crowd.lock);
+    }
+    s->ids = xrealloc(s->ids, ((size_t)s->n_prompt + 1) * sizeof *s->ids);
+    s->ids[s->n_prompt] = 'x';
+    s->n_response = 1;
+    s->logp = xcalloc(1, sizeof *s->logp);
+    s->versions = xcalloc(1, sizeof *s->versions);
+    s->versions[0] = (struct clime_version_run){0, 1};
+    s->n_versions = 1;
+    s->status = CLIME_SAMPLE_COMPLETED;
+}
+
+static bool never(void *arg) {
+    (void)arg;
+    return false;
+}
+
+static int crowd_generate(const struct clime_plugin_task *t, char *error, size_t error_bytes) {
+    const struct clime_plugin_turn *turn;
+    struct rusage before, after;
+    (void)error, (void)error_bytes;
+    if (t->group) return t->calls->generate(t->session, NULL, 0, 0, NULL, 0, &turn);
+    wait_for_all(CROWD - 1);
+    int64_t t0 = clime_now_us();
+    int rc = 0;
+    getrusage(RUSAGE_SELF, &before);
+    for (int i = 0; i < TURNS && !rc; i++) rc = t->calls->generate(t->session, NULL, 0, 0, NULL, 0, &turn);
+    getrusage(RUSAGE_SELF, &after);
+    crowd.seconds = (double)(clime_now_us() - t0) / 1e6 / TURNS;
+    crowd.switches = (double)(after.ru_nvcsw - before.ru_nvcsw) / TURNS;
+    pthread_mutex_lock(&crowd.lock);
+    crowd.released = true;
+    pthread_cond_broadcast(&crowd.changed);
+    pthread_mutex_unlock(&crowd.lock);
+    return rc;
+}
+
+static void *crowd_member(void *arg) {
+    clime_environments_run(crowd.v, arg, &crowd.owner);
+    return NULL;
+}
+
+/* A turn wakes its own caller, not those of all sessions: it costs among many what it costs alone. */
+static void test_a_turn_wakes_no_other_session(void **state) {
+    (void)state;
+    struct world w = begin("{{ messages[0]['content'] }}", "<end>");
+    struct clime_hook hook = {.plugin = {.generate = crowd_generate}};
+    const struct clime_environments_options o = {.hook = &hook, .tok = w.tok, .lease_us = 600000000, .max_attempts = 1};
+    struct clime_error e = {0};
+    pthread_mutex_init(&crowd.lock, NULL);
+    pthread_cond_init(&crowd.changed, NULL);
+    crowd.owner = (struct clime_task_owner){.turn = crowd_turn, .stopping = never};
+    if (clime_environments_open(&o, &crowd.v, &e)) fail_msg("%s", e.msg);
+    for (int i = 0; i < CROWD; i++) {
+        struct clime_sample *s = clime_sample_new();
+        s->group = i;
+        s->ids = xcalloc(1, sizeof *s->ids);
+        s->n_prompt = 1;
+        crowd.request[i] = (struct clime_request){
+            .sample = s, .sampling = &w.sampling, .prompt = "", .deadline_us = INT64_MAX, .owner = i ? &crowd : NULL};
+        assert_int_equal(pthread_create(&crowd.thread[i], NULL, crowd_member, &crowd.request[i]), 0);
+    }
+    for (int i = 0; i < CROWD; i++) {
+        pthread_join(crowd.thread[i], NULL);
+        assert_int_equal(crowd.request[i].sample->status, CLIME_SAMPLE_COMPLETED);
+        clime_sample_free(crowd.request[i].sample);
+    }
+    clime_environments_close(crowd.v);
+    printf("%d sessions: %.0f turns/s, %.1f switches a turn\n", CROWD, 1 / crowd.seconds, crowd.switches);
+    /* the owners look at their deadlines five times a second, which is of no turn */
+    assert_true(crowd.switches < 12 + 2 * 5 * CROWD * crowd.seconds);
+    end(&w);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_families),          cmocka_unit_test(test_reasons),
@@ -741,7 +853,7 @@ int main(void) {
         cmocka_unit_test(test_forms_agree),       cmocka_unit_test(test_stop_strings),
         cmocka_unit_test(test_readings_grow),     cmocka_unit_test(test_streams_from_two_threads),
         cmocka_unit_test(test_memory_is_linear),  cmocka_unit_test(test_experts_of_turns),
-        cmocka_unit_test(test_what_is_kept),
+        cmocka_unit_test(test_what_is_kept),      cmocka_unit_test(test_a_turn_wakes_no_other_session),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
