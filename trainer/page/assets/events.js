@@ -6,6 +6,7 @@ import { h, moment, plural, segmented, show } from "./dom.js";
 export const title = "Events";
 export const keys = [["a", "alarms only, and back"]];
 
+const MOST = 5000; // events on the page; older ones are behind its button
 const KIND = { alarm: "bad", error: "bad", gap: "bad", skip: "warn", child: "warn", lease: "warn", rank: "warn", worker: "warn", drop: "", start: "accent", recover: "accent", end: "good" };
 const HELP = {
   start: "the trainer was started", recover: "it went on from its record", child: "a program that it had started", rank: "a rank was lost; the run starts again from its checkpoint", worker: "an external server", best: "the best version so far was kept", lease: "a sample was begun again",
@@ -60,10 +61,17 @@ export function mount(root, app) {
     async update() {
       await drawRaised();
       if (!all.length && next === null && !newest) return page();
-      const got = await get(`runs/${app.run().run}/events` + query({ kind, limit: 50 }));
-      const fresh = got.events.filter((v) => v.id > newest);
-      if (!fresh.length) return;
-      all = fresh.concat(all).slice(0, 5000);
+      const known = newest, fresh = [];
+      let got, before = "";
+      do { // a burst may be longer than one answer
+        got = await get(`runs/${app.run().run}/events` + query({ kind, before, limit: 500 }));
+        fresh.push(...got.events.filter((v) => v.id > known));
+        before = got.next;
+      } while (before !== null && before > known && fresh.length < MOST);
+      if (!fresh.length || known !== newest) return; // another kind was chosen meanwhile
+      all = fresh.concat(all);
+      if (all.length > MOST) next = all[MOST - 1].id;
+      all = all.slice(0, MOST);
       newest = all[0].id;
       draw();
     },

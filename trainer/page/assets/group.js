@@ -28,7 +28,7 @@ export function mount(root, app) {
 
   return {
     async update() {
-      if (g && g.members.every((m) => m.status !== "pending")) return;
+      if (g && g.group.state !== "open") return; // its advantages come with its step, after its last answer
       const got = await get(`runs/${app.run().run}/group?id=${id}`);
       if (!got.group) return show(root, h("p", { class: "empty" }, `The run has no group ${id}.`));
       if (g && JSON.stringify(g) === JSON.stringify(got)) return;

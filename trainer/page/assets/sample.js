@@ -12,7 +12,7 @@ const BLOCK = 400; // tokens of an element: what is not in sight is not laid out
 
 export function mount(root, app) {
   const id = Number(app.params.id);
-  let t = null, tokens = null, way = app.params.colour || "logp", at = -1, spans = [], paths = null;
+  let t = null, seen = 0, tokens = null, way = app.params.colour || "logp", at = -1, spans = [], paths = null;
   show(root, h("p", { class: "empty busy" }, "reading …"));
 
   function head() {
@@ -137,10 +137,17 @@ export function mount(root, app) {
     if (m) location.replace("#sample" + app.link("sample", { id: m.id, colour: app.params.colour }).slice("#sample".length));
   }
 
+  // Its advantages come when its step is chosen, the entropies when that is done.
+  const whole = () => t.sample.status !== "pending" && (t.sample.step === null ? t.group.state !== "open" : t.sample.step <= seen);
+
   return {
     async update() {
-      if (t && t.sample.status !== "pending") return;
-      t = await get(`runs/${app.run().run}/sample?id=${id}`);
+      if (t && whole()) return;
+      const step = app.run().step ?? 0, got = await get(`runs/${app.run().run}/sample?id=${id}`);
+      const same = t && JSON.stringify(t) === JSON.stringify(got);
+      seen = step;
+      if (same) return;
+      t = got;
       tokens = new Tokens(t);
       spans = [];
       show(root, head(), members(), body(), tree());
