@@ -4,16 +4,36 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/hash.h"
+#include "common/page/assets.h"
 #include "trainer/algorithm/estimator.h"
 #include "trainer/plugin/hooks.h"
 
 /* Structs go as they are, and each of their pointers is sent and replaced one by one: a field that is added to one of
- * them is looked at here, and its size put right. */
+ * them is looked at here, and its size put right. A rank of another build may have them otherwise, with the same sizes:
+ * the options begin with a hash of the texts that define them. */
 #if __SIZEOF_POINTER__ == 8
 _Static_assert(sizeof(struct clime_learner_options) == 736, "put_options, clime_wire_options");
 _Static_assert(sizeof(struct clime_sample) == 248, "put_sample, sample");
 _Static_assert(sizeof(struct clime_estimate) == 40, "put_estimate, estimate");
 #endif
+
+#define DEFINITIONS(row)                                                                                               \
+    row(sample, "trainer/sample/sample.h") row(learning, "trainer/learn/learning.h")                                   \
+        row(objective, "trainer/algorithm/objective.h") row(options, "common/options/options.h")                       \
+            row(place, "common/group/place.h") row(model, "model/model.h") row(backward, "model/backward.h")           \
+                row(kernels, "kernels/kernels.h")
+#define EMBED(name, file) CLIME_EMBED(clime_definition_##name, file);
+DEFINITIONS(EMBED)
+
+static int64_t definitions(void) {
+    struct clime_checksum c;
+    clime_checksum_init(&c);
+#define ADD(name, file)                                                                                                \
+    clime_checksum_add(&c, clime_definition_##name, (size_t)(clime_definition_##name##_end - clime_definition_##name));
+    DEFINITIONS(ADD)
+    return (int64_t)clime_checksum_done(&c);
+}
 
 /* ---- numbers, texts, arrays ---- */
 
@@ -93,6 +113,7 @@ static struct clime_opt_list list(struct clime_wire *w) {
 }
 
 void clime_wire_put_options(struct clime_buf *b, const struct clime_learner_options *o) {
+    clime_wire_put_int(b, definitions());
     clime_buf_add(b, o, sizeof *o); /* its pointers mean nothing there and are replaced */
     const char *const texts[] = {o->hf_checkpoint, o->ref_load,    o->critic_load,
                                  o->model.device,  o->model.dtype, o->model.dev.isa};
@@ -104,6 +125,8 @@ void clime_wire_put_options(struct clime_buf *b, const struct clime_learner_opti
 }
 
 enum clime_err clime_wire_options(struct clime_wire *w, struct clime_learner_options *o, struct clime_error *e) {
+    if (clime_wire_int(w) != definitions() && !w->bad)
+        return clime_fail(e, CLIME_ERR_INPUT, "rank 0 is another version of clime-train than this rank");
     take(w, o, sizeof *o);
     const char **const texts[] = {&o->hf_checkpoint, &o->ref_load,    &o->critic_load,
                                   &o->model.device,  &o->model.dtype, &o->model.dev.isa};

@@ -21,8 +21,9 @@ void clime_wire_put_int(struct clime_buf *b, int64_t x);
 char *clime_wire_text(struct clime_wire *w); /* owned; NULL as it was given */
 void clime_wire_put_text(struct clime_buf *b, const char *text);
 
-/* A learner's options, without what only rank 0 uses (its functions for rewards and advantages). The reader opens the
- * library of a custom loss. Whoever reads keeps them for good: nothing frees the texts. */
+/* A learner's options, without what only rank 0 uses (its functions for rewards and advantages). CLIME_ERR_INPUT where
+ * the writer is another version of the program: what is sent are structs. The reader opens the library of a custom
+ * loss. Whoever reads keeps them for good: nothing frees the texts. */
 void clime_wire_put_options(struct clime_buf *b, const struct clime_learner_options *o);
 enum clime_err clime_wire_options(struct clime_wire *w, struct clime_learner_options *o, struct clime_error *e);
 
