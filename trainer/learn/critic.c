@@ -213,7 +213,8 @@ static void sum_loss(const struct step *st, struct clime_step_stats *out) {
     out->value_clipfrac = clipped / (double)(s->n > 0 ? s->n : 1);
 }
 
-/* AdamW of the head, without decay, clipped by its own norm. Follows the body's: step counts this update. */
+/* AdamW of the head, without decay, clipped as the body by the norm of both. Follows the body's: step counts this
+ * update. */
 static void update_head(struct clime_critic *c, double norm, double lr) {
     const struct clime_learner_options *o = &c->opts;
     double scale = 1, t = (double)c->optimizer.step;
@@ -246,14 +247,11 @@ static enum clime_err share_head(const struct clime_critic *c, struct clime_erro
 
 static enum clime_err update(struct clime_critic *c, float *grads, struct clime_step_stats *out,
                              struct clime_error *e) {
-    double head = head_norm(c), body = 0, lr;
-    enum clime_err err = CLIME_OK;
-    out->critic_skipped = !isfinite(head);
-    if (isfinite(head))
-        err = clime_optimizer_step(&c->optimizer, c->model, &c->opts, grads, &body, &lr, &out->critic_skipped, e);
+    double lr;
+    enum clime_err err = clime_optimizer_step(&c->optimizer, c->model, &c->opts, grads, head_norm(c), &out->critic_norm,
+                                              &lr, &out->critic_skipped, e);
     if (err) return err;
-    if (!out->critic_skipped) update_head(c, head, lr);
-    out->critic_norm = hypot(body, head);
+    if (!out->critic_skipped) update_head(c, out->critic_norm, lr);
     err = share_head(c, e);
     return err ? err : c->model->ops->sync(c->model->dev, e);
 }

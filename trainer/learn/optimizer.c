@@ -403,11 +403,12 @@ static enum clime_err step_in_place(struct clime_optimizer *o, struct clime_mode
 }
 
 enum clime_err clime_optimizer_step(struct clime_optimizer *o, struct clime_model *m,
-                                    const struct clime_learner_options *opts, float *grads, double *grad_norm,
-                                    double *lr, bool *skipped, struct clime_error *e) {
+                                    const struct clime_learner_options *opts, float *grads, double beside,
+                                    double *grad_norm, double *lr, bool *skipped, struct clime_error *e) {
     *lr = clime_lr_at(opts, o->step);
     forget_frozen(o, m, grads);
     enum clime_err rc = norm(o, m, grads, grad_norm, e);
+    if (beside != 0) *grad_norm = hypot(*grad_norm, beside); /* also where it is NaN */
     *skipped = !isfinite(*grad_norm);
     if (rc || *skipped) return rc;
 

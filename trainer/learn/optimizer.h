@@ -65,10 +65,11 @@ double clime_lr_at(const struct clime_learner_options *o, int64_t step);
 
 /* Clips by the global norm (torch.nn.utils.clip_grad_norm_: factor = min(1, clip / (norm + 1e-6))), updates, repacks.
  * A norm that is not finite leaves everything as it was and says so in *skipped. grads: those of its part; the
- * gradients of frozen tensors are zeroed. Fails only where another rank is lost. */
+ * gradients of frozen tensors are zeroed. beside: the norm of gradients that are in no table and are clipped with
+ * these; 0 = there are none. Fails only where another rank is lost. */
 enum clime_err clime_optimizer_step(struct clime_optimizer *o, struct clime_model *m,
-                                    const struct clime_learner_options *opts, float *grads, double *grad_norm,
-                                    double *lr, bool *skipped, struct clime_error *e);
+                                    const struct clime_learner_options *opts, float *grads, double beside,
+                                    double *grad_norm, double *lr, bool *skipped, struct clime_error *e);
 
 /* For checkpoints: array 0 = master weights (the whole buffer of weights where it is they), 1 and 2 = moments. */
 struct clime_array clime_optimizer_array(const struct clime_optimizer *o, const struct clime_model *m, int i);

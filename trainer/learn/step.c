@@ -327,7 +327,8 @@ static enum clime_err step_policy(struct clime_learner *l, const struct clime_st
     if (err) goto done;
 
     int64_t t1 = clime_now_us(), own1 = own_us(l);
-    err = clime_optimizer_step(&l->optimizer, l->model, &l->opts, grads, &out->grad_norm, &out->lr, &out->skipped, e);
+    err =
+        clime_optimizer_step(&l->optimizer, l->model, &l->opts, grads, 0, &out->grad_norm, &out->lr, &out->skipped, e);
     if (!err) err = l->model->ops->sync(l->model->dev, e);
     if (err) goto done;
     out->optimizer_us = clime_now_us() - t1;

@@ -269,10 +269,37 @@ static void folders_of_another_type(void **state) {
     assert_int_equal(rmdir(root), 0);
 }
 
+/* One norm clips body and head, as Megatron's: in the second step, where both have gradients, the head's first moment
+ * grows by its gradient times bound / norm of all. */
+static void one_norm_clips_body_and_head(void **state) {
+    static struct said said[2];
+    double grown[2][MOST_D] = {{0}}, norm = 0;
+    (void)state;
+    for (int clipped = 0; clipped < 2; clipped++) {
+        const struct clime_learner_options o = critic_of("qwen3", "f32", 1);
+        struct clime_learner *l = open_learner(&o);
+        struct clime_critic *c = l->critic;
+        float before[MOST_D];
+        steps(l, 0, 1, said);
+        memcpy(before, c->head_m, (size_t)c->model->cfg.D * sizeof *before);
+        c->opts.clip_grad = clipped ? 1e-3 : 0;
+        steps(l, 1, 2, said);
+        for (int d = 0; d < c->model->cfg.D; d++) grown[clipped][d] = (double)c->head_m[d] - 0.9 * (double)before[d];
+        norm = said[1].critic_norm;
+        clime_learner_close(l);
+    }
+    double own = 0, dot = 0;
+    for (int d = 0; d < MOST_D; d++) own += grown[0][d] * grown[0][d];
+    for (int d = 0; d < MOST_D; d++) dot += grown[0][d] * grown[1][d];
+    assert_true(sqrt(own) / 0.1 < 0.999 * norm); /* the body has a part in it */
+    assert_true(fabs(dot / own / (1e-3 / norm) - 1) < 1e-3);
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_critic_on_any_number_of_ranks), cmocka_unit_test(checkpoints_do_not_know_the_ranks),
-        cmocka_unit_test(the_plan_says_what_is_taken), cmocka_unit_test(folders_of_another_type)};
+        cmocka_unit_test(the_plan_says_what_is_taken), cmocka_unit_test(folders_of_another_type),
+        cmocka_unit_test(one_norm_clips_body_and_head)};
     if (argc == 2 && !strcmp(argv[1], "rank")) return clime_follower_main();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
