@@ -86,7 +86,10 @@ static void test_numbers(void **state) {
         {"7 3/4", "7.75", true},
         {"50\\%", "0.5", true},
         {"50\\%", "\\frac{1}{2}", true},
-        {"50", "50\\%", false},
+        {"50", "50\\%", true}, /* the question asks for percent */
+        {"-12.5\\%", "-12.5", true},
+        {"0.5", "0.5\\%", false},
+        {"50", "0.5", false},
         {"12", "12\\text{ cm}^2", true},
         {"12", "12 cm", true},
         {"60", "60^\\circ", true},
@@ -197,6 +200,73 @@ static void test_collections(void **state) {
     check_pairs(pairs, CLIME_COUNT(pairs));
 }
 
+/* A text-mode command is a font: what is in it is read as it is without. */
+static void test_fonts(void **state) {
+    (void)state;
+    static const char *const forms[] = {
+        "\\text{%s}",           "\\textbf{%s}",      "\\textit{%s}", "\\mathrm{%s}",   "\\mbox{%s}",
+        "\\textnormal{%s}",     "\\textrm{%s}",      "\\texttt{%s}", "\\emph{%s}",     "\\mathbf{%s}",
+        "\\boldsymbol{%s}",     "\\bf %s",           "{\\rm %s}",    "\\text{ %s }",   "\\textbf{\\text{%s}}",
+        "\\textcolor{red}{%s}", "\\color{blue}{%s}", "\\,%s\\,",     "\\phantom{0}%s", "\\text{%s.}",
+    };
+    static const char *const answers[] = {"13",    "-13",   "3/4",    "\\frac{3}{4}",
+                                          "x^2+1", "(1,2)", "Monday", "no solution"};
+    for (size_t i = 0; i < CLIME_COUNT(forms); i++)
+        for (size_t k = 0; k < CLIME_COUNT(answers); k++) {
+            char *dressed = xasprintf(forms[i], answers[k]), *other = xasprintf(forms[i], "17");
+            check_pairs((struct pair[]){{answers[k], dressed, true}, {dressed, answers[k], true}}, 2);
+            check_pairs((struct pair[]){{answers[k], other, false}, {other, answers[k], false}}, 2);
+            free(dressed);
+            free(other);
+        }
+}
+
+static void test_words(void **state) {
+    (void)state;
+    static const struct pair pairs[] = {
+        /* words are words, though units end in them or stand among them */
+        {"Monday", "\\text{Monday}", true},
+        {"Monday", "Tuesday", false},
+        {"no solution", "\\text{no solution}", true},
+        {"no solution", "no", false},
+        {"no real solutions", "\\text{no real solutions}", true},
+        {"a circle", "a square", false},
+        {"\\text{even}", "even", true},
+        {"infinitely many", "\\textbf{Infinitely many}", true},
+        {"\\text{two-point}", "two-point", true},
+        {"red and blue", "\\text{blue and red}", true},
+        {"\\triangle ABC", "\\triangle DEF", false},
+        {"\xc3\xa9t\xc3\xa9", "\\text{\xc3\xa9t\xc3\xa9}", true},
+        {"C", "\\textbf{(C)}", true},
+        {"(C)", "\\text{B}", false},
+        /* units */
+        {"5", "\\text{5 cm}", true},
+        {"5", "\\textbf{5}\\text{ miles}", true},
+        {"5", "\\mathbf{5\\text{ cm}}", true},
+        {"70 miles per hour", "70", true},
+        {"5", "\\text{\\$5}", true},
+        {"\\$18.90", "18.90", true},
+        {"\\text{\xe2\x82\xac}27", "27", true},
+        {"2^{5 m}", "2^5", false},
+        {"5", "\\text{6 cm}", false},
+        /* percent signs, ratios, lists in words */
+        {"50\\%", "\\text{50\\%}", true},
+        {"50\\%", "50\\text{ percent}", true},
+        {"50\\%", "\\text{51 percent}", false},
+        {"3:4", "\\text{3:4}", true},
+        {"3:4", "3\\text{ to }4", true},
+        {"3:4", "\\frac34", true},
+        {"3:4", "3\\mathbin{:}4", true},
+        {"3:4", "4:3", false},
+        {"5,6", "\\text{5 or 6}", true},
+        {"5,6", "5 \\text{, } 6", true},
+        {"5,6", "5\\text{ and }7", false},
+        {"x=5", "5 \\text{ (since x > 0)}", true},
+        {"u(x,t)=x-t", "u(x,t)=-t+x", true},
+    };
+    check_pairs(pairs, CLIME_COUNT(pairs));
+}
+
 /* ---- where the answer is ---- */
 
 static void test_places(void **state) {
@@ -233,7 +303,10 @@ static void test_places(void **state) {
         {"It costs $1,234.50 in all", "1234.5", true},
         {"The solutions are $1$, $2$ and $3$.", "\\{1,2,3\\}", true},
         {"\\[ x = \\frac{3}{4} \\]", "0.75", true},
-        {"\\boxed{\\frac{1}{2}", "1/2", true}, /* never closed */
+        {"\\boxed{\\frac{1}{2}", "1/2", true},                 /* never closed */
+        {"$x=5$, but \\boxed{no real solutions}", "5", false}, /* words in a box are the answer */
+        {"\\boxed{The answer is 5}", "5", true},
+        {"$13$", "$\\text{13}$", true},
         {"no number at all", "7", false},
         {"", "7", false},
         {"$$ $ \\( \\[", "7", false},
@@ -347,7 +420,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_published),  cmocka_unit_test(test_responses),   cmocka_unit_test(test_numbers),
         cmocka_unit_test(test_algebra),    cmocka_unit_test(test_collections), cmocka_unit_test(test_places),
-        cmocka_unit_test(test_bad_labels), cmocka_unit_test(test_adversarial),
+        cmocka_unit_test(test_bad_labels), cmocka_unit_test(test_adversarial), cmocka_unit_test(test_fonts),
+        cmocka_unit_test(test_words),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

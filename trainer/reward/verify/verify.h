@@ -1,7 +1,8 @@
 /* The reward type math_verify: answers as mathematical objects, and when two of them are equal. Private to its files:
  *
  *   verify_extract.c  a text -> the places where an answer stands, the best first
- *   verify_lex.c      an answer -> tokens: LaTeX and plain notation, units and decoration taken away
+ *   verify_lex.c      an answer -> tokens: LaTeX and plain notation, decoration taken away
+ *   verify_words.c    what words among tokens mean: units go, other words become texts
  *   verify_read.c     tokens -> a tree: numbers, algebra, tuples, sets, intervals, relations, matrices
  *   verify_tree.c     the tree's nodes
  *   verify_matrix.c   products and sums of matrices
@@ -49,11 +50,21 @@ struct clime_verify_token {
     char kind;
     bool is_float;         /* a number with a point */
     bool space;            /* white space before it */
-    int run;               /* tokens of one word of letters share it; 0 = none */
+    int run;               /* tokens of one word of letters share it; 0 = none, -1 = a text of several such words */
     struct clime_str text; /* a number's digits, a symbol's or function's name, a text */
 };
-/* Cuts an answer into tokens, in the arena; -1 when it is too long or is prose. */
-int clime_verify_lex(struct clime_verify *v, struct clime_str s, struct clime_verify_token **out);
+/* Cuts an answer into tokens, in the arena; -1 when it is too long or is prose. prose: words alone are an answer. */
+int clime_verify_lex(struct clime_verify *v, struct clime_str s, bool prose, struct clime_verify_token **out);
+
+/* Whether something with a value ends with this token, so that a unit may stand behind it. */
+bool clime_verify_ends_value(const struct clime_verify_token *t);
+/* Several words become one text ("no solution"), unless they are a symbol and its units; returns the new n. */
+int clime_verify_join_words(struct clime_verify *v, struct clime_verify_token *t, int n);
+/* Takes units away; returns the new n. */
+int clime_verify_drop_units(struct clime_verify_token *t, int n);
+/* Whether two long words are left that are neither units nor from \text{}; words_count: words without numbers and
+ * operators are no prose. */
+bool clime_verify_is_prose(const struct clime_verify_token *t, int n, bool words_count);
 
 /* ---- trees ---- */
 
@@ -102,8 +113,8 @@ clime_verify_tree clime_verify_two(struct clime_verify *v, enum clime_verify_kin
 clime_verify_tree clime_verify_one(struct clime_verify *v, enum clime_verify_kind kind, clime_verify_tree a);
 clime_verify_tree clime_verify_integer(struct clime_verify *v, int64_t n);
 
-/* The tree of an answer; NULL when it is none. */
-clime_verify_tree clime_verify_read(struct clime_verify *v, struct clime_str s);
+/* The tree of an answer; NULL when it is none. prose: words alone are one. */
+clime_verify_tree clime_verify_read(struct clime_verify *v, struct clime_str s, bool prose);
 /* Carries out sums, products and powers of matrices. */
 clime_verify_tree clime_verify_matrices(struct clime_verify *v, clime_verify_tree t);
 /* Whether the tree holds a kind anywhere. */

@@ -99,9 +99,14 @@ static clime_verify_tree expand(struct clime_verify *v, clime_verify_tree t) {
 
 /* ---- words ---- */
 
-/* The letters and digits of a text or a product of symbols, in lower case; false when it is neither. */
-static bool spell(clime_verify_tree t, struct clime_buf *out) {
-    if (t->kind == CLIME_V_PRODUCT) return spell(t->kid[0], out) && spell(t->kid[1], out);
+/* The letters and digits of a text or a product of symbols, in lower case; false when it is neither. A difference of
+ * such ("two-point") is one where the other side is a text. */
+static bool spell(clime_verify_tree t, bool with_text, struct clime_buf *out) {
+    if (t->kind == CLIME_V_PRODUCT || (with_text && (t->kind == CLIME_V_SUM || t->kind == CLIME_V_NEGATE))) {
+        for (int i = 0; i < t->n; i++)
+            if (!spell(t->kid[i], with_text, out)) return false;
+        return true;
+    }
     if (t->kind != CLIME_V_TEXT && t->kind != CLIME_V_SYMBOL) return false;
     for (size_t i = 0; i < t->name.len; i++) {
         char c = t->name.ptr[i];
@@ -115,7 +120,8 @@ static bool same_words(clime_verify_tree a, clime_verify_tree b) {
     struct clime_buf x, y;
     clime_buf_init(&x, CLIME_VERIFY_MAX_BYTES);
     clime_buf_init(&y, CLIME_VERIFY_MAX_BYTES);
-    bool ok = spell(a, &x) && spell(b, &y) && x.len && clime_str_eq(clime_buf_str(&x), clime_buf_str(&y));
+    bool ok = spell(a, b->kind == CLIME_V_TEXT, &x) && spell(b, a->kind == CLIME_V_TEXT, &y) && x.len &&
+              clime_str_eq(clime_buf_str(&x), clime_buf_str(&y));
     clime_buf_free(&x);
     clime_buf_free(&y);
     return ok;

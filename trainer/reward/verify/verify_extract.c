@@ -211,9 +211,10 @@ static struct clime_str with_point(struct clime_verify *v, struct clime_str s) {
     return (struct clime_str){copy, s.len};
 }
 
-static clime_verify_tree read_one(struct finder *f, const struct formula *one) {
+/* prose: the place is marked as the answer, so that words are one. */
+static clime_verify_tree read_one(struct finder *f, const struct formula *one, bool prose) {
     struct clime_str body = one->plain ? with_point(f->v, one->body) : one->body;
-    clime_verify_tree t = clime_verify_read(f->v, body);
+    clime_verify_tree t = clime_verify_read(f->v, body, prose);
     return t && one->percent ? clime_verify_one(f->v, CLIME_V_PERCENT, t) : t;
 }
 
@@ -240,7 +241,7 @@ static bool take(struct finder *f, const struct formula *part, int n, bool boxes
     int n_kids = 0;
     f->tries++;
     for (int i = 0; i < n; i++) {
-        t = read_one(f, &part[i]);
+        t = read_one(f, &part[i], boxes);
         if (t && i > 0 && !boxes && t->kind == CLIME_V_TEXT) t = NULL; /* "$5$, and $\text{so on}$" */
         bool flat = t && t->kind == CLIME_V_LIST && n > 1;
         int more = flat ? t->n : 1;
@@ -502,13 +503,14 @@ struct clime_verify_answer clime_verify_label(struct clime_verify *v, struct cli
     struct clime_verify_answer out = {NULL, clime_rtext_strip(text)};
     struct finder f;
     text = out.raw;
-    bool marked = memchr(text.ptr, '$', text.len) || clime_rtext_find(text, "\\boxed", 0) >= 0 ||
-                  clime_rtext_find(text, "\\(", 0) >= 0 || clime_rtext_find(text, "\\[", 0) >= 0;
+    bool marked = clime_rtext_find(text, "\\boxed", 0) >= 0 || clime_rtext_find(text, "\\(", 0) >= 0 ||
+                  clime_rtext_find(text, "\\[", 0) >= 0;
+    for (size_t i = 0; i < text.len; i++) marked |= text.ptr[i] == '$' && (i == 0 || text.ptr[i - 1] != '\\'); /* \$5 */
     if (!marked && begin(v, text, &f)) {
         struct formula one = {.body = text, .end = text.len};
         /* "0,111" is a decimal here, "3,4" two numbers: a label is a bare answer, not a sentence */
         one.plain = clime_str_starts(text, "0,") && number_length(&f, 0) == text.len;
-        out.tree = read_one(&f, &one);
+        out.tree = read_one(&f, &one, true);
     }
     if (!out.tree) {
         out = clime_verify_extract(v, text);

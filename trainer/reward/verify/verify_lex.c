@@ -1,8 +1,10 @@
 /* Answers to tokens; see verify.h. Called by verify_read.c, any thread; tokens lie in the question's arena.
  *
- * LaTeX that changes the look only (\left, \displaystyle, \,) vanishes here, and so do units behind a number: what the
- * reader sees is mathematics. The one choice that is not obvious: a word of plain letters is a product of symbols, as
- * in LaTeX, unless it is the name of something; two long unknown words make the text prose, which is no answer.
+ * LaTeX that changes the look only (\left, \displaystyle, \,, fonts) vanishes here, and units behind a number go too
+ * (verify_words.c): the reader sees mathematics. What stands in a text-mode command (\text{..}) is read as it is
+ * without the command; only words without a digit or an operator become a text. The one choice that is not obvious: a
+ * word of plain letters is a product of symbols, as in LaTeX, unless it is the name of something; two long unknown
+ * words make a text with mathematics in it prose, which is no answer.
  */
 #include <stdlib.h>
 
@@ -10,13 +12,16 @@
 #include "trainer/reward/text.h"
 #include "trainer/reward/verify/verify.h"
 
+#define MAX_TEXTS 16 /* one in the other */
+
 struct lexer {
     struct clime_verify *v;
     struct clime_str s;
     size_t at;
     struct clime_verify_token *t;
-    int n, runs, words; /* words: unknown ones of 4 letters and more */
-    int brackets;       /* depth of ( [ \{: inside, a comma always separates */
+    int n, runs;
+    int brackets; /* depth of ( [ \{: inside, a comma always separates */
+    int depth;    /* text-mode commands around this text */
     bool failed;
 };
 
@@ -96,28 +101,42 @@ static const char *const FUNCTIONS[] = {
     "log", "exp", "lg",  "gcd", "lcm", "max", "min",    "det",    "arsinh", "arcosh", "artanh", "asin", "acos", "atan"};
 /* Commands that vanish; with an argument it stays ("\mathbf{x}" is x). */
 static const char *const LOOKS[] = {
-    "left",     "right",     "big",     "Big",    "bigg",         "Bigg",      "bigl",        "bigr",
-    "Bigl",     "Bigr",      "biggl",   "biggr",  "displaystyle", "textstyle", "scriptstyle", "limits",
-    "nolimits", "quad",      "qquad",   "boxed",  "fbox",         "mathbf",    "mathit",      "boldsymbol",
-    "bm",       "mathcal",   "mathscr", "mathsf", "degree",       "circ",      "mleft",       "mright",
-    "ldots",    "dots",      "cdots",   "hspace", "Large",        "large",     "bf",          "it",
-    "rm",       "therefore", "phantom", "hline",  "underline",    "mathop",    "mathord",     "ensuremath"};
-static const char *const TEXTS[] = {"text",       "mathrm", "textbf", "textit",       "mbox", "textrm",
-                                    "textnormal", "hbox",   "textsf", "operatorname", "emph"};
+    "left",         "right",        "big",         "Big",          "bigg",      "Bigg",       "bigl",      "bigr",
+    "Bigl",         "Bigr",         "biggl",       "biggr",        "Biggl",     "Biggr",      "mleft",     "mright",
+    "displaystyle", "textstyle",    "scriptstyle", "limits",       "nolimits",  "quad",       "qquad",     "thinspace",
+    "enspace",      "medspace",     "thickspace",  "negthinspace", "boxed",     "fbox",       "underline", "uline",
+    "mathbf",       "mathit",       "boldsymbol",  "bm",           "pmb",       "mathcal",    "mathscr",   "mathsf",
+    "mathtt",       "mathfrak",     "mathnormal",  "mathop",       "mathord",   "ensuremath", "bf",        "it",
+    "rm",           "tt",           "sf",          "sc",           "sl",        "em",         "bfseries",  "itshape",
+    "rmfamily",     "tiny",         "small",       "normalsize",   "large",     "Large",      "LARGE",     "huge",
+    "Huge",         "footnotesize", "degree",      "circ",         "therefore", "ldots",      "dots",      "cdots",
+    "hline",        "strut",        "pounds",      "euro",         "yen"};
+/* Commands that vanish with their first argument: nothing of it is seen, or it is a colour or a length. */
+static const char *const UNSEEN[] = {"phantom", "hphantom",  "vphantom", "hspace", "vspace",
+                                     "color",   "textcolor", "colorbox", "label",  "tag"};
+/* Commands whose argument is read as if it stood there alone: kinds of symbols. */
+static const char *const CLASSES[] = {"mathbin", "mathrel", "mathpunct", "mathopen", "mathclose"};
+static const char *const TEXTS[] = {"text",       "mathrm", "textbf", "textit",      "mbox",   "textrm",
+                                    "textnormal", "hbox",   "textsf", "texttt",      "textsc", "textup",
+                                    "textsl",     "textmd", "emph",   "operatorname"};
 static const struct {
     const char *utf8, *latex;
-} CHARACTERS[] = {{"×", "*"},           {"÷", "/"},        {"·", "*"},      {"−", "-"},     {"–", "-"},
-                  {"π", "\\pi "},       {"√", "\\sqrt "},  {"≤", "\\le "},  {"≥", "\\ge "}, {"≠", "\\ne "},
-                  {"∞", "\\infty "},    {"∪", "\\cup "},   {"∩", "\\cap "}, {"∈", "\\in "}, {"±", "\\pm "},
-                  {"≈", "\\approx "},   {"°", ""},         {"²", "^2"},     {"³", "^3"},    {"ℝ", "\\mathbb{R}"},
-                  {"∅", "\\emptyset "}, {"θ", "\\theta "}, {"$", ""},       {"\"", ""},     {"~", " "},
-                  {"\n", " "},          {"\t", " "},       {"，", ","},     {"！", "!"},    {"₂", "_2"}};
+} CHARACTERS[] = {{"×", "*"},           {"÷", "/"},        {"·", "*"},        {"−", "-"},     {"–", "-"},
+                  {"π", "\\pi "},       {"√", "\\sqrt "},  {"≤", "\\le "},    {"≥", "\\ge "}, {"≠", "\\ne "},
+                  {"∞", "\\infty "},    {"∪", "\\cup "},   {"∩", "\\cap "},   {"∈", "\\in "}, {"±", "\\pm "},
+                  {"≈", "\\approx "},   {"°", ""},         {"²", "^2"},       {"³", "^3"},    {"ℝ", "\\mathbb{R}"},
+                  {"∅", "\\emptyset "}, {"θ", "\\theta "}, {"$", ""},         {"\"", ""},     {"~", " "},
+                  {"\n", " "},          {"\t", " "},       {"，", ","},       {"！", "!"},    {"₂", "_2"},
+                  {"：", ":"},          {"€", ""},         {"£", ""},         {"¥", ""},      {"₹", ""},
+                  {"％", "%"},          {"‐", "-"},        {"\xc2\xa0", " "}, {"’", "'"}};
 
 static bool is_one_of(struct clime_str s, const char *const *list, size_t n) {
     for (size_t i = 0; i < n; i++)
         if (clime_str_is(s, list[i])) return true;
     return false;
 }
+
+static void one_token(struct lexer *l);
 
 static bool is_letter(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
@@ -186,14 +205,36 @@ static void number(struct lexer *l, bool space) {
     if (t) t->is_float = is_float;
 }
 
+/* The length of a character beyond ASCII at offset i that is part of a word; 0 when it is none. */
+static size_t foreign_letter(const struct lexer *l, size_t i) {
+    struct clime_str rest = clime_rtext_slice(l->s, l->at + i, l->s.len);
+    size_t len;
+    if (!(at(l, i) & 0x80)) return 0;
+    for (size_t k = 0; k < CLIME_COUNT(CHARACTERS); k++)
+        if (clime_str_starts(rest, CHARACTERS[k].utf8)) return 0;
+    return clime_rtext_is_alpha(clime_rtext_char(rest, 0, &len)) ? len : 0;
+}
+
+/* "to" between two numbers is the colon of a ratio. */
+static bool is_ratio(const struct lexer *l, struct clime_str word) {
+    size_t i = 0;
+    if (!clime_str_is(word, "to") || l->n == 0 || l->t[l->n - 1].kind != 'n') return false;
+    while (at(l, i) == ' ' || at(l, i) == '~') i++;
+    return clime_rtext_is_digit(at(l, i));
+}
+
 static void letters(struct lexer *l, bool space) {
     static const struct {
         const char *word;
         char kind;
     } words[] = {{"and", ','},      {"or", ','},  {"percent", '%'}, {"percentage", '%'}, {"pct", '%'},
                  {"infinity", '8'}, {"inf", '8'}, {"oo", '8'},      {"sqrt", 'R'}};
-    size_t n = 0;
-    while (is_letter(at(l, n))) n++;
+    size_t n = 0, more;
+    bool foreign = false;
+    while (is_letter(at(l, n)) || (more = foreign_letter(l, n))) {
+        foreign |= !is_letter(at(l, n));
+        n += is_letter(at(l, n)) ? 1 : more;
+    }
     struct clime_str word = {l->s.ptr + l->at, n};
     l->at += n;
     for (size_t i = 0; i < CLIME_COUNT(words); i++)
@@ -201,12 +242,15 @@ static void letters(struct lexer *l, bool space) {
             add(l, words[i].kind, word, space);
             return;
         }
-    if (is_one_of(word, FUNCTIONS, CLIME_COUNT(FUNCTIONS))) {
-        add(l, 'f', word, space);
+    if (is_ratio(l, word)) {
+        add(l, ':', word, space);
+        return;
+    }
+    if (foreign || is_one_of(word, FUNCTIONS, CLIME_COUNT(FUNCTIONS))) {
+        add(l, foreign ? 't' : 'f', word, space);
         return;
     }
     l->runs++;
-    if (n >= 4 && ++l->words > 1) l->failed = true;
     if (clime_str_is(word, "pi")) {
         add(l, 'a', word, space);
         return;
@@ -234,22 +278,70 @@ static bool braced(struct lexer *l, struct clime_str *out) {
     return false;
 }
 
-/* \text{...}: a word of the notation, one letter, or a text. */
+/* Reads s in place of what stood at l->at; `space`: something separates it from what is before. */
+static void read_inside(struct lexer *l, struct clime_str s, bool space) {
+    struct lexer inner = *l;
+    int from = l->n;
+    inner.s = s;
+    inner.at = 0;
+    inner.depth++;
+    while (inner.at < inner.s.len && !inner.failed) one_token(&inner);
+    l->n = inner.n;
+    l->runs = inner.runs;
+    l->brackets = inner.brackets;
+    l->failed = inner.failed;
+    if (l->n > from && space) l->t[from].space = true;
+}
+
+/* Words only: no digit, no operator, no LaTeX, no list. */
+static bool is_wording(struct clime_str s) {
+    size_t len;
+    for (size_t i = 0; i < s.len; i += len) {
+        char c = s.ptr[i];
+        bool inside = i > 0 && i + 1 < s.len, letter = clime_rtext_is_alpha(clime_rtext_char(s, i, &len));
+        if (!letter && !(inside && strchr(" -'./", c)) && !strchr(".!?", c))
+            return false; /* "two-point", "St. Louis" */
+    }
+    for (size_t i = 0; i + 3 < s.len; i++) { /* "red and blue" */
+        struct clime_str rest = clime_rtext_slice(s, i, s.len);
+        if (clime_str_starts(rest, " or ") || clime_str_starts(rest, " and ")) return false;
+    }
+    return s.len > 0;
+}
+
+static bool ends_with(struct clime_str s, const char *end) {
+    size_t n = strlen(end);
+    return s.len >= n && memcmp(s.ptr + s.len - n, end, n) == 0;
+}
+
+/* \text{...}: what stands in it as it is read without the command, or a text where that is words. Behind a value it is
+ * the value's unit ("(since x > 0)" too), unless it joins another one. */
 static void text(struct lexer *l, bool space) {
     struct clime_str t;
     if (!braced(l, &t)) return;
+    if (clime_str_is(t, ",")) {
+        add(l, ',', t, space);
+        return;
+    }
     while (t.len && (t.ptr[0] == ',' || t.ptr[0] == '~')) t = clime_rtext_strip(clime_rtext_slice(t, 1, t.len));
     if (t.len == 0) return;
+    bool behind = l->n && clime_verify_ends_value(&l->t[l->n - 1]);
+    bool joins = clime_str_starts(t, "and ") || clime_str_starts(t, "or ");
+    joins = joins ? clime_rtext_is_digit(t.ptr[t.len - 1]) : ends_with(t, " and") || ends_with(t, " or");
     if (clime_str_is(t, "and") || clime_str_is(t, "or"))
         add(l, ',', t, space);
-    else if (clime_str_starts(t, "percent") || clime_str_is(t, "pct"))
+    else if (clime_str_starts(t, "percent") || clime_str_is(t, "pct") || clime_str_is(t, "%") || clime_str_is(t, "\\%"))
         add(l, '%', t, space);
+    else if (clime_str_is(t, ":") || is_ratio(l, t))
+        add(l, ':', t, space);
     else if (is_one_of(t, FUNCTIONS, CLIME_COUNT(FUNCTIONS)))
         add(l, 'f', t, space);
-    else if (clime_str_is(t, "e") || clime_str_is(t, "i"))
+    else if (clime_str_is(t, "e") || clime_str_is(t, "i") || (t.len == 1 && is_letter(t.ptr[0]) && !behind))
         add(l, 'a', t, space);
-    else
+    else if ((behind && !joins) || is_wording(t) || l->depth == MAX_TEXTS)
         add(l, 't', t, space);
+    else
+        read_inside(l, t, true);
 }
 
 static bool is_matrix(struct clime_str name) {
@@ -286,7 +378,12 @@ static void command(struct lexer *l, bool space) {
         add(l, 'f', name, space);
     else if (is_one_of(name, TEXTS, CLIME_COUNT(TEXTS)))
         text(l, space);
-    else if (clime_str_is(name, "mathbb") && braced(l, &arg))
+    else if (is_one_of(name, CLASSES, CLIME_COUNT(CLASSES)) && braced(l, &arg))
+        read_inside(l, arg, space);
+    else if (is_one_of(name, UNSEEN, CLIME_COUNT(UNSEEN))) {
+        l->at += at(l, 0) == '*';
+        braced(l, &arg);
+    } else if (clime_str_is(name, "mathbb") && braced(l, &arg))
         add(l, clime_str_is(arg, "R") ? 'r' : 'a', arg, space);
     else if (clime_str_is(name, "begin") && braced(l, &arg)) {
         if (is_matrix(arg)) add(l, 'M', arg, space);
@@ -295,7 +392,6 @@ static void command(struct lexer *l, bool space) {
         if (is_matrix(arg)) add(l, 'E', arg, space);
     } else if (is_one_of(name, LOOKS, CLIME_COUNT(LOOKS))) {
         if ((clime_str_is(name, "left") || clime_str_is(name, "right")) && at(l, 0) == '.') l->at++;
-        if (clime_str_is(name, "hspace")) braced(l, &arg);
         if (clime_str_is(name, "circ") || clime_str_is(name, "degree")) { /* "^\circ" and "^{\circ}" */
             bool closed = l->n && l->t[l->n - 1].kind == '{';
             if (closed && at(l, 0) == '}') {
@@ -320,18 +416,12 @@ static void one_token(struct lexer *l) {
     for (size_t i = 0; i < CLIME_COUNT(CHARACTERS); i++) {
         if (!clime_str_starts(clime_rtext_slice(l->s, l->at, l->s.len), CHARACTERS[i].utf8)) continue;
         l->at += strlen(CHARACTERS[i].utf8);
-        struct lexer inner = *l; /* the LaTeX of the character, with this text put aside */
-        inner.s = clime_str_of(CHARACTERS[i].latex);
-        inner.at = 0;
-        while (inner.at < inner.s.len && !inner.failed) one_token(&inner);
-        l->n = inner.n;
-        l->failed = inner.failed;
-        if (l->n && space) l->t[l->n - 1].space = true;
+        read_inside(l, clime_str_of(CHARACTERS[i].latex), space);
         return;
     }
     if (clime_rtext_is_digit(c) || (c == '.' && clime_rtext_is_digit(at(l, 1)))) {
         number(l, space);
-    } else if (is_letter(c)) {
+    } else if (is_letter(c) || foreign_letter(l, 0)) {
         letters(l, space);
     } else if (c == '\\') {
         command(l, space);
@@ -354,69 +444,7 @@ static void one_token(struct lexer *l) {
     }
 }
 
-/* ---- units ---- */
-
-static bool is_unit(struct clime_str s) {
-    static const char *const units[] = {
-        "m",      "cm",      "mm",    "km",     "dm",      "ft",    "feet",   "foot",   "inch",    "inches",  "mile",
-        "miles",  "yard",    "yards", "g",      "kg",      "lb",    "lbs",    "pound",  "pounds",  "s",       "sec",
-        "second", "seconds", "min",   "minute", "minutes", "h",     "hr",     "hour",   "hours",   "day",     "days",
-        "week",   "weeks",   "month", "months", "year",    "years", "mph",    "kmh",    "degree",  "degrees", "deg",
-        "unit",   "units",   "sq",    "square", "cubic",   "cent",  "cents",  "dollar", "dollars", "liter",   "liters",
-        "litre",  "gallon",  "acre",  "meter",  "meters",  "metre", "ohm",    "th",     "st",      "am",      "pm",
-        "mL",     "ml",      "L",     "l",      "kmph",    "rpm",   "points", "point",  "digits",  "PM",      "AM",
-        "mi",     "in",      "cc",    "rs",     "Rs",      "mol",   "N",      "J",      "K",       "Hz",      "V"};
-    return is_one_of(s, units, CLIME_COUNT(units));
-}
-
-/* Whether a unit may stand behind this token: something with a value ends here. */
-static bool ends_value(const struct clime_verify_token *t) {
-    return t->kind == 'n' || t->kind == '}' || t->kind == ')' || t->kind == '%' || t->kind == 'a' || t->kind == '!' ||
-           t->kind == ']' || t->kind == 'Z';
-}
-
-/* Whether what follows a unit may follow a complete answer. */
-static bool ends_answer(const struct lexer *l, int i) {
-    return i >= l->n || strchr(",;)]Z=~<>LG", l->t[i].kind);
-}
-
-/* The token behind an exponent that starts at i, or i: "cm^2", "cm^{2}". */
-static int behind_exponent(const struct lexer *l, int i) {
-    if (i + 1 < l->n && l->t[i].kind == '^' && l->t[i + 1].kind == 'n') return i + 2;
-    if (i + 3 < l->n && l->t[i].kind == '^' && l->t[i + 1].kind == '{' && l->t[i + 2].kind == 'n' &&
-        l->t[i + 3].kind == '}')
-        return i + 4;
-    return i;
-}
-
-/* The token behind a unit that starts at i, or i: a text, a listed word, or any word of three letters behind a space;
- * a single letter only behind a space, for it may be a symbol. */
-static int behind_unit(const struct lexer *l, int i) {
-    const struct clime_verify_token *t = &l->t[i];
-    int end = i + 1;
-    if (t->kind == 't') return behind_exponent(l, end);
-    if (!t->run) return i;
-    while (end < l->n && l->t[end].run == t->run) end++;
-    struct clime_str word = {t->text.ptr, (size_t)(end - i)};
-    bool unit = (word.len >= 3 && t->space) || (is_unit(word) && (word.len > 1 || t->space));
-    return unit ? behind_exponent(l, end) : i;
-}
-
-static void drop_units(struct lexer *l) {
-    for (int i = 1; i < l->n; i++) {
-        if (!ends_value(&l->t[i - 1])) continue;
-        int end = i, next;
-        while (end < l->n && (next = behind_unit(l, end)) > end) {
-            end = next;
-            if (end + 1 < l->n && l->t[end].kind == '/' && behind_unit(l, end + 1) > end + 1) end++; /* "m/s" */
-        }
-        if (end == i || !ends_answer(l, end)) continue;
-        memmove(&l->t[i], &l->t[end], (size_t)(l->n - end) * sizeof *l->t);
-        l->n -= end - i;
-    }
-}
-
-int clime_verify_lex(struct clime_verify *v, struct clime_str s, struct clime_verify_token **out) {
+int clime_verify_lex(struct clime_verify *v, struct clime_str s, bool prose, struct clime_verify_token **out) {
     struct lexer l = {.v = v, .s = s};
     if (s.len > CLIME_VERIFY_MAX_BYTES) return -1;
     l.t = clime_arena_alloc(&v->arena, CLIME_VERIFY_MAX_TOKENS * sizeof *l.t);
@@ -426,7 +454,9 @@ int clime_verify_lex(struct clime_verify *v, struct clime_str s, struct clime_ve
     }
     while (l.at < s.len && !l.failed) one_token(&l);
     if (l.failed) return -1;
-    drop_units(&l);
+    l.n = clime_verify_join_words(v, l.t, l.n);
+    l.n = clime_verify_drop_units(l.t, l.n);
+    if (clime_verify_is_prose(l.t, l.n, prose)) return -1;
     while (l.n && strchr(",;", l.t[l.n - 1].kind)) l.n--; /* of the sentence around it */
     *out = l.t;
     return l.n;

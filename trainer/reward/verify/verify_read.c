@@ -413,9 +413,12 @@ static clime_verify_tree product(struct reader *r) {
     while (v && !r->failed) {
         if (take(r, '/') || take(r, ':'))
             v = two(r, CLIME_V_QUOTIENT, v, factor(r));
-        else if (take(r, '*') || starts_operand(r))
-            v = two(r, CLIME_V_PRODUCT, v, factor(r));
-        else
+        else if (take(r, '*') || starts_operand(r)) {
+            clime_verify_tree next = factor(r);
+            bool call = next && next->kind == CLIME_V_TUPLE && v->kind == CLIME_V_SYMBOL; /* u(x, t) */
+            v = call ? clime_verify_node(r->v, CLIME_V_CALL, v->name, 0, next->n, next->kid)
+                     : two(r, CLIME_V_PRODUCT, v, next);
+        } else
             break;
     }
     return v;
@@ -497,10 +500,10 @@ static clime_verify_tree list(struct reader *r) {
     return clime_verify_node(r->v, CLIME_V_LIST, clime_str_of(""), 0, n, kids);
 }
 
-clime_verify_tree clime_verify_read(struct clime_verify *v, struct clime_str s) {
+clime_verify_tree clime_verify_read(struct clime_verify *v, struct clime_str s, bool prose) {
     struct clime_verify_token *tokens;
     struct reader r = {.v = v};
-    r.n = clime_verify_lex(v, s, &tokens);
+    r.n = clime_verify_lex(v, s, prose, &tokens);
     if (r.n <= 0) return NULL;
     r.t = tokens;
     clime_verify_tree t = list(&r);

@@ -390,8 +390,25 @@ static bool near_by(struct value a, struct value b) {
     return distance <= 8 * error && error <= 1e-9L * (size > 1 ? size : 1);
 }
 
+/* What stands before the percent sign of an answer, -5% included; NULL when there is none. */
+static clime_verify_tree before_percent(struct clime_verify *v, clime_verify_tree t) {
+    if (t->kind == CLIME_V_PERCENT) return t->kid[0];
+    clime_verify_tree kid = t->kind == CLIME_V_NEGATE ? before_percent(v, t->kid[0]) : NULL;
+    return kid ? clime_verify_one(v, CLIME_V_NEGATE, kid) : NULL;
+}
+
+/* 50 for 50%: where only one side has the sign, it may be the unit that the question asks for. Not below 1: 0.5 is not
+ * 0.5%. */
+static bool same_without_percent(struct clime_verify *v, clime_verify_tree a, clime_verify_tree b) {
+    clime_verify_tree bare = before_percent(v, a);
+    long double x;
+    return bare && !before_percent(v, b) && clime_verify_real(v, b, &x) && fabsl(x) >= 1 &&
+           clime_verify_scalar_equal(v, bare, b);
+}
+
 bool clime_verify_scalar_equal(struct clime_verify *v, clime_verify_tree a, clime_verify_tree b) {
     struct point p = {.v = v};
+    if (same_without_percent(v, a, b) || same_without_percent(v, b, a)) return true;
     if (a->base && b->base && a->base != b->base) return false;
     if (a->kind == CLIME_V_INFINITY || b->kind == CLIME_V_INFINITY || a->kind == CLIME_V_NEGATE ||
         b->kind == CLIME_V_NEGATE) {
