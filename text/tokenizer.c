@@ -117,12 +117,18 @@ enum clime_err clime_tokenizer_load(const char *dir, struct clime_tokenizer **ou
     t->bos = t->pad = -1;
     t->longest = 1;
 
-    enum clime_err rc = access(json_path, F_OK) == 0       ? clime_tokenizer_read_json(t, json_path, e)
-                        : access(tiktoken_path, F_OK) == 0 ? clime_tokenizer_read_tiktoken(t, dir, e)
-                                                           : clime_tokenizer_read_files(t, dir, e);
+    struct clime_tokenizer_side side;
+    enum clime_err rc = clime_tokenizer_side_open(dir, &side, e);
+    if (!rc)
+        rc = access(json_path, F_OK) == 0       ? clime_tokenizer_read_json(t, json_path, e)
+             : access(tiktoken_path, F_OK) == 0 ? clime_tokenizer_read_tiktoken(t, dir, e)
+                                                : clime_tokenizer_read_files(t, &side, e);
+    if (!rc && !t->tiktoken)
+        rc = clime_tokenizer_add_named(t, &side, e); /* the class of a tiktoken.model has its own */
     if (!rc) rc = build_tries(t, matcher, e);
     if (!rc) rc = build_pieces(t, matcher, e);
-    if (!rc) rc = clime_tokenizer_read_config(t, dir, e);
+    if (!rc) rc = clime_tokenizer_read_config(t, &side, e);
+    clime_tokenizer_side_close(&side);
     clime_matcher_free(matcher);
     free(json_path);
     free(tiktoken_path);

@@ -1,9 +1,10 @@
 /* Tokenizer of a Hugging Face folder: text to token ids and back, exactly as the `tokenizers` library does it.
  *
  * Folders: tokenizer.json (byte-level BPE, and SentencePiece-style BPE with byte fallback), tiktoken.model of Moonlight
- * and Kimi K2 with the ids of their Python class, or vocab.json + merges.txt; of these the first that is there.
- * What a file asks for and clime cannot do (another model than BPE, an unknown pre-tokenizer) is an error at load that
- * names it, never a silent difference.
+ * and Kimi K2 with the ids of their Python class, or vocab.json + merges.txt; of these the first that is there. Tokens
+ * that only the small files beside it name are added as transformers 5.24 adds them, and the log names them. What a
+ * file asks for and clime cannot do (another model than BPE, an unknown pre-tokenizer) is an error at load that names
+ * it, never a silent difference.
  *
  * Nouns
  *   tokenizer  immutable after load; any number of threads share it without a lock.
@@ -32,9 +33,9 @@ struct clime_tok_scratch;
 /* ---- load ---- */
 
 /* Reads the folder: tokenizer.json, tiktoken.model or vocab.json + merges.txt; tokenizer_config.json,
- * special_tokens_map.json, generation_config.json, config.json and chat_template.jinja where they exist. Errors name
- * the file: CLIME_ERR_NOT_FOUND (no tokenizer in dir), CLIME_ERR_INPUT (broken or unsupported), CLIME_ERR_LIMIT,
- * CLIME_ERR_IO. */
+ * special_tokens_map.json, added_tokens.json, generation_config.json, config.json and chat templates where they exist.
+ * Errors name the file: CLIME_ERR_NOT_FOUND (no tokenizer in dir), CLIME_ERR_INPUT (broken or unsupported),
+ * CLIME_ERR_LIMIT, CLIME_ERR_IO. */
 enum clime_err clime_tokenizer_load(const char *dir, struct clime_tokenizer **out, struct clime_error *e);
 void clime_tokenizer_free(struct clime_tokenizer *t); /* NULL is fine; after every scratch and detok made for it */
 
@@ -111,8 +112,8 @@ bool clime_tokenizer_is_special(const struct clime_tokenizer *t, int32_t id);
 
 /* ---- what the folder says beside the vocabulary ---- */
 
-/* Special ids. bos, pad: tokenizer_config.json where it has the key (null = none), else special_tokens_map.json,
- * generation_config.json, config.json. -1 when there is none. */
+/* Special ids. bos, pad: special_tokens_map.json where tokenizer_config.json has no added_tokens_decoder, else
+ * tokenizer_config.json (null = none), else generation_config.json, config.json. -1 when there is none. */
 int32_t clime_tokenizer_bos(const struct clime_tokenizer *t);
 int32_t clime_tokenizer_pad(const struct clime_tokenizer *t);
 
@@ -124,8 +125,9 @@ const int32_t *clime_tokenizer_eos(const struct clime_tokenizer *t, size_t *n);
  * "cls_token", "mask_token"; NULL when the folder does not define it. */
 const char *clime_tokenizer_special_text(const struct clime_tokenizer *t, const char *name);
 
-/* The chat template (Jinja source) called name, NULL = "default"; NULL when there is none. chat_template.jinja and
- * additional_chat_templates/NAME.jinja go before tokenizer_config.json's chat_template (a string or a named list). */
+/* The chat template (Jinja source) called name, NULL = "default"; NULL when there is none. Where there is
+ * chat_template.jinja or additional_chat_templates/NAME.jinja, these are all, but for a default that no file has; else
+ * tokenizer_config.json's chat_template (a string or a named list), else chat_template.json's default. */
 const char *clime_tokenizer_chat_template(const struct clime_tokenizer *t, const char *name);
 
 /* Whether its Python class sorts the keys of tools before a chat template, the folder's or another, sees them: newer

@@ -1,4 +1,4 @@
-/* Reads the small files beside a tokenizer: special ids, special tokens' texts, chat templates.
+/* What the small files beside a tokenizer say: special ids, special tokens' texts, chat templates.
  *
  * Called by clime_tokenizer_load (one thread) when the vocabulary is complete, since tokens are named by text there
  * and by id here. A file that is absent says nothing; a broken one is an error.
@@ -14,22 +14,6 @@
 #define MAX_FILE_BYTES (16u << 20)
 #define MAX_TEMPLATES 64
 
-struct files {
-    struct cJSON *tokenizer, *specials, *generation, *config;
-};
-
-static enum clime_err read_optional(const char *dir, const char *name, struct cJSON **out, struct clime_error *e) {
-    char *path = xasprintf("%s/%s", dir, name);
-    enum clime_err rc = clime_tree_read_file(path, MAX_FILE_BYTES, out, e);
-    free(path);
-    return rc == CLIME_ERR_NOT_FOUND ? CLIME_OK : rc;
-}
-
-const char *clime_tokenizer_token_text(const struct cJSON *node) {
-    const char *text = clime_tree_str(node, NULL);
-    return text ? text : clime_tree_str(clime_tree_get(node, "content"), NULL);
-}
-
 static int32_t token_id(const struct clime_tokenizer *t, const struct cJSON *node) {
     const char *text = clime_tokenizer_token_text(node);
     return text ? clime_tokenizer_id(t, clime_str_of(text)) : -1;
@@ -40,15 +24,13 @@ static int32_t number_id(const struct cJSON *node) {
     return v >= 0 && v <= CLIME_VOCAB_MAX_ID && v == (double)(int32_t)v ? (int32_t)v : -1;
 }
 
-/* tokenizer_config.json where it has the key, else the others in order. */
-static int32_t find_id(const struct clime_tokenizer *t, const struct files *f, const char *token_key,
+/* The token that the files name, else the id that the model's configurations have. */
+static int32_t find_id(const struct clime_tokenizer *t, const struct clime_tokenizer_side *f, const char *role,
                        const char *id_key) {
-    const struct cJSON *node = clime_tree_get(f->tokenizer, token_key);
+    const struct cJSON *node = clime_tokenizer_named(f, role);
     if (clime_tree_kind(node) != CLIME_JSON_ERROR) return token_id(t, node);
-    int32_t id = token_id(t, clime_tree_get(f->specials, token_key));
-    if (id < 0) id = number_id(clime_tree_get(f->generation, id_key));
-    if (id < 0) id = number_id(clime_tree_get(f->config, id_key));
-    return id;
+    int32_t id = number_id(clime_tree_get(f->generation, id_key));
+    return id < 0 ? number_id(clime_tree_get(f->model, id_key)) : id;
 }
 
 static void add_eos(struct clime_tokenizer *t, int32_t id) {
@@ -107,49 +89,52 @@ static enum clime_err read_template_dir(struct clime_tokenizer *t, const char *d
     return rc;
 }
 
+/* chat_template.json, which processors of older versions wrote: {"chat_template": "..."}. */
+static enum clime_err read_template_json(struct clime_tokenizer *t, const char *dir, struct clime_error *e) {
+    struct cJSON *root = NULL;
+    char *path = xasprintf("%s/chat_template.json", dir);
+    enum clime_err rc = clime_tree_read_file(path, MAX_FILE_BYTES, &root, e);
+    const char *text = clime_tree_str(clime_tree_get(root, "chat_template"), NULL);
+    if (!rc && text) add_template(t, "default", text);
+    clime_tree_free(root);
+    free(path);
+    return rc == CLIME_ERR_NOT_FOUND ? CLIME_OK : rc;
+}
+
+/* Where there are files of templates, those of the configuration do not count, but for the default that no file has. */
 static enum clime_err read_templates(struct clime_tokenizer *t, const char *dir, const struct cJSON *config,
                                      struct clime_error *e) {
     enum clime_err rc = read_template_file(t, dir, "chat_template.jinja", "default", e);
     if (!rc) rc = read_template_dir(t, dir, e);
     if (rc) return rc;
+    bool files = t->n_templates > 0;
     const struct cJSON *node = clime_tree_get(config, "chat_template");
     if (clime_tree_str(node, NULL)) add_template(t, "default", clime_tree_str(node, NULL));
-    if (clime_tree_kind(node) != CLIME_JSON_ARRAY) return CLIME_OK;
-    for (node = clime_tree_first(node); node; node = clime_tree_next(node)) {
+    bool list = clime_tree_kind(node) == CLIME_JSON_ARRAY;
+    for (node = list ? clime_tree_first(node) : NULL; node; node = clime_tree_next(node)) {
         const char *name = clime_tree_str(clime_tree_get(node, "name"), NULL);
         const char *text = clime_tree_str(clime_tree_get(node, "template"), NULL);
-        if (name && text) add_template(t, name, text);
+        if (name && text && (!files || strcmp(name, "default") == 0)) add_template(t, name, text);
     }
-    return CLIME_OK;
+    return read_template_json(t, dir, e);
 }
 
-enum clime_err clime_tokenizer_read_config(struct clime_tokenizer *t, const char *dir, struct clime_error *e) {
+enum clime_err clime_tokenizer_read_config(struct clime_tokenizer *t, const struct clime_tokenizer_side *f,
+                                           struct clime_error *e) {
     static const char *const NAMES[] = {"bos_token", "eos_token", "unk_token", "pad_token",
                                         "sep_token", "cls_token", "mask_token"};
-    struct files f = {0};
-    enum clime_err rc = read_optional(dir, "tokenizer_config.json", &f.tokenizer, e);
-    if (!rc) rc = read_optional(dir, "special_tokens_map.json", &f.specials, e);
-    if (!rc) rc = read_optional(dir, "generation_config.json", &f.generation, e);
-    if (!rc) rc = read_optional(dir, "config.json", &f.config, e);
-    if (!rc) rc = read_templates(t, dir, f.tokenizer, e);
-    if (rc) goto done;
-
-    t->bos = find_id(t, &f, "bos_token", "bos_token_id");
-    t->pad = find_id(t, &f, "pad_token", "pad_token_id");
-    add_eos_ids(t, clime_tree_get(f.generation, "eos_token_id"));
-    add_eos_ids(t, clime_tree_get(f.config, "eos_token_id"));
-    add_eos(t, token_id(t, clime_tree_get(f.tokenizer, "eos_token")));
-    add_eos(t, token_id(t, clime_tree_get(f.specials, "eos_token")));
+    enum clime_err rc = read_templates(t, f->dir, f->config, e);
+    if (rc) return rc;
+    t->bos = find_id(t, f, "bos_token", "bos_token_id");
+    t->pad = find_id(t, f, "pad_token", "pad_token_id");
+    add_eos_ids(t, clime_tree_get(f->generation, "eos_token_id"));
+    add_eos_ids(t, clime_tree_get(f->model, "eos_token_id"));
+    add_eos(t, token_id(t, clime_tree_get(f->config, "eos_token")));
+    add_eos(t, token_id(t, clime_tree_get(f->specials, "eos_token")));
+    add_eos(t, token_id(t, clime_tokenizer_named(f, "eos_token")));
     for (size_t i = 0; i < CLIME_COUNT(NAMES); i++) {
-        const struct cJSON *node = clime_tree_get(f.tokenizer, NAMES[i]);
-        if (clime_tree_kind(node) == CLIME_JSON_ERROR) node = clime_tree_get(f.specials, NAMES[i]);
-        const char *text = clime_tokenizer_token_text(node);
+        const char *text = clime_tokenizer_token_text(clime_tokenizer_named(f, NAMES[i]));
         if (text) add_text(&t->specials, &t->n_specials, NAMES[i], text);
     }
-done:
-    clime_tree_free(f.tokenizer);
-    clime_tree_free(f.specials);
-    clime_tree_free(f.generation);
-    clime_tree_free(f.config);
-    return rc;
+    return CLIME_OK;
 }

@@ -1,8 +1,8 @@
-/* Reads a tokenizer without tokenizer.json: vocab.json + merges.txt, with added tokens from the small files.
+/* Reads a tokenizer without tokenizer.json: vocab.json + merges.txt.
  *
  * Called by clime_tokenizer_load (one thread). These files do not say how text is cut; the class named in
  * tokenizer_config.json does, so each class that clime knows is a row with the pipeline of its Python code, written as
- * tokenizer.json writes it.
+ * tokenizer.json writes it, and with the tokens that it has by default.
  */
 #include <stdlib.h>
 #include <unistd.h>
@@ -23,14 +23,17 @@
     "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false}]},"                                       \
     "\"decoder\":{\"type\":\"ByteLevel\"}}"
 
-static const struct {
-    const char *class_name;
-    const char *pipeline;
+#define GPT2_TOKENS "{\"bos_token\":\"<|endoftext|>\",\"eos_token\":\"<|endoftext|>\",\"unk_token\":\"<|endoftext|>\"}"
+#define QWEN2_TOKENS "{\"eos_token\":\"<|endoftext|>\",\"unk_token\":\"<|endoftext|>\",\"pad_token\":\"<|endoftext|>\"}"
+
+static const struct class {
+    const char *name, *pipeline, *tokens;
+    bool plain_roles;
 } CLASSES[] = {
-    {"GPT2Tokenizer", GPT2_PIPELINE},
-    {"GPT2TokenizerFast", GPT2_PIPELINE},
-    {"Qwen2Tokenizer", QWEN2_PIPELINE},
-    {"Qwen2TokenizerFast", QWEN2_PIPELINE},
+    {"GPT2Tokenizer", GPT2_PIPELINE, GPT2_TOKENS, false},
+    {"GPT2TokenizerFast", GPT2_PIPELINE, GPT2_TOKENS, false},
+    {"Qwen2Tokenizer", QWEN2_PIPELINE, QWEN2_TOKENS, true},
+    {"Qwen2TokenizerFast", QWEN2_PIPELINE, QWEN2_TOKENS, true},
 };
 
 static enum clime_err read_merges(struct clime_bpe *b, struct clime_str text, struct clime_error *e) {
@@ -47,56 +50,22 @@ static enum clime_err read_merges(struct clime_bpe *b, struct clime_str text, st
     return CLIME_OK;
 }
 
-static enum clime_err add_described(struct clime_tokenizer *t, const struct cJSON *node, struct clime_error *e) {
-    const char *content = clime_tree_str(clime_tree_get(node, "content"), "");
-    bool special = clime_tree_bool(clime_tree_get(node, "special"), false);
-    char *copy = xstrdup(content);
-    struct clime_added_token token = {
-        .content = copy,
-        .len = strlen(copy),
-        .single_word = clime_tree_bool(clime_tree_get(node, "single_word"), false),
-        .lstrip = clime_tree_bool(clime_tree_get(node, "lstrip"), false),
-        .rstrip = clime_tree_bool(clime_tree_get(node, "rstrip"), false),
-        .normalized = clime_tree_bool(clime_tree_get(node, "normalized"), !special),
-        .special = special,
-    };
-    enum clime_err rc = clime_tokenizer_add_token(t, &token, e);
-    free(copy);
-    return rc;
-}
-
-/* added_tokens_decoder: {"151643": {"content": ...}, ...}, in order of id as the file writes it. */
-static enum clime_err read_added(struct clime_tokenizer *t, const struct cJSON *config, struct clime_error *e) {
-    const struct cJSON *node = clime_tree_first(clime_tree_get(config, "added_tokens_decoder"));
-    for (; node; node = clime_tree_next(node)) {
-        enum clime_err rc = add_described(t, node, e);
-        if (rc) return rc;
-        const char *content = clime_tree_str(clime_tree_get(node, "content"), "");
-        char *end = NULL;
-        long id = strtol(clime_tree_key(node), &end, 10);
-        if (*content && (*end || id != clime_tokenizer_id(t, clime_str_of(content))))
-            return clime_fail(e, CLIME_ERR_INPUT, "added_tokens_decoder: \"%s\" has id %s, expected %d", content,
-                              clime_tree_key(node), (int)clime_tokenizer_id(t, clime_str_of(content)));
-    }
-    return CLIME_OK;
-}
-
-static const char *find_pipeline(const char *class_name) {
+static const struct class *find_class(const char *name) {
     for (size_t i = 0; i < CLIME_COUNT(CLASSES); i++)
-        if (strcmp(CLASSES[i].class_name, class_name) == 0) return CLASSES[i].pipeline;
+        if (strcmp(CLASSES[i].name, name) == 0) return &CLASSES[i];
     return NULL;
 }
 
-enum clime_err clime_tokenizer_read_files(struct clime_tokenizer *t, const char *dir, struct clime_error *e) {
-    char *vocab_path = xasprintf("%s/vocab.json", dir), *merges_path = xasprintf("%s/merges.txt", dir);
-    char *config_path = xasprintf("%s/tokenizer_config.json", dir);
+enum clime_err clime_tokenizer_read_files(struct clime_tokenizer *t, struct clime_tokenizer_side *f,
+                                          struct clime_error *e) {
+    char *vocab_path = xasprintf("%s/vocab.json", f->dir), *merges_path = xasprintf("%s/merges.txt", f->dir);
     struct clime_buf text;
-    struct cJSON *config = NULL;
+    f->by_class = true;
     clime_buf_init(&text, MAX_FILE_BYTES);
     enum clime_err rc = CLIME_OK;
     if (access(vocab_path, F_OK) != 0 || access(merges_path, F_OK) != 0) {
         rc = clime_fail(e, CLIME_ERR_NOT_FOUND,
-                        "%s: no tokenizer.json, no tiktoken.model, and no vocab.json with merges.txt", dir);
+                        "%s: no tokenizer.json, no tiktoken.model, and no vocab.json with merges.txt", f->dir);
         goto done;
     }
     rc = clime_buf_read_file(&text, vocab_path, e);
@@ -114,25 +83,21 @@ enum clime_err clime_tokenizer_read_files(struct clime_tokenizer *t, const char 
         clime_error_prefix(e, "%s", merges_path);
         goto done;
     }
-    rc = clime_tree_read_file(config_path, MAX_FILE_BYTES, &config, e);
-    if (rc) goto done;
-    const char *class_name = clime_tree_str(clime_tree_get(config, "tokenizer_class"), "");
-    const char *pipeline = find_pipeline(class_name);
-    if (!pipeline) {
+    const char *name = clime_tree_str(clime_tree_get(f->config, "tokenizer_class"), "");
+    const struct class *class = find_class(name);
+    if (!class) {
         rc = clime_fail(e, CLIME_ERR_INPUT,
-                        "%s: tokenizer_class \"%s\" is not known for vocab.json + merges.txt (GPT2Tokenizer and "
-                        "Qwen2Tokenizer are)",
-                        config_path, class_name);
+                        "%s/tokenizer_config.json: tokenizer_class \"%s\" is not known for vocab.json + merges.txt "
+                        "(GPT2Tokenizer and Qwen2Tokenizer are)",
+                        f->dir, name);
         goto done;
     }
-    rc = clime_tokenizer_read_pipeline(t, clime_str_of(pipeline), e);
-    if (!rc) rc = read_added(t, config, e);
-    if (rc) clime_error_prefix(e, "%s", config_path);
+    f->plain_roles = class->plain_roles;
+    rc = clime_tokenizer_read_pipeline(t, clime_str_of(class->pipeline), e);
+    if (!rc) rc = clime_tree_parse(class->tokens, strlen(class->tokens), &f->defaults, e);
 done:
-    clime_tree_free(config);
     clime_buf_free(&text);
     free(vocab_path);
     free(merges_path);
-    free(config_path);
     return rc;
 }

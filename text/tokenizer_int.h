@@ -63,8 +63,29 @@ enum clime_err clime_tokenizer_read_json(struct clime_tokenizer *t, const char *
 enum clime_err clime_tokenizer_read_pipeline(struct clime_tokenizer *t, struct clime_str json, struct clime_error *e);
 enum clime_err clime_tokenizer_read_vocab(struct clime_tokenizer *t, struct clime_str json, struct clime_error *e);
 
+/* tokenizer_named.c: the small files beside a vocabulary; NULL where one is absent. */
+struct clime_tokenizer_side {
+    const char *dir;
+    struct cJSON *config, *specials, *added, *generation, *model;
+    struct cJSON *defaults; /* tokens with a role that the class has without a file */
+    bool by_class;          /* there is no tokenizer.json: the class says what it would */
+    bool plain_roles;       /* the class takes the rules of tokens with a role away */
+};
+enum clime_err clime_tokenizer_side_open(const char *dir, struct clime_tokenizer_side *f, struct clime_error *e);
+void clime_tokenizer_side_close(struct clime_tokenizer_side *f); /* also after an error of open */
+
+/* The token with a role ("eos_token"): special_tokens_map.json's where there is no added_tokens_decoder, else
+ * tokenizer_config.json's, else the class's. Kind CLIME_JSON_ERROR when no file names it, null when one says none. */
+const struct cJSON *clime_tokenizer_named(const struct clime_tokenizer_side *f, const char *role);
+
+/* Adds the tokens that these files name and the vocabulary lacks, and what add_bos_token and add_eos_token of a class
+ * ask for. The log tells which. CLIME_ERR_LIMIT past the largest id. */
+enum clime_err clime_tokenizer_add_named(struct clime_tokenizer *t, const struct clime_tokenizer_side *f,
+                                         struct clime_error *e);
+
 /* tokenizer_files.c: vocab.json + merges.txt. */
-enum clime_err clime_tokenizer_read_files(struct clime_tokenizer *t, const char *dir, struct clime_error *e);
+enum clime_err clime_tokenizer_read_files(struct clime_tokenizer *t, struct clime_tokenizer_side *f,
+                                          struct clime_error *e);
 
 /* tokenizer_tiktoken.c: tiktoken.model of Moonlight and Kimi K2. */
 enum clime_err clime_tokenizer_read_tiktoken(struct clime_tokenizer *t, const char *dir, struct clime_error *e);
@@ -73,7 +94,8 @@ enum clime_err clime_tokenizer_read_tiktoken(struct clime_tokenizer *t, const ch
  * else. */
 const char *clime_tokenizer_token_text(const struct cJSON *node);
 
-/* tokenizer_config.c: the small files beside. After the vocabulary is there. */
-enum clime_err clime_tokenizer_read_config(struct clime_tokenizer *t, const char *dir, struct clime_error *e);
+/* tokenizer_config.c: special ids and chat templates. After the vocabulary is there. */
+enum clime_err clime_tokenizer_read_config(struct clime_tokenizer *t, const struct clime_tokenizer_side *f,
+                                           struct clime_error *e);
 
 #endif

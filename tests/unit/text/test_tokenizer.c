@@ -42,6 +42,12 @@ static void folder_write(const struct folder *f, const char *name, const char *t
     free(path);
 }
 
+static void folder_delete(const struct folder *f, const char *name) {
+    char *path = xasprintf("%s/%s", f->path, name);
+    assert_int_equal(unlink(path), 0);
+    free(path);
+}
+
 static void folder_remove(const struct folder *f) {
     static const char *const NAMES[] = {"tokenizer.json",         "tokenizer_config.json", "special_tokens_map.json",
                                         "generation_config.json", "config.json",           "chat_template.jinja"};
@@ -323,7 +329,7 @@ static void test_side_files(void **state) {
     const int32_t want[] = {256, 258, 257, 'b'}, *eos = clime_tokenizer_eos(t, &n);
     assert_int_equal(n, CLIME_COUNT(want));
     assert_memory_equal(eos, want, sizeof want);
-    assert_int_equal(clime_tokenizer_bos(t), -1); /* null in tokenizer_config.json means none */
+    assert_int_equal(clime_tokenizer_bos(t), 'a'); /* the older file counts where there is no added_tokens_decoder */
     assert_int_equal(clime_tokenizer_pad(t), 257);
     assert_string_equal(clime_tokenizer_chat_template(t, NULL), "A");
     assert_string_equal(clime_tokenizer_chat_template(t, "tool_use"), "B");
@@ -332,8 +338,20 @@ static void test_side_files(void **state) {
     folder_write(&f, "chat_template.jinja", "C");
     t = load(f.path);
     assert_string_equal(clime_tokenizer_chat_template(t, "default"), "C");
-    assert_string_equal(clime_tokenizer_chat_template(t, "tool_use"), "B");
+    assert_null(clime_tokenizer_chat_template(t, "tool_use")); /* beside a file the list does not count */
     clime_tokenizer_free(t);
+
+    folder_write(&f, "tokenizer_config.json", "{\"bos_token\":null,\"added_tokens_decoder\":{}}");
+    folder_write(&f, "chat_template.json", "{\"chat_template\":\"D\"}");
+    t = load(f.path);
+    assert_int_equal(clime_tokenizer_bos(t), -1); /* null means none */
+    assert_string_equal(clime_tokenizer_chat_template(t, NULL), "C");
+    clime_tokenizer_free(t);
+    folder_delete(&f, "chat_template.jinja");
+    t = load(f.path);
+    assert_string_equal(clime_tokenizer_chat_template(t, NULL), "D");
+    clime_tokenizer_free(t);
+    folder_delete(&f, "chat_template.json");
 
     struct clime_error e;
     folder_write(&f, "generation_config.json", "{\"eos_token_id\":");
