@@ -237,6 +237,16 @@ static char *folder_name(const char *path) {
     return xstrndup(path + start, n - start);
 }
 
+/* A * among the served names is no name; true when there was one. */
+static bool take_star(struct clime_opt_list *names) {
+    int n = 0;
+    for (int i = 0; i < names->n; i++)
+        if (strcmp(names->items[i], "*") != 0) names->items[n++] = names->items[i];
+    bool any = n < names->n;
+    names->n = n;
+    return any;
+}
+
 /* ---- end --------------------------------------------------------------------------------------------------- */
 
 static void wait_idle(struct clime_server *s, int64_t limit_us) {
@@ -349,6 +359,7 @@ int main(int argc, char **argv) {
     s.started_us = clime_wall_us();
     char *folder = folder_name(s.opts.model_path);
     const char *one[1] = {folder};
+    s.any_model = take_star(&s.opts.served_model_names);
     s.model_names = s.opts.served_model_names.n > 0 ? s.opts.served_model_names.items : one;
     s.n_model_names = s.opts.served_model_names.n > 0 ? s.opts.served_model_names.n : 1;
     s.field_watch = clime_field_watch_new(s.opts.strict_fields);

@@ -24,6 +24,7 @@ struct clime_server {
     struct clime_server_options opts;
     const char **model_names; /* [n_model_names] those that requests may name; the first is the server's own */
     int n_model_names;
+    bool any_model;            /* --served-model-name '*': any other name stands for the first */
     struct clime_model *model; /* its configuration may be read; the rest is the engine's */
     struct clime_tokenizer *tokenizer;
     struct clime_chat_template chat;
@@ -57,8 +58,10 @@ extern const struct clime_http_route clime_health_routes[];
 static inline const char *clime_server_model_name(const struct clime_server *s, struct clime_str name) {
     for (int i = 0; i < s->n_model_names; i++)
         if (clime_str_is(name, s->model_names[i])) return s->model_names[i];
-    return NULL;
+    return s->any_model ? s->model_names[0] : NULL;
 }
+/* CLIME_ERR_NOT_FOUND for a name that is none of them. */
+enum clime_err clime_server_no_model(const struct clime_server *s, struct clime_str name, struct clime_error *e);
 
 /* A reply buffer: enough for a long batch with log-probabilities. */
 #define CLIME_MAX_REPLY ((size_t)512 << 20)

@@ -24,7 +24,7 @@ static int make_table(struct clime_server_options *o, struct clime_opt *t) {
          .alias = "model", .first = true},
         {"served-model-name", CLIME_OPT_LIST, &o->served_model_names, NULL, "NAME",
          "names that requests may ask for; replies and metrics carry the first where none is asked for (default: the "
-         "folder's name)",
+         "folder's name). With * among them any other name stands for the first",
          .first = true},
         {"weight-version", CLIME_OPT_STRING, &o->weight_version, "default", "LABEL",
          "label of the weights loaded at start"},

@@ -45,9 +45,7 @@ enum clime_err clime_generation_model(struct clime_generation *gen, struct clime
     const struct clime_server *s = gen->server;
     if (name.len == 0) return CLIME_OK;
     const char *served = clime_server_model_name(s, name);
-    if (!served)
-        return clime_fail(e, CLIME_ERR_NOT_FOUND, "the model " CLIME_STR_FMT " does not exist; served is %s%s",
-                          CLIME_STR_ARG(name), s->model_names[0], s->n_model_names > 1 ? " and other names" : "");
+    if (!served) return clime_server_no_model(s, name, e);
     gen->model = served;
     return CLIME_OK;
 }

@@ -79,8 +79,7 @@ static enum clime_err parse(struct text_request *t, struct clime_http_request *r
             clime_fields_other(f, t->server->field_watch, &j, key);
     if (!clime_json_end(&j)) return t->error->code;
     if (t->model.len > 0 && !clime_server_model_name(t->server, t->model))
-        return clime_fail(t->error, CLIME_ERR_NOT_FOUND, "the model " CLIME_STR_FMT " does not exist",
-                          CLIME_STR_ARG(t->model));
+        return clime_server_no_model(t->server, t->model, t->error);
     t->is_chat = t->chat.messages.len > 0;
     if (!takes_raw && !t->is_chat) return clime_fail(t->error, CLIME_ERR_INPUT, "messages is missing");
     if (f == &detokenize_fields && t->raw.len == 0) return clime_fail(t->error, CLIME_ERR_INPUT, "tokens is missing");

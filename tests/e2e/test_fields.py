@@ -196,6 +196,24 @@ def test_only_the_served_names_are_served(folder, path, body):
         s.json(path, body | {"model": 5}, 400)
 
 
+def test_any_name_is_served(folder):
+    """Clients make names up: huggingface_hub says dummy, TGI's clients tgi, agents have helpers with names of their own."""
+    with server("--served-model-name", "tales", "*", model=folder) as s:
+        for path, body in (("/v1/chat/completions", CHAT), ("/v1/completions", TEXT)):
+            assert s.json(path, body | {"model": "dummy"})["model"] == "tales"
+        assert s.json("/tokenize", {"prompt": "Once", "model": "tgi"})["count"] > 0
+        assert s.get("/v1/models/dummy").json()["id"] == "tales"
+        assert [m["id"] for m in s.get("/v1/models").json()["data"]] == ["tales"]
+    with server("--served-model-name", "*", model=folder) as s:
+        assert [m["id"] for m in s.get("/v1/models").json()["data"]] == [folder.name]
+        assert s.json("/v1/completions", TEXT | {"model": "dummy"})["model"] == folder.name
+
+
+def test_the_404_says_how_any_name_is_served(s):
+    for reply in (s.post("/v1/completions", TEXT | {"model": "dummy"}), s.post("/tokenize", {"prompt": "a", "model": "dummy"}), s.get("/v1/models/dummy")):
+        assert reply.status_code == 404 and "--served-model-name '*'" in reply.text
+
+
 def test_a_duplicate_model_cannot_hide_a_wrong_one(s):
     name = s.get("/v1/models").json()["data"][0]["id"]
     for models in (["gpt-9", name], [name, "gpt-9"]):
