@@ -105,6 +105,7 @@ void clime_handle_model_info(struct clime_http_request *rq, void *context);
 void clime_handle_server_info(struct clime_http_request *rq, void *context);
 void clime_handle_weight_version(struct clime_http_request *rq, void *context);
 void clime_handle_tokenizer_info(struct clime_http_request *rq, void *context);
+void clime_vllm_write_config(struct clime_jw *w, const struct clime_server *s); /* members of /server_info */
 void clime_handle_version(struct clime_http_request *rq, void *context);
 void clime_handle_load(struct clime_http_request *rq, void *context);
 void clime_handle_get_load(struct clime_http_request *rq, void *context);
@@ -128,6 +129,7 @@ void clime_handle_stop_profile(struct clime_http_request *rq, void *context);
 void clime_handle_configure_logging(struct clime_http_request *rq, void *context);
 void clime_handle_weights_by_name(struct clime_http_request *rq, void *context);
 void clime_handle_weights_checker(struct clime_http_request *rq, void *context);
+void clime_handle_weight_checker(struct clime_http_request *rq, void *context);
 void clime_handle_vllm_pause(struct clime_http_request *rq, void *context);
 void clime_handle_vllm_resume(struct clime_http_request *rq, void *context);
 void clime_handle_is_paused(struct clime_http_request *rq, void *context);
@@ -155,5 +157,7 @@ void clime_handle_init_transfer(struct clime_http_request *rq, void *context);
 void clime_handle_start_update(struct clime_http_request *rq, void *context);
 void clime_handle_update_weights(struct clime_http_request *rq, void *context);
 void clime_handle_finish_update(struct clime_http_request *rq, void *context);
+void clime_handle_shutdown_transfer(struct clime_http_request *rq, void *context);
+void clime_handle_start_draft_update(struct clime_http_request *rq, void *context);
 
 #endif

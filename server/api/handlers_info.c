@@ -209,6 +209,7 @@ void clime_handle_server_info(struct clime_http_request *rq, void *context) {
     clime_jw_put_double(&w, "avg_spec_accept_length", clime_loads_accept_length(&l));
     clime_jw_close(&w);
     clime_jw_close(&w);
+    clime_vllm_write_config(&w, s);
     clime_jw_close(&w);
     clime_reply_buf(rq, 200, &body);
 }

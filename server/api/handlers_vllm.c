@@ -23,6 +23,45 @@ void clime_handle_load(struct clime_http_request *rq, void *context) {
     clime_reply_buf(rq, 200, &body);
 }
 
+/* "vllm_config" of /server_info: what RL clients of vLLM read of a server's options, in vLLM's words. Log-probabilities
+ * are after the temperature, as vLLM's processed ones, and before truncation, unlike them. */
+void clime_vllm_write_config(struct clime_jw *w, const struct clime_server *s) {
+    clime_jw_key(w, "vllm_config");
+    clime_jw_object(w);
+    clime_jw_key(w, "model_config");
+    clime_jw_object(w);
+    clime_jw_put_strz(w, "model", s->opts.model_path);
+    clime_jw_put_strz(w, "dtype", clime_dev_info(s->model->dev)->dt == CLIME_F32 ? "torch.float32" : "torch.bfloat16");
+    clime_jw_put_int(w, "max_model_len", s->max_len);
+    clime_jw_put_int(w, "max_logprobs", CLIME_MAX_TOP_LOGPROBS);
+    clime_jw_put_strz(w, "logprobs_mode", "processed_logprobs");
+    clime_jw_close(w);
+    clime_jw_key(w, "parallel_config");
+    clime_jw_object(w);
+    clime_jw_put_int(w, "tensor_parallel_size", s->opts.tp_size);
+    clime_jw_put_int(w, "pipeline_parallel_size", 1);
+    clime_jw_put_int(w, "data_parallel_size", 1);
+    clime_jw_put_int(w, "world_size", s->opts.tp_size);
+    clime_jw_close(w);
+    clime_jw_put_strz(w, "lora_config", NULL);
+    clime_jw_key(w, "weight_transfer_config");
+    clime_jw_object(w);
+    clime_jw_put_strz(w, "backend", s->model->ops->comm_backend);
+    clime_jw_close(w);
+    clime_jw_key(w, "cache_config");
+    clime_jw_object(w);
+    clime_jw_put_int(w, "block_size", CLIME_PAGE);
+    clime_jw_put_bool(w, "enable_prefix_caching", !s->opts.disable_radix_cache);
+    clime_jw_close(w);
+    clime_jw_close(w);
+    clime_jw_key(w, "vllm_env");
+    clime_jw_object(w);
+    clime_jw_close(w);
+    clime_jw_key(w, "system_env");
+    clime_jw_object(w);
+    clime_jw_close(w);
+}
+
 static const char *const names[] = {"bos_token", "eos_token", "unk_token", "pad_token"};
 
 static bool is_name(struct clime_str key) {

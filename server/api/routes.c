@@ -59,6 +59,7 @@ const struct clime_http_route clime_server_routes[] = {
     {.methods = "POST", .path = "/configure_logging", .auth = ADMIN, .handler = clime_handle_configure_logging},
     {.methods = "GET|POST", .path = "/get_weights_by_name", .auth = ADMIN, .handler = clime_handle_weights_by_name},
     {.methods = "POST", .path = "/weights_checker", .auth = ADMIN, .handler = clime_handle_weights_checker},
+    {.methods = "POST", .path = "/weight_checker", .auth = ADMIN, .handler = clime_handle_weight_checker},
     {.methods = "POST", .path = "/release_memory_occupation", .auth = ADMIN, .handler = clime_handle_release_memory},
     {.methods = "POST", .path = "/resume_memory_occupation", .auth = ADMIN, .handler = clime_handle_resume_memory},
     {.methods = "POST", .path = "/pause", .auth = ADMIN, .handler = clime_handle_vllm_pause},
@@ -95,6 +96,14 @@ const struct clime_http_route clime_server_routes[] = {
     {.methods = "POST", .path = "/start_weight_update", .auth = ADMIN, .handler = clime_handle_start_update},
     {.methods = "POST", .path = "/update_weights", .auth = ADMIN, .handler = clime_handle_update_weights},
     {.methods = "POST", .path = "/finish_weight_update", .auth = ADMIN, .handler = clime_handle_finish_update},
+    {.methods = "POST",
+     .path = "/shutdown_weight_transfer_engine",
+     .auth = ADMIN,
+     .handler = clime_handle_shutdown_transfer},
+    {.methods = "POST",
+     .path = "/start_draft_weight_update",
+     .auth = ADMIN,
+     .handler = clime_handle_start_draft_update},
     {0}};
 
 /* Of the health port, with threads of its own. */

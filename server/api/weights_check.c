@@ -1,6 +1,6 @@
-/* /weights_checker and /get_weights_by_name (SGLang's): what the weights in force are, tensor by tensor, and whether an
- * update has brought all of them. HTTP workers, under the lock of updates, so that none comes between two pieces; the
- * weights are read in pieces between two steps. Owns the checksums of the last snapshot.
+/* /weights_checker and /get_weights_by_name (SGLang's), /weight_checker (vLLM's): what the weights in force are, tensor
+ * by tensor, and whether an update has brought all of them. HTTP workers, under the lock of updates, so that none comes
+ * between two pieces; the weights are read in pieces between two steps. Owns the checksums of the last snapshot.
  */
 #include <stddef.h>
 #include <stdio.h>
@@ -75,6 +75,17 @@ static void whole(const struct clime_layout *l, const digest *sums, char hex[65]
     clime_sha256_hex(out, hex);
 }
 
+static void write_sums(struct clime_jw *w, const struct clime_layout *l, const digest *sums) {
+    char hex[65];
+    clime_jw_key(w, "checksums");
+    clime_jw_object(w);
+    for (int i = 0; i < l->n_slices; i++) {
+        clime_sha256_hex(sums[i], hex);
+        clime_jw_put_strz(w, l->slices[i].name, hex);
+    }
+    clime_jw_close(w);
+}
+
 static void reply_sums(struct clime_http_request *rq, const struct clime_server *s, const digest *sums) {
     const struct clime_layout *l = &s->model->layout;
     struct clime_buf body;
@@ -88,13 +99,7 @@ static void reply_sums(struct clime_http_request *rq, const struct clime_server 
     clime_jw_key(&w, "ranks");
     clime_jw_array(&w);
     clime_jw_object(&w);
-    clime_jw_key(&w, "checksums");
-    clime_jw_object(&w);
-    for (int i = 0; i < l->n_slices; i++) {
-        clime_sha256_hex(sums[i], hex);
-        clime_jw_put_strz(&w, l->slices[i].name, hex);
-    }
-    clime_jw_close(&w);
+    write_sums(&w, l, sums);
     whole(l, sums, hex);
     clime_jw_put_strz(&w, "per_gpu_checksum", hex);
     clime_jw_key(&w, "parallelism_info");
@@ -198,6 +203,102 @@ void clime_handle_weights_checker(struct clime_http_request *rq, void *context) 
         reply_sums(rq, s, (const digest *)sums);
     else
         clime_reply_success(rq, err, err ? e.msg : "Success.");
+    clime_arena_free(&a);
+    free(sums);
+}
+
+/* ---- /weight_checker --------------------------------------------------------------------------------------- */
+
+/* vLLM's server keeps no snapshot: whoever compares sends what it has kept. */
+struct baseline_ask {
+    struct clime_str action, baseline; /* raw JSON: {name: hex} */
+};
+
+static enum clime_err read_baseline_ask(struct clime_server *s, struct clime_http_request *rq, struct clime_arena *a,
+                                        struct baseline_ask *out, struct clime_error *e) {
+    static const struct clime_member rows[] = {{"action", CLIME_MEMBER_STRING, offsetof(struct baseline_ask, action)},
+                                               {"baseline", CLIME_MEMBER_RAW, offsetof(struct baseline_ask, baseline)}};
+    static const struct clime_members members = {rows, CLIME_COUNT(rows)};
+    static const struct clime_field others[] = {{"checksums", NULL}, {NULL, NULL}};
+    static const struct clime_fields fields = {.where = "/weight_checker", .rows = {others}, .read = {&members}};
+    if (clime_fields_read(&fields, s->field_watch, clime_http_body(rq), a, out, e)) return e->code;
+    bool compare = clime_str_is(out->action, "compare");
+    if (!compare && !clime_str_is(out->action, "checksum") && !clime_str_is(out->action, "reset"))
+        return clime_fail(e, CLIME_ERR_INPUT, "action must be checksum, reset or compare");
+    if (compare && (out->baseline.len == 0 || out->baseline.ptr[0] != '{'))
+        return clime_fail(e, CLIME_ERR_INPUT, "compare needs a baseline: the checksums to compare with");
+    return CLIME_OK;
+}
+
+/* Names that one side lacks, or whose sums differ, into an open array; returns whether there are none. */
+static bool write_mismatches(struct clime_jw *w, const struct clime_layout *l, const digest *sums,
+                             struct clime_json *j) {
+    bool *met = xcalloc((size_t)l->n_slices + 1, sizeof *met);
+    struct clime_str key, value;
+    bool same = true;
+    for (clime_json_object(j); clime_json_key(j, &key) && clime_json_string(j, &value);) {
+        char name[sizeof l->slices->name], hex[65];
+        snprintf(name, sizeof name, CLIME_STR_FMT, CLIME_STR_ARG(key));
+        const struct clime_slice *t = key.len < sizeof name ? clime_layout_find(l, name) : NULL;
+        if (t) {
+            met[t - l->slices] = true;
+            clime_sha256_hex(sums[t - l->slices], hex);
+            if (clime_str_is(value, hex)) continue;
+        }
+        same = false;
+        clime_jw_str(w, key);
+    }
+    for (int i = 0; i < l->n_slices; i++) {
+        if (met[i]) continue;
+        same = false;
+        clime_jw_strz(w, l->slices[i].name);
+    }
+    free(met);
+    return same;
+}
+
+static enum clime_err write_comparison(struct clime_jw *w, const struct clime_layout *l, const digest *sums,
+                                       struct clime_str baseline, struct clime_arena *a, struct clime_error *e) {
+    struct clime_json j;
+    clime_json_init(&j, baseline.ptr, baseline.len, a, e);
+    clime_jw_key(w, "mismatches");
+    clime_jw_array(w);
+    bool same = write_mismatches(w, l, sums, &j);
+    clime_jw_close(w);
+    clime_jw_put_bool(w, "match", same);
+    return clime_json_end(&j) ? CLIME_OK : clime_error_prefix(e, "baseline");
+}
+
+void clime_handle_weight_checker(struct clime_http_request *rq, void *context) {
+    struct clime_server *s = context;
+    struct clime_error e = {0};
+    struct clime_arena a;
+    struct clime_buf body;
+    struct clime_jw w;
+    struct baseline_ask ask = {{"", 0}, {"", 0}};
+    digest *sums = xmalloc((size_t)s->model->layout.n_slices * sizeof *sums);
+    clime_arena_init(&a, clime_http_body(rq).len * 2 + 65536);
+    clime_buf_init(&body, CLIME_MAX_REPLY);
+    clime_jw_init(&w, &body);
+    clime_jw_object(&w);
+    enum clime_err err = read_baseline_ask(s, rq, &a, &ask, &e);
+    bool resets = !err && clime_str_is(ask.action, "reset");
+    bool locked = !err && !(err = clime_update_lock(s->update, rq, &e));
+    if (locked) err = resets ? reset(s, &e) : checksums(s, sums, &e);
+    if (locked) clime_update_unlock(s->update);
+    if (err || resets)
+        clime_jw_put_strz(&w, "status", "reset");
+    else if (clime_str_is(ask.action, "checksum"))
+        write_sums(&w, &s->model->layout, (const digest *)sums);
+    else
+        err = write_comparison(&w, &s->model->layout, (const digest *)sums, ask.baseline, &a, &e);
+    clime_jw_close(&w);
+    if (err) {
+        clime_http_reply_err(rq, &e);
+        clime_buf_free(&body);
+    } else {
+        clime_reply_buf(rq, 200, &body);
+    }
     clime_arena_free(&a);
     free(sums);
 }

@@ -120,9 +120,11 @@ static enum clime_err join_vllm(struct clime_weight_update *u, struct clime_upda
 static enum clime_err join(struct clime_weight_update *u, struct clime_update_group *g, const struct clime_group_ask *a,
                            struct clime_error *e) {
     int64_t until_us = clime_now_us() + (int64_t)(a->timeout * 1e6);
-    if (a->id) return open_comm(u, g, a->id, until_us, e);
-    struct clime_comm_wait wait = wait_until(u, until_us);
-    enum clime_err err = clime_torch_store_open(a->host, a->port, &wait, &g->store, e);
+    struct clime_comm_wait wait;
+    enum clime_err err = a->id ? open_comm(u, g, a->id, until_us, e) : CLIME_OK;
+    wait = wait_until(u, until_us);
+    if (a->id) return err || !a->vllm ? err : u->ops->comm_greet(g->comm, &wait, e);
+    err = clime_torch_store_open(a->host, a->port, &wait, &g->store, e);
     if (!err && a->vllm) err = join_vllm(u, g, until_us, e);
     return err;
 }
@@ -134,7 +136,7 @@ enum clime_err clime_update_group_join(struct clime_server *s, const struct clim
     *evicted = false;
     if (clime_update_group_find(u, clime_str_of(a->name)))
         return clime_fail(e, CLIME_ERR_INPUT, "the group \"%s\" is there already", a->name);
-    if (!a->id && s->followers)
+    if ((!a->id || a->vllm) && s->followers)
         return clime_fail(
             e, CLIME_ERR_INPUT,
             "a torch sender counts a rank for each of this server's devices, which join by nccl_id as one");
@@ -146,7 +148,7 @@ enum clime_err clime_update_group_join(struct clime_server *s, const struct clim
     clime_incoming_forget(u); /* of a sender that is not there any more: a new one begins anew */
     g->rank = a->rank;
     g->world = a->world;
-    g->apart = !a->id;
+    g->apart = !a->id || a->vllm;
     err = join(u, g, a, e);
     if (err)
         clime_update_group_close(u, g);

@@ -35,6 +35,7 @@ void clime_weight_update_free(struct clime_weight_update *u) {
         clime_update_groups_close(u);
         u->ops->close(u->dev);
     }
+    clime_transfer_free(&u->transfer);
     clime_shelf_free(u->shelf);
     free(u->snapshot);
     free(u->kept);
@@ -284,19 +285,16 @@ static enum clime_err parse_disk(struct clime_server *s, struct clime_http_reque
     return CLIME_OK;
 }
 
-static enum clime_err update_from_disk(struct clime_server *s, const struct disk_request *d, int *n_inflight,
-                                       struct clime_error *e) {
+enum clime_err clime_update_from_folder(struct clime_server *s, const char *path, const char *label,
+                                        enum clime_inflight inflight, int *n_inflight, struct clime_error *e) {
     struct clime_model *m = s->model;
-    const char *label = d->label[0] ? d->label : clime_engine_version(s->engine)->name;
-    if (clime_roots_check(s->opts.file_roots.items, s->opts.file_roots.n, d->model_path, e)) return e->code;
+    if (!label[0]) label = clime_engine_version(s->engine)->name;
+    if (clime_roots_check(s->opts.file_roots.items, s->opts.file_roots.n, path, e)) return e->code;
     void *staging = clime_update_staging(s, e);
     if (!staging) return e->code;
-    enum clime_err err =
-        clime_weights_import(d->model_path, &m->cfg, &m->layout, clime_dev_info(m->dev)->dt, staging, e);
+    enum clime_err err = clime_weights_import(path, &m->cfg, &m->layout, clime_dev_info(m->dev)->dt, staging, e);
     struct clime_weight_source from = {.kind = CLIME_FROM_HOST, .flat = staging};
-    if (!err)
-        err = clime_engine_update(s->engine, &from, label, clime_update_inflight(d->abort_all, d->flush_cache),
-                                  n_inflight, e);
+    if (!err) err = clime_engine_update(s->engine, &from, label, inflight, n_inflight, e);
     if (!err) {
         s->update->last.hex[0] = '\0';
         clime_incoming_forget(s->update);
@@ -315,7 +313,8 @@ void clime_handle_update_from_disk(struct clime_http_request *rq, void *context)
     clime_arena_init(&a, (size_t)1 << 20);
     enum clime_err err = parse_disk(s, rq, &d, &a, &e);
     if (!err && !(err = clime_update_lock(s->update, rq, &e))) {
-        err = update_from_disk(s, &d, &n_inflight, &e);
+        err = clime_update_from_folder(s, d.model_path, d.label, clime_update_inflight(d.abort_all, d.flush_cache),
+                                       &n_inflight, &e);
         clime_update_unlock(s->update);
     }
     if (err) {

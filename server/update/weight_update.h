@@ -25,6 +25,14 @@ struct clime_update_group {
                  */
 };
 
+/* What vLLM's trainers say of their group once: how tensors are packed, and the last lists of them. */
+struct clime_transfer {
+    bool packed;
+    int64_t bucket_bytes;
+    char *names, *dtypes, *shapes; /* JSON lists; NULL: none yet. Owned */
+};
+void clime_transfer_free(struct clime_transfer *t);
+
 /* What a PUT says that its weights are: one of two headers. */
 struct clime_put_sha {
     bool of_weights; /* X-Clime-Weights-SHA256, clime_weights_sha256; else X-Clime-SHA256, the body's as it comes */
@@ -41,6 +49,7 @@ struct clime_weight_update {
                                 * was needed. Under lock */
     const struct clime_ops *ops;                        /* of dev */
     struct clime_update_group groups[CLIME_MAX_GROUPS]; /* under lock, as what follows */
+    struct clime_transfer transfer;                     /* of vLLM's group */
     char evicted[64];                                   /* the group that was closed last to make room; "" = none */
     void *incoming;                                     /* of dev: tensors that came so far; NULL = none */
     struct clime_weights_gather *gather;                /* which */
@@ -70,6 +79,10 @@ void clime_update_reply(struct clime_http_request *rq, const char *message, cons
 void *clime_update_staging(const struct clime_server *s, struct clime_error *e);
 void clime_update_staging_free(const struct clime_server *s, void *staging);
 
+/* The weights of a Hugging Face folder, in force when it returns; under lock. label: "" = as now. */
+enum clime_err clime_update_from_folder(struct clime_server *s, const char *path, const char *label,
+                                        enum clime_inflight inflight, int *n_inflight, struct clime_error *e);
+
 /* n bytes, or a number, of 2n or 16 hex digits. */
 enum clime_err clime_update_hex(const char *name, struct clime_str text, uint8_t *out, size_t n, struct clime_error *e);
 enum clime_err clime_update_hex64(const char *name, struct clime_str text, uint64_t *out, struct clime_error *e);
@@ -87,7 +100,7 @@ struct clime_group_ask {
     const uint8_t *id; /* [CLIME_COMM_ID_BYTES], or NULL: it will be in the torch store at host:port, */
     const char *host;
     int port;
-    bool vllm; /* as vLLM's trainers put it there, else as torch does */
+    bool vllm; /* as vLLM's trainers put it there, else as torch does; and the sender opens with an all-reduce */
 };
 
 /* With an id, and in vLLM's groups, returns when all ranks have come. In torch's only the store has been joined: the id
