@@ -7,6 +7,7 @@
 #include "server/job/fields.h"
 #include "server/job/grammar_fields.h"
 #include "text/chat/conversation.h"
+#include "text/chat/deferred_tools.h"
 
 /* ---- members ----------------------------------------------------------------------------------------------- */
 
@@ -133,6 +134,7 @@ enum clime_err clime_messages_parse(struct clime_generation *gen, bool counts, s
     struct clime_arena *a = &gen->job->arena;
     enum clime_err err =
         clime_messages_conversation(m->system, m->messages, a, &m->r.prompt.messages, &m->r.prompt.continue_final, e);
+    if (!err) err = clime_deferred_tools_hide(&m->tools, m->messages, a, e);
     if (!err) err = clime_messages_functions(m->tools, a, &m->r.prompt.tools, e);
     return err ? err : clime_openai_settle(gen, &m->r, e);
 }

@@ -133,6 +133,25 @@ def test_a_round_with_tools(client, model):
     assert again.usage.input_tokens + again.usage.cache_read_input_tokens > first.usage.input_tokens
 
 
+def test_tools_that_are_searched_for(client):
+    """Claude Code's ToolSearch: a reference is the found tool's name, and a deferred tool is shown once one has named it."""
+    first, second = ANTHROPIC_TOOLS[:2]
+    deferred = second | {"defer_loading": True}
+    result = lambda *content: {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": list(content)}]}  # noqa: E731
+    asked = [{"role": "user", "content": "Well?"},
+             {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": first["name"], "input": {}}]}]  # fmt: skip
+    reference = result({"type": "tool_reference", "tool_name": second["name"]})
+    text = result({"type": "text", "text": second["name"]})
+    count = lambda messages, *tools: client.messages.count_tokens(model="", messages=messages, tools=list(tools)).input_tokens  # noqa: E731
+    assert count(asked, first) != count(asked, first, second)  # the template shows tools
+    assert count(asked, first, deferred) == count(asked, first)
+    assert count(asked + [reference], first, deferred) == count(asked + [text], first, second)
+    assert count(asked + [text], first, deferred) == count(asked + [text], first)
+    other = result({"type": "tool_reference", "tool_name": "other"})
+    assert count(asked + [other], first, deferred) == count(asked + [other], first)
+    assert count(asked, first, deferred | {"defer_loading": False}) == count(asked, first, second)
+
+
 def test_bad_requests(client, s):
     user = [{"role": "user", "content": "a"}]
     for more, word in (

@@ -140,7 +140,8 @@ static bool read_part(struct clime_json *j, struct clime_buf *out) {
         clime_json_string(j, &text);
     } else {
         for (clime_json_object(j); clime_json_key(j, &key);) {
-            bool is_text = clime_str_is(key, "text") || clime_str_is(key, "refusal");
+            bool is_text = clime_str_is(key, "text") || clime_str_is(key, "refusal") ||
+                           clime_str_is(key, "tool_name"); /* of a tool_reference: what a search of tools has found */
             if (clime_str_is(key, "type"))
                 clime_json_string(j, &type);
             else if (is_text && clime_json_peek(j) == CLIME_JSON_STRING)
