@@ -188,14 +188,19 @@ static inline bool clime_sampling_edits(const struct clime_sampling *p) { /* the
 
 #define CLIME_LIST_TOP 1024 /* most n_top of a list */
 
-/* Which log-probabilities of a row are wanted besides the drawn token's: the n_top largest, then those of chosen ids.
- */
+/* Which log-probabilities of a row are wanted besides the drawn token's: the n_top largest, then those of chosen ids,
+ * then the rank of one. */
 struct clime_logp_list {
     int32_t row;
     float inv_temp;
     int32_t n_top, n_ids;
     const int32_t *ids; /* host memory */
+    bool ranked;        /* one more entry: id is the rank of rank_of, 1 for the largest, lower ids first among equals */
+    int32_t rank_of;
 };
+static inline size_t clime_logp_list_entries(const struct clime_logp_list *l) {
+    return (size_t)(l->n_top + l->n_ids + l->ranked);
+}
 
 struct clime_id_logp {
     int32_t id;
@@ -531,7 +536,7 @@ struct clime_ops {
     void (*take_drawn)(struct clime_dev *d, int n, const int32_t *rows, const struct clime_drawn *drawn, int32_t *ids);
     /* For each of n lists (host memory), one behind the other in out (device memory): the n_top largest z - lse of its
      * row, descending (lowest id first among equals; a row with NaN may have fewer: then id 0 and NaN), then z - lse of
-     * its ids. lse[row] as from head_stats. ROW */
+     * its ids, then the rank and z - lse of rank_of. lse[row] as from head_stats. ROW */
     void (*list_logp)(struct clime_dev *d, int n, int V, const float *logits, const float *lse,
                       const struct clime_logp_list *lists, struct clime_id_logp *out);
 

@@ -410,16 +410,26 @@ static void top_of_row(const struct list_job *j, const struct clime_logp_list *l
     }
 }
 
+static int32_t rank_of_id(const float *row, int V, int32_t id) {
+    int32_t n = 1;
+    for (int v = 0; v < V; v++) n += row[v] > row[id] || (row[v] == row[id] && v < id);
+    return n;
+}
+
 static void list_row(void *arg, int i, int slot) {
     const struct list_job *j = arg;
     const struct clime_logp_list *l = &j->lists[i];
     struct clime_id_logp *out = j->out + j->at[i];
+    const float *row = j->logits + (size_t)l->row * (size_t)j->V, lse = j->lse[l->row];
     if (l->n_top > 0) top_of_row(j, l, slot, out);
     for (int k = 0; k < l->n_ids; k++) {
         CHECK(l->ids[k] >= 0 && l->ids[k] < j->V);
-        float x = j->logits[(size_t)l->row * (size_t)j->V + (size_t)l->ids[k]];
-        out[l->n_top + k] = (struct clime_id_logp){l->ids[k], head_logp(x, l->inv_temp, j->lse[l->row])};
+        out[l->n_top + k] = (struct clime_id_logp){l->ids[k], head_logp(row[l->ids[k]], l->inv_temp, lse)};
     }
+    if (!l->ranked) return;
+    CHECK(l->rank_of >= 0 && l->rank_of < j->V);
+    out[l->n_top + l->n_ids] =
+        (struct clime_id_logp){rank_of_id(row, j->V, l->rank_of), head_logp(row[l->rank_of], l->inv_temp, lse)};
 }
 
 void CPU(list_logp)(struct clime_dev *d, int n, int V, const float *logits, const float *lse,
@@ -427,7 +437,7 @@ void CPU(list_logp)(struct clime_dev *d, int n, int V, const float *logits, cons
     size_t *at = xmalloc((size_t)n * sizeof *at + 1), sum = 0;
     for (int i = 0; i < n; i++) {
         at[i] = sum;
-        sum += (size_t)(lists[i].n_top + lists[i].n_ids);
+        sum += clime_logp_list_entries(&lists[i]);
     }
     struct list_job j = {.d = d, .V = V, .logits = logits, .lse = lse, .lists = lists, .out = out, .at = at};
     clime_cpu_for(d, n, (double)n * V * 2 / VW, list_row, &j);

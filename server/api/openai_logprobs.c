@@ -72,11 +72,7 @@ static void write_alternative(struct clime_jw *w, const struct clime_job *j, int
     clime_jw_key(w, name);
     clime_jw_object(w);
     clime_jw_put_float(w, "logprob", logp);
-    clime_jw_key(w, "rank");
-    if (rank > 0)
-        clime_jw_int(w, rank);
-    else
-        clime_jw_null(w); /* the token is not among the largest, and nobody has counted those before it */
+    clime_jw_put_int(w, "rank", rank);
     clime_jw_put_str(w, "decoded_token", clime_tokenizer_bytes(j->tokenizer, id));
     clime_jw_close(w);
 }
@@ -87,15 +83,14 @@ void clime_openai_write_prompt_logprobs(struct clime_jw *w, const struct clime_o
     clime_jw_key(w, "prompt_logprobs");
     clime_jw_array(w);
     for (int i = 0; i < o->n_prompt; i++) {
-        int at = i - o->prompt_first, rank = 0;
+        int at = i - o->prompt_first;
         const struct clime_lp_extra *x = o->prompt_extra && at >= 0 ? o->prompt_extra[at] : NULL;
         if (at < 0 || at >= o->n_prompt_logp) { /* nothing comes before the first */
             clime_jw_null(w);
             continue;
         }
-        for (int k = 0; x && k < x->n_top && rank == 0; k++) rank = x->at[k].id == o->ids[i] ? k + 1 : 0;
         clime_jw_object(w);
-        write_alternative(w, o->job, o->ids[i], o->prompt_logp[at], rank);
+        write_alternative(w, o->job, o->ids[i], o->prompt_logp[at], x ? x->rank : 0);
         for (int k = 0; x && k < x->n_top && k < r->prompt_logprobs; k++)
             if (x->at[k].id != o->ids[i]) write_alternative(w, o->job, x->at[k].id, x->at[k].logp, k + 1);
         clime_jw_close(w);

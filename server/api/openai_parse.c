@@ -347,6 +347,7 @@ enum clime_err clime_openai_settle(struct clime_generation *gen, struct clime_op
     if (of_prompt && r->stream) return clime_fail(e, CLIME_ERR_INPUT, "a stream has no prompt_logprobs");
     r->logp.wanted = r->logprobs || r->return_meta_info || of_prompt;
     r->logp.top = r->top > r->prompt_logprobs ? r->top : (int)r->prompt_logprobs;
+    r->logp.ranks = of_prompt;
     if ((r->echo && r->logprobs) || of_prompt) r->logp.start = 0;
     if (!(chat ? read_chat_prompt(gen, r, e) : read_completion_prompts(gen, r, e))) return e->code;
     if (r->rid.len > 0 && gen->n_prompts > 1) return clime_fail(e, CLIME_ERR_INPUT, "one rid for several prompts");

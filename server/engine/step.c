@@ -379,7 +379,8 @@ static enum clime_err score_prompt(struct clime_runner *r, const struct clime_st
     CHECK(first > item->first);
     *out = (struct clime_prompt_logp){.first = first, .n = end - first};
     out->logp = xmalloc((size_t)out->n * sizeof *out->logp);
-    if (lp->top > 0 || lp->n_ids > 0) out->extra = xcalloc((size_t)out->n, sizeof(struct clime_lp_extra *));
+    if (lp->top > 0 || lp->n_ids > 0 || lp->ranks)
+        out->extra = xcalloc((size_t)out->n, sizeof(struct clime_lp_extra *));
     for (int at = first; at < end && !err;) {
         int n = end - at < r->work.max_out ? end - at : r->work.max_out;
         for (int i = 0; i < n; i++) {
@@ -388,7 +389,7 @@ static enum clime_err score_prompt(struct clime_runner *r, const struct clime_st
             r->h_inv_temp[i] = clime_inv_temp(lp->prompt_temperature);
         }
         run_head(r, n, true);
-        err = clime_step_draws_lists(&r->draws, lp, r->h_inv_temp, n, r->turn,
+        err = clime_step_draws_lists(&r->draws, lp, r->h_inv_temp, r->h_targets, n, r->turn,
                                      out->extra ? out->extra + (at - first) : NULL, e);
         memcpy(out->logp + (at - first), r->h_logp, (size_t)n * sizeof *out->logp);
         for (int i = 0; i < n; i++) out->bad |= !isfinite(r->h_logp[i]);

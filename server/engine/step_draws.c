@@ -103,7 +103,7 @@ void clime_step_draws_queue(struct clime_step_draws *d, const struct clime_step_
         const struct clime_step_item *item = &plan->items[draws[k].item];
         d->sampling[k] = sampling_of(item, draws[k].k, V);
         d->list_at[turn][k] =
-            item->seq ? clime_step_lists_add(&d->lists, k, V, d->sampling[k].inv_temp, item->seq->out->logp) : -1;
+            item->seq ? clime_step_lists_add(&d->lists, k, V, d->sampling[k].inv_temp, item->seq->out->logp, -1) : -1;
     }
     int32_t *behind = words_behind(d, d->d_drawn);
     int first = d->lists.n_entries * (int)(sizeof(struct clime_id_logp) / sizeof *behind);
@@ -129,7 +129,7 @@ enum clime_err clime_step_draws_take(struct clime_step_draws *d, const struct cl
         if (d->work->routing) out->routing = routed(d, d->h_drawn[mark])[k];
         if (d->list_at[mark][k] >= 0)
             out->extra =
-                clime_step_lists_take(listed(d, d->h_drawn[mark]) + d->list_at[mark][k], d->m->cfg.V, q->out->logp);
+                clime_step_lists_take(listed(d, d->h_drawn[mark]) + d->list_at[mark][k], d->m->cfg.V, q->out->logp, -1);
         if (d->mask_at[mark][k] >= 0)
             out->mask = clime_step_mask_take(&out->drawn, words_behind(d, d->h_drawn[mark]) + d->mask_at[mark][k],
                                              clime_step_mask_room(q->out, d->m->cfg.V));
@@ -142,16 +142,16 @@ void clime_step_draws_mark(struct clime_step_draws *d, int turn) {
 }
 
 enum clime_err clime_step_draws_lists(struct clime_step_draws *d, const struct clime_logp_options *lp,
-                                      const float *inv_temp, int n, int turn, struct clime_lp_extra **extra,
-                                      struct clime_error *e) {
+                                      const float *inv_temp, const int32_t *ids, int n, int turn,
+                                      struct clime_lp_extra **extra, struct clime_error *e) {
     int *at = d->list_at[turn], V = d->m->cfg.V;
     struct clime_id_logp *host = listed(d, d->h_drawn[turn]);
     d->lists.n = d->lists.n_entries = 0;
-    for (int i = 0; extra && i < n; i++) at[i] = clime_step_lists_add(&d->lists, i, V, inv_temp[i], lp);
+    for (int i = 0; extra && i < n; i++) at[i] = clime_step_lists_add(&d->lists, i, V, inv_temp[i], lp, ids[i]);
     queue_lists(d);
     if (d->lists.n > 0)
         d->m->ops->copy_out(d->m->dev, host, listed(d, d->d_drawn), (size_t)d->lists.n_entries * sizeof *host);
     enum clime_err err = d->m->ops->sync(d->m->dev, e);
-    for (int i = 0; extra && i < n && !err; i++) extra[i] = clime_step_lists_take(host + at[i], V, lp);
+    for (int i = 0; extra && i < n && !err; i++) extra[i] = clime_step_lists_take(host + at[i], V, lp, ids[i]);
     return err;
 }

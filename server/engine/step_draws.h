@@ -50,9 +50,10 @@ enum clime_err clime_step_draws_take(struct clime_step_draws *d, const struct cl
                                      const struct clime_draw_of *draws, int n, const struct clime_step_results *results,
                                      struct clime_error *e);
 
-/* Waits for what is queued; extra[n] (NULL: not wanted) gets the lists of the block's n rows, each at inv_temp[n]. */
+/* Waits for what is queued; extra[n] (NULL: not wanted) gets the lists of the block's n rows, each at inv_temp[n], of
+ * the prompt's tokens ids[n]. */
 enum clime_err clime_step_draws_lists(struct clime_step_draws *d, const struct clime_logp_options *lp,
-                                      const float *inv_temp, int n, int turn, struct clime_lp_extra **extra,
-                                      struct clime_error *e);
+                                      const float *inv_temp, const int32_t *ids, int n, int turn,
+                                      struct clime_lp_extra **extra, struct clime_error *e);
 
 #endif

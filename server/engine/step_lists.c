@@ -15,20 +15,30 @@ static int n_top_of(const struct clime_logp_options *want, int V) {
 }
 
 int clime_step_lists_add(struct clime_step_lists *l, int row, int V, float inv_temp,
-                         const struct clime_logp_options *want) {
-    if (!want->wanted || (want->top == 0 && want->n_ids == 0)) return -1;
-    int at = l->n_entries, n_top = n_top_of(want, V);
-    CHECK(l->n < l->size && n_top + want->n_ids <= CLIME_LIST_ROOM);
-    l->list[l->n++] = (struct clime_logp_list){
-        .row = row, .inv_temp = inv_temp, .n_top = n_top, .n_ids = want->n_ids, .ids = want->ids};
-    l->n_entries += n_top + want->n_ids;
+                         const struct clime_logp_options *want, int32_t id) {
+    bool ranked = want->ranks && id >= 0;
+    if (!want->wanted || (want->top == 0 && want->n_ids == 0 && !ranked)) return -1;
+    int at = l->n_entries;
+    struct clime_logp_list *list = &l->list[l->n];
+    CHECK(l->n < l->size);
+    *list = (struct clime_logp_list){.row = row,
+                                     .inv_temp = inv_temp,
+                                     .n_top = n_top_of(want, V),
+                                     .n_ids = want->n_ids,
+                                     .ids = want->ids,
+                                     .ranked = ranked,
+                                     .rank_of = id};
+    CHECK(clime_logp_list_entries(list) <= CLIME_LIST_ROOM);
+    l->n_entries += (int)clime_logp_list_entries(list);
+    l->n++;
     return at;
 }
 
 struct clime_lp_extra *clime_step_lists_take(const struct clime_id_logp *from, int V,
-                                             const struct clime_logp_options *want) {
+                                             const struct clime_logp_options *want, int32_t id) {
     int n = n_top_of(want, V) + want->n_ids;
     struct clime_lp_extra *x = xmalloc(sizeof *x + (size_t)n * sizeof x->at[0]);
+    x->rank = want->ranks && id >= 0 ? from[n].id : 0;
     x->n_top = n - want->n_ids;
     x->n_ids = want->n_ids;
     for (int i = 0; i < n; i++) {

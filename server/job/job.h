@@ -50,6 +50,7 @@ struct clime_finish {
 /* Log-probabilities besides a position's own: the n_top largest, then the n_ids asked for. One malloc. */
 struct clime_lp_extra {
     int n_top, n_ids;
+    int rank; /* of a prompt's own token, 1 = the largest; 0 = nobody asked */
     struct {
         int32_t id;
         float logp;
@@ -70,6 +71,7 @@ struct clime_logp_options {
     int top;                   /* top_logprobs_num */
     bool text;                 /* return_text_in_logprobs */
     bool mask;                 /* return_sampling_mask */
+    bool ranks;                /* of the prompt's tokens */
     double prompt_temperature; /* 1 unless logprob_temperature says otherwise */
     int n_ids;                 /* token_ids_logprob */
     const int32_t *ids;

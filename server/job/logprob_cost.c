@@ -16,13 +16,13 @@
 #define CHOICE_TEXT 6  /* the same in base64, rounded up */
 
 static int64_t positions_of(const struct clime_output *o) {
-    if (!o->logp->wanted && o->logp->top == 0 && o->logp->n_ids == 0) return 0;
+    if (!o->logp->wanted && o->logp->top == 0 && o->logp->n_ids == 0 && !o->logp->ranks) return 0;
     bool of_prompt = o->logp->start >= 0 && o->logp->start < o->n_prompt;
     return o->max_new + (of_prompt ? o->n_prompt - o->logp->start : 0);
 }
 
 static int64_t entries_of(const struct clime_output *o) {
-    return positions_of(o) * (1 + o->logp->top + o->logp->n_ids);
+    return positions_of(o) * (1 + o->logp->top + o->logp->n_ids + o->logp->ranks);
 }
 
 /* Its sampling masks at most: what top-p leaves is known only when it is drawn. */
@@ -48,7 +48,7 @@ int64_t clime_logprob_cost(const struct clime_job *j) {
     int64_t sum = 0;
     for (int i = 0; i < j->n_outs; i++) {
         const struct clime_output *o = &j->outs[i];
-        bool lists = o->logp->top + o->logp->n_ids > 0;
+        bool lists = o->logp->top + o->logp->n_ids + o->logp->ranks > 0;
         sum += entries_of(o) * HELD_BYTES + text_of(o) + (lists ? positions_of(o) * POSITION_BYTES : 0) +
                mask_bytes(o, MASK_ID_BYTES, POSITION_BYTES) + choices_of(o) * CHOICE_BYTES;
     }

@@ -1,5 +1,6 @@
 """vLLM's surface: tokens in and tokens out, prompt log-probabilities, the tokenizer's words, load and version."""
 
+import functools
 import json
 
 import pytest
@@ -56,6 +57,18 @@ def test_a_stream_has_each_id_once(s):
     assert last["choices"] == [] and last["usage"]["completion_tokens"] == 3
 
 
+@functools.cache
+def rank_of(s, i):
+    """Of the prompt's token i, by the numbers of all ids."""
+    numbers = []
+    for first in range(0, 512, 256):
+        ids = {"logprob_start_len": i - 1, "token_ids_logprob": list(range(first, first + 256)), "sampling_params": {"max_new_tokens": 1}}
+        numbers += s.json("/generate", {"input_ids": PROMPT, "return_logprob": True, **ids})["meta_info"]["input_token_ids_logprobs"][1]
+    order = sorted((-lp, token) for lp, token, _ in numbers)
+    assert len(order) == 512
+    return [token for _, token in order].index(PROMPT[i]) + 1
+
+
 @pytest.mark.parametrize("n", [0, 3])
 def test_prompt_logprobs(s, n):
     known = native(s, logprob_start_len=0, top_logprobs_num=max(n, 1))["meta_info"]
@@ -71,7 +84,8 @@ def test_prompt_logprobs(s, n):
             want = {str(i): lp for lp, i, _ in tops[i][:n]} | {str(own[i][1]): own[i][0]}
             assert {k: v["logprob"] for k, v in got[i].items()} == want
             ranks = {str(t[1]): k + 1 for k, t in enumerate(tops[i])}
-            assert all(v["rank"] in (ranks.get(k), None) and isinstance(v["decoded_token"], str) for k, v in got[i].items())
+            assert all(v["rank"] == ranks.get(k, v["rank"]) > 0 and isinstance(v["decoded_token"], str) for k, v in got[i].items())
+            assert got[i][str(own[i][1])]["rank"] == rank_of(s, i)
             assert all(got[i][str(t[1])]["rank"] == k + 1 for k, t in enumerate(tops[i][:n]))
 
 

@@ -363,8 +363,8 @@ static void test_head_grad(struct gpu_test *t) {
     }
 }
 
-/* Lists of every size: of the likeliest, of chosen ids, both; ties. (Of a row with NaN the tables may list other ids:
- * its draw is bad, and nobody reads them.) */
+/* Lists of every size: of the likeliest, of chosen ids, both, with a rank; ties. (Of a row with NaN the tables may list
+ * other ids: its draw is bad, and nobody reads them.) */
 static void test_lists(struct gpu_test *t, int R, int V, struct both *x, struct both *lse) {
     static const int TOP[] = {1, 20, 0, 1000, 1024, 7, 256, 2, 33};
     static struct clime_id_logp got[2][4096];
@@ -379,11 +379,16 @@ static void test_lists(struct gpu_test *t, int R, int V, struct both *x, struct 
     }
     t->gpu.ops->copy_in(t->gpu.dev, x->gpu, h, (size_t)R * (size_t)V * 4);
     for (int i = 0; i < R; i++) {
-        lists[i] = (struct clime_logp_list){
-            .row = i, .inv_temp = 0.9f, .n_top = TOP[(i + 3) % 9], .n_ids = i % 5, .ids = chosen};
+        lists[i] = (struct clime_logp_list){.row = i,
+                                            .inv_temp = 0.9f,
+                                            .n_top = TOP[(i + 3) % 9],
+                                            .n_ids = i % 5,
+                                            .ids = chosen,
+                                            .ranked = i % 2,
+                                            .rank_of = 77 * i};
         if (i == 0) lists[i].row = 8;
         if (i == 8) lists[i].row = 0;
-        sum += (size_t)(lists[i].n_top + lists[i].n_ids);
+        sum += clime_logp_list_entries(&lists[i]);
     }
     struct clime_id_logp *d_out = side_alloc(&t->gpu, sizeof got[1]);
     BOTH(t, list_logp, R, V, AT(*x), AT(*lse), lists, on_gpu ? d_out : got[0]);

@@ -8,7 +8,7 @@
 #include "kernels/cuda/ops.h"
 
 struct list_params {
-    int32_t row, n_top, n_ids, first_id, at;
+    int32_t row, n_top, n_ids, first_id, at, rank_of; /* rank_of: -1 = no rank is wanted */
     float inv_temp;
 };
 
@@ -50,6 +50,19 @@ static __device__ void sort_down(unsigned long long *v, int n) {
     __syncthreads();
 }
 
+/* The rank of an id and its number. n_larger: of the block. */
+static __device__ void write_rank(const float *x, int V, int id, float inv_temp, float base, int *n_larger,
+                                  struct clime_id_logp *out) {
+    const float own = x[id];
+    int mine = 0;
+    if (threadIdx.x == 0) *n_larger = 0;
+    __syncthreads();
+    for (int i = threadIdx.x; i < V; i += THREADS) mine += x[i] > own || (x[i] == own && i < id);
+    atomicAdd(n_larger, mine);
+    __syncthreads();
+    if (threadIdx.x == 0) *out = {*n_larger + 1, own * inv_temp - base};
+}
+
 /* A block makes a list: the n_top-th largest value by radix descent, what lies above it and the first of its equals
  * gathered and sorted. */
 __global__ void __launch_bounds__(THREADS)
@@ -57,7 +70,7 @@ __global__ void __launch_bounds__(THREADS)
                 struct clime_id_logp *out) {
     __shared__ radix_bins bins;
     __shared__ unsigned long long best[CLIME_LIST_TOP];
-    __shared__ int warp_count[THREADS / 32], n_above;
+    __shared__ int warp_count[THREADS / 32], n_above, n_larger;
     const list_params l = lists[blockIdx.x];
     const float *x = logits + (size_t)l.row * V;
     float base = lse[l.row];
@@ -66,6 +79,7 @@ __global__ void __launch_bounds__(THREADS)
         int id = ids[l.first_id + k];
         out[l.n_top + k] = {id, x[id] * l.inv_temp - base};
     }
+    if (l.rank_of >= 0) write_rank(x, V, l.rank_of, l.inv_temp, base, &n_larger, &out[l.n_top + l.n_ids]);
     if (l.n_top == 0) return;
     int size = 1;
     while (size < l.n_top) size *= 2;
@@ -107,10 +121,12 @@ CUDA_OP void clime_cuda_list_logp(struct clime_dev *d, int n, int V, const float
     for (int i = 0; i < n; i++) {
         const struct clime_logp_list *l = &lists[i];
         CHECK(l->n_top >= 0 && l->n_top <= V && l->n_top <= CLIME_LIST_TOP);
-        hp[i] = list_params{l->row, l->n_top, l->n_ids, (int32_t)n_ids, (int32_t)at, l->inv_temp};
+        CHECK(!l->ranked || (l->rank_of >= 0 && l->rank_of < V));
+        hp[i] = list_params{l->row,     l->n_top, l->n_ids, (int32_t)n_ids, (int32_t)at, l->ranked ? l->rank_of : -1,
+                            l->inv_temp};
         if (l->n_ids > 0) memcpy(hi + n_ids, l->ids, (size_t)l->n_ids * sizeof *hi);
         n_ids += (size_t)l->n_ids;
-        at += (size_t)(l->n_top + l->n_ids);
+        at += clime_logp_list_entries(l);
     }
     clime_cuda_copy_in(d, scratch, host, bytes);
     free(host);

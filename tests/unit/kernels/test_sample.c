@@ -275,7 +275,7 @@ static void test_lists(struct kt *k) {
     float *x = kt_random_f32(k, 2 * V, 3), inv_temp[2] = {0.7f, 0.7f}, lse[2];
     int32_t order[V], chosen[3] = {17, 0, V - 1};
     static double z[V];
-    struct clime_id_logp out[4 * (N + 3)];
+    struct clime_id_logp out[4 * (N + 4)];
     for (int v = 0; v < V; v++) {
         x[V + v] = (float)(int)(x[V + v] * 2); /* ties */
         z[v] = (double)x[V + v];
@@ -285,10 +285,13 @@ static void test_lists(struct kt *k) {
     qsort(order, V, sizeof *order, ref_order);
     k->ops->head_stats(k->dev, 2, V, x, inv_temp, NULL, lse, NULL, NULL);
     for (int n = 0; n <= N; n += 8) {
-        const struct clime_logp_list lists[] = {{.row = 1, .inv_temp = 0.7f, .n_top = n},
-                                                {.row = 0, .inv_temp = 0.7f, .n_ids = 3, .ids = chosen},
-                                                {.row = 1, .inv_temp = 0.7f, .n_top = n, .n_ids = 2, .ids = chosen}};
-        k->ops->list_logp(k->dev, 3, V, x, lse, lists, out);
+        const struct clime_logp_list lists[] = {
+            {.row = 1, .inv_temp = 0.7f, .n_top = n},
+            {.row = 0, .inv_temp = 0.7f, .n_ids = 3, .ids = chosen},
+            {.row = 1, .inv_temp = 0.7f, .n_top = n, .n_ids = 2, .ids = chosen},
+            {.row = 1, .inv_temp = 0.7f, .n_top = n, .ranked = true, .rank_of = order[77]},
+            {.row = 1, .inv_temp = 0.7f, .ranked = true, .rank_of = order[0]}};
+        k->ops->list_logp(k->dev, 5, V, x, lse, lists, out);
         for (int i = 0; i < n; i++) {
             assert_int_equal(out[i].id, order[i]);
             assert_true(out[i].logp == x[V + out[i].id] * inv_temp[1] - lse[1]);
@@ -297,6 +300,10 @@ static void test_lists(struct kt *k) {
             assert_true(out[n + i].id == chosen[i] && out[n + i].logp == x[chosen[i]] * inv_temp[0] - lse[0]);
         assert_memory_equal(out + n + 3, out, (size_t)n * sizeof *out);
         for (int i = 0; i < 2; i++) assert_true(out[2 * n + 3 + i].logp == x[V + chosen[i]] * inv_temp[1] - lse[1]);
+        const struct clime_id_logp *ranked = out + 2 * n + 5;
+        assert_memory_equal(ranked, out, (size_t)n * sizeof *out);
+        assert_true(ranked[n].id == 78 && ranked[n].logp == x[V + order[77]] * inv_temp[1] - lse[1]);
+        assert_int_equal(ranked[n + 1].id, 1);
     }
     for (int v = 5; v < V; v++) x[v] = NAN;
     const struct clime_logp_list few = {.row = 0, .inv_temp = 1, .n_top = 8};
