@@ -11,11 +11,13 @@
 #include "common/http/sse.h"
 #include "server/api/openai.h"
 
-/* {text: logprob}: the largest tokens, or those that were asked for, and the position's own. */
+/* {text: logprob}: the largest tokens, or those that were asked for, and the position's own, which stands alone where
+ * no others were asked for (x is NULL), as vLLM has it. */
 static void write_top(struct clime_jw *w, const struct clime_output *o, const struct clime_lp_extra *x, bool chosen,
                       int32_t own, float own_logp) {
     const struct clime_openai_request *r = o->job->endpoint;
-    int from = chosen ? x->n_top : 0, n = chosen ? x->n_ids : x->n_top < r->top ? x->n_top : r->top;
+    int from = x && chosen ? x->n_top : 0;
+    int n = !x ? 0 : chosen ? x->n_ids : x->n_top < r->top ? x->n_top : r->top;
     clime_jw_object(w);
     for (int k = 0; k <= n; k++) {
         int32_t id = k < n ? x->at[from + k].id : own;
@@ -144,20 +146,16 @@ static void write_logprobs(struct clime_jw *w, const struct clime_output *o, boo
     }
     clime_jw_close(w);
     clime_jw_key(w, "top_logprobs");
-    bool any = r->top > 0 || r->logp.n_ids > 0;
-    if (any)
-        clime_jw_array(w);
-    else
-        clime_jw_null(w);
-    for (size_t i = 0; i < n && any; i++) {
+    clime_jw_array(w);
+    for (size_t i = 0; i < n; i++) {
         struct position p = position_at(o, i, with_prompt, from);
         bool sampled = !with_prompt || i >= (size_t)o->n_prompt;
-        if (p.extra)
+        if (p.has_logp)
             write_top(w, o, p.extra, sampled && r->logp.n_ids > 0, p.id, p.logp);
         else
             clime_jw_null(w);
     }
-    if (any) clime_jw_close(w);
+    clime_jw_close(w);
     clime_jw_key(w, "text_offset"); /* characters of `text` before the token */
     clime_jw_array(w);
     write_offsets(w, o, with_prompt, from, at);

@@ -14,6 +14,7 @@ void clime_openai_open(struct clime_jw *w, const struct clime_job *j, const char
     clime_jw_put_strz(w, "object", object);
     clime_jw_put_int(w, "created", r->created);
     clime_jw_put_strz(w, "model", r->model_name);
+    clime_jw_put_strz(w, "system_fingerprint", clime_engine_version(r->server->engine)->name);
 }
 
 struct clime_answer clime_openai_answer(const struct clime_output *o) {

@@ -5,8 +5,10 @@
  */
 #include "server/job/grammar_fields.h"
 
+/* The same one under two names, as guidance sends it, is one. */
 static bool set(struct clime_json *j, struct clime_grammar_source *g, enum clime_grammar_kind kind,
                 struct clime_str text) {
+    if (g->kind == kind && clime_str_eq(g->text, text)) return true;
     if (g->kind != CLIME_GRAMMAR_NONE)
         return clime_json_bad(j, "one grammar at most may be asked for (json_schema, regex, ebnf, structural_tag, "
                                  "structured_outputs, guided_*, response_format)");

@@ -115,6 +115,15 @@ def test_parse_with_pydantic(s):
     assert isinstance(done.choices[0].message.parsed, Answer)
 
 
+def test_the_same_grammar_twice_is_one(s):
+    """guidance sends one grammar under two names."""
+    text = 'root ::= "yes" | "no"'
+    body = {"prompt": "Once", "max_tokens": 4, "guided_grammar": text, "structured_outputs": {"grammar": text}}
+    assert s.json("/v1/completions", body)["choices"][0]["text"] in ("yes", "no")
+    other = s.json("/v1/completions", body | {"guided_grammar": 'root ::= "maybe"'}, 400)
+    assert "one grammar at most" in other["message"]
+
+
 def test_refusals(s):
     for params, word in [
         ({"regex": "(?=a)b"}, "looking around"), ({"regex": "a", "ebnf": "root ::= \"a\""}, "one grammar at most"),

@@ -133,6 +133,18 @@ def test_logprobs_zero_and_token_ids_as_text(client):
                                       extra_body={"return_tokens_as_token_ids": True})
     lp = reply.choices[0].logprobs
     assert len(lp.token_logprobs) == 3 and all(t.startswith("token_id:") for t in lp.tokens)
+    assert lp.top_logprobs == [{t: n} for t, n in zip(lp.tokens, lp.token_logprobs)]  # vLLM's: the sampled token's alone
+    echoed = client.completions.create(model="tales", prompt="Once", max_tokens=2, logprobs=0, echo=True).choices[0].logprobs
+    assert echoed.top_logprobs == [None] + [{t: n} for t, n in zip(echoed.tokens[1:], echoed.token_logprobs[1:])]
+    pieces = [p.choices[0].logprobs for p in client.completions.create(model="tales", prompt="Once", max_tokens=3, logprobs=0, stream=True)]
+    assert all(p.top_logprobs == [{t: n} for t, n in zip(p.tokens, p.token_logprobs)] for p in pieces if p)
+
+
+def test_the_fingerprint_is_the_weights_version(client):
+    ask = {"model": "tales", "messages": MESSAGES, "max_tokens": 2}
+    assert client.chat.completions.create(**ask).system_fingerprint == "default"
+    assert {c.system_fingerprint for c in client.chat.completions.create(stream=True, **ask)} == {"default"}
+    assert client.completions.create(model="tales", prompt="Once", max_tokens=2).system_fingerprint == "default"
 
 
 def test_stop_and_matched_stop(client):
