@@ -99,7 +99,7 @@ def test_every_form_goes_on_from_the_same_tokens(d):
         m += [{"role": "assistant", "content": text(a)}, {"role": "user", "content": "and?"}]
         last = ai.chat.completions.create(model="policy", messages=m, max_tokens=6)
         # what a session does not do is said, and costs nothing
-        for more in ({"tool_choice": "required"}, {"response_format": {"type": "json_object"}}, {"n": 2}, {"logprobs": True, "top_logprobs": 2}):
+        for more in ({"response_format": {"type": "json_object"}}, {"n": 2}, {"logprobs": True, "top_logprobs": 2}):
             with pytest.raises(openai.BadRequestError):
                 ai.chat.completions.create(model="policy", messages=m, **more)
         for more in ({"truncation": "auto"}, {"top_logprobs": 1}, {"include": ["message.output_text.logprob"]}):
@@ -108,9 +108,8 @@ def test_every_form_goes_on_from_the_same_tokens(d):
         tools = [{"type": "function", "function": {"name": "f"}}, {"type": "custom", "custom": {"name": "g"}}]
         some = lambda mode, *n: {"tools": tools, "tool_choice": {"type": "allowed_tools", "allowed_tools": {
             "mode": mode, "tools": [{"type": "custom", "custom": {"name": x}} for x in n]}}}  # fmt: skip
-        for more, word in ((some("required", "g"), "policy chooses"), (some("auto", "h"), "h, which is not among")):
-            with pytest.raises(openai.BadRequestError, match=word):
-                ai.chat.completions.create(model="policy", messages=m, **more)
+        with pytest.raises(openai.BadRequestError, match="h, which is not among"):
+            ai.chat.completions.create(model="policy", messages=m, **some("auto", "h"))
         with pytest.raises(openai.BadRequestError, match="whole conversation"):
             ai.responses.create(model="policy", input="x", previous_response_id="resp_1")
         with pytest.raises(anthropic.BadRequestError) as e:  # by this code its loops send whole conversations
@@ -146,6 +145,42 @@ def test_every_form_goes_on_from_the_same_tokens(d):
     assert [f32(x) for x in numbers] == floats_of(chain[7])[: len(numbers)] and len(numbers) == c.usage.completion_tokens
     assert "".join(map(str, chain[4])).count("01") == 6  # seven answers, what the client said between them
     assert run.gaps() == [sum(sum(r[4]) for r in rows)]
+
+
+def test_forced_calls_and_ids(d):
+    """A forced call is auto, told once; return_token_ids gives the ids of the path, whole and streamed."""
+    run = start(d, "forced", n_samples_per_prompt=1)
+    try:
+        task = run.lease()
+        ai, claude = clients(run, task)
+        m = [{"role": "user", "content": task["input"]}]
+        function = {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {}}}
+        ask = {"model": "policy", "tools": [{"type": "function", "function": function}], "logprobs": True,
+               "extra_body": {"return_token_ids": True, "return_tokens_as_token_ids": True}}  # fmt: skip
+        first = ai.chat.completions.create(messages=m, max_tokens=6, tool_choice="required", **ask)
+        (choice,) = first.choices
+        assert len(first.prompt_token_ids) == first.usage.prompt_tokens and len(choice.token_ids) == first.usage.completion_tokens
+        assert [t.token for t in choice.logprobs.content] == [f"token_id:{i}" for i in choice.token_ids]
+        path = first.prompt_token_ids + choice.token_ids
+        m += [choice.message, {"role": "user", "content": "and?"}]
+        named = {"type": "function", "function": {"name": "f"}}
+        chunks = list(ai.chat.completions.create(messages=m, max_tokens=6, tool_choice=named, stream=True, **ask))
+        assert chunks[0].prompt_token_ids[: len(path)] == path and not any(hasattr(x, "prompt_token_ids") for x in chunks[1:])
+        ids = [i for x in chunks for i in x.choices[0].token_ids]
+        assert ids == [int(t.token.removeprefix("token_id:")) for x in chunks if x.choices[0].logprobs for t in x.choices[0].logprobs.content]
+        some = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [{"type": "function", "function": {"name": "f"}}]}}
+        ai.chat.completions.create(model="policy", messages=m, max_tokens=6, tools=ask["tools"], tool_choice=some)
+        r = ai.responses.create(model="policy", input=task["input"], max_output_tokens=6, tool_choice="required",
+                                tools=[{"type": "function", "strict": False, **function}])  # fmt: skip
+        assert r.tool_choice == "auto"
+        tool = {"name": "f", "description": "d", "input_schema": function["parameters"]}
+        for forced in ({"type": "any"}, {"type": "tool", "name": "f"}):
+            claude.messages.create(model="policy", messages=[m[0]], max_tokens=6, tools=[tool], tool_choice=forced)
+        assert run.log.read_text().count("taken as auto") == 1
+        run.end(task, reward=1, paths="all")
+        assert run.process.wait(LIMIT) == 0, run.log.read_text()[-3000:]
+    finally:
+        run.stop()
 
 
 def test_64_sessions_at_once(d):

@@ -4,12 +4,15 @@
  * openapi/trainer.yaml. Invariant: a body that was not read whole asks for nothing.
  *
  * Sampling is the run's, so its parameters are passed over, those of the template too; what would make another answer
- * of it (a forced call, a grammar, several answers), or be shown to the policy and is not, is refused. */
+ * of it (a grammar, several answers), or be shown to the policy and is not, is refused. A forced call is not forced: it
+ * is read as auto, since frameworks that ask for one in every request (smolagents, pydantic-ai's and langchain's typed
+ * outputs) ask again where the answer has none. */
 #include <string.h>
 
 #include "common/json/lenient.h"
 #include "common/json/scan.h"
 #include "text/chat/conversation.h"
+#include "text/chat/deferred_tools.h"
 #include "text/template/custom_tools.h"
 #include "trainer/env/environments_int.h"
 
@@ -76,12 +79,15 @@ static struct clime_str said_by(struct clime_env_body *b, struct clime_json *j, 
     return raw;
 }
 
-/* auto and none, as a text or as {"type": ...}, and auto among some; *tools: whether they are shown. */
+/* auto and none, as a text or as {"type": ...}, and auto among some; *tools: whether they are shown. Anything else
+ * forces a call, and is auto here. */
 static void read_choice(struct clime_env_body *b, struct clime_json *j, bool *tools) {
+    static const char *const forcing[] = {"required", "function", "custom", "any", "tool"};
     struct clime_json again = *j, once_more = *j;
     struct clime_str what;
     bool some = b->api != CLIME_ENV_MESSAGES && b->api != CLIME_ENV_COUNT && clime_allowed_tools_are(j);
     b->allowed = (struct clime_allowed_tools){.must = false};
+    b->forced = false;
     if (some && !clime_allowed_tools_read(&once_more, &b->allowed)) {
         j->failed = true;
         return;
@@ -89,7 +95,7 @@ static void read_choice(struct clime_env_body *b, struct clime_json *j, bool *to
     if (!clime_json_skip(j, &b->asked.tool_choice)) return;
     if (some) {
         *tools = true;
-        if (b->allowed.must) clime_json_bad(j, "tool_choice: the policy chooses in a session: mode auto, not required");
+        b->forced = b->allowed.must;
         return;
     }
     if (clime_json_peek(&again) == CLIME_JSON_OBJECT) {
@@ -99,9 +105,10 @@ static void read_choice(struct clime_env_body *b, struct clime_json *j, bool *to
         what = said(&again);
     }
     *tools = !clime_str_is(what, "none");
-    if (*tools && what.len && !clime_str_is(what, "auto"))
-        clime_json_bad(j, "tool_choice: the policy chooses in a session: auto or none, not " CLIME_STR_FMT,
-                       CLIME_STR_ARG(what));
+    if (!*tools || !what.len || clime_str_is(what, "auto")) return;
+    for (size_t i = 0; i < CLIME_COUNT(forcing); i++) b->forced |= clime_str_is(what, forcing[i]);
+    b->asked.tool_choice = clime_str_of("\"auto\""); /* what a Response says was in force */
+    if (!b->forced) clime_json_bad(j, "tool_choice: " CLIME_STR_FMT " is not supported", CLIME_STR_ARG(what));
 }
 
 /* {"type": "text"} or nothing. */
@@ -168,9 +175,22 @@ static void pass_over(struct clime_json *j, struct clime_str key) {
                                           "bad_words",
                                           "continue_final_message"};
     /* of which the policy would see or do nothing, while its client believes that it does */
-    static const char *const unsupported[] = {
-        "functions",  "prompt",     "documents",    "chat_template", "audio",           "image_data", "echo",
-        "video_data", "audio_data", "input_embeds", "suffix",        "use_beam_search", "lora_path",  "stop_token_ids"};
+    static const char *const unsupported[] = {"functions",
+                                              "prompt",
+                                              "documents",
+                                              "chat_template",
+                                              "audio",
+                                              "image_data",
+                                              "echo",
+                                              "video_data",
+                                              "audio_data",
+                                              "input_embeds",
+                                              "suffix",
+                                              "use_beam_search",
+                                              "lora_path",
+                                              "stop_token_ids",
+                                              "return_token_ids",
+                                              "return_tokens_as_token_ids"};
     struct clime_str raw;
     if (!clime_json_skip(j, &raw) || clime_lenient_nothing(raw)) return;
     for (size_t i = 0; i < CLIME_COUNT(refused); i++)
@@ -235,6 +255,10 @@ static bool read_chat(struct clime_env_body *b, struct clime_json *j, struct cli
         clime_lenient_bool(j, &b->logprobs);
     else if (clime_str_is(key, "top_logprobs"))
         read_top(j);
+    else if (clime_str_is(key, "return_token_ids"))
+        clime_lenient_bool(j, &b->token_ids);
+    else if (clime_str_is(key, "return_tokens_as_token_ids"))
+        clime_lenient_bool(j, &b->ids_as_text);
     else if (clime_str_is(key, "stream_options"))
         b->usage = clime_str_is(member(j, "include_usage"), "true");
     else
@@ -342,6 +366,7 @@ static enum clime_err convert(struct clime_env_body *b, const struct raw *raw, b
             rc = clime_fail(e, CLIME_ERR_INPUT,
                             "messages: the last is the assistant's; a session's policy begins itself");
         a->tools = (struct clime_str){NULL, 0};
+        if (!rc) rc = clime_deferred_tools_hide(&given, raw->messages, &b->arena, e);
         if (!rc) rc = clime_messages_functions(given, &b->arena, &a->tools, e);
     }
     if (!rc && b->allowed.list.ptr) rc = clime_allowed_tools_keep(&b->allowed, &b->arena, &a->tools, e);

@@ -3,6 +3,7 @@
 #define CLIME_TRAINER_ENV_ENVIRONMENTS_INT_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "common/arena.h"
 #include "text/chat/allowed_tools.h"
@@ -143,6 +144,7 @@ struct clime_environments {
     int n_inside;             /* that are in one of our functions */
     bool closing;             /* their calls are refused */
     bool said_refused;        /* that a result was, in the log */
+    atomic_bool said_forced;  /* that a call cannot be forced */
     bool gone;                /* what they could be given is freed: they end without a word */
 };
 
@@ -192,6 +194,8 @@ struct clime_env_body {
     enum clime_env_api api;
     struct clime_env_ask ask;           /* points into what follows and into the request's body */
     bool stream, usage, logprobs;       /* the reply is events; with log-probabilities; of a chat, with usage */
+    bool token_ids, ids_as_text;        /* CHAT: the reply has the tokens' ids; and calls tokens by them */
+    bool forced;                        /* tool_choice asks for a call: it is read as auto */
     bool threaded;                      /* MESSAGES, COUNT: refused, in words that the client's package goes on by */
     struct clime_responses_asked asked; /* RESPONSES */
     struct clime_allowed_tools allowed; /* tool_choice */
@@ -213,7 +217,9 @@ struct clime_env_numbers { /* of tokens */
     const float *logp;    /* [n] */
     const size_t *begins; /* [n] where in the answer's text each begins */
     int n;
+    bool as_ids; /* a token is called "token_id:5", not by its text */
 };
+void clime_env_put_ids(struct clime_jw *w, const char *key, const int32_t *ids, size_t n);
 struct clime_answer_tokens clime_env_tokens(const struct clime_env_numbers *n); /* borrows n */
 void clime_env_close_choice(struct clime_jw *w, const char *finish, const struct clime_env_numbers *n);
 void clime_env_chat_usage(struct clime_jw *w, const struct clime_answer *a);

@@ -1,6 +1,7 @@
 /* The trainer's HTTP interface for environments. HTTP workers; no state of its own. Shapes: openapi/trainer.yaml. */
 #include "common/clock.h"
 #include "common/http/openapi.h"
+#include "common/log.h"
 #include "text/chat/messages_answer.h"
 #include "trainer/env/environments_int.h"
 
@@ -72,11 +73,20 @@ static void reply_whole(struct clime_http_request *rq, const struct clime_env_bo
     clime_buf_free(&reply);
 }
 
+/* What is trained on is what the policy would say, so no call is forced on it. */
+static void say_forced(struct clime_environments *v) {
+    if (!atomic_exchange(&v->said_forced, true))
+        LOG_WARN(
+            "sessions: a tool_choice that forces a call is taken as auto, since the policy is trained on what it says "
+            "by itself (told once)");
+}
+
 static void take_turn(struct clime_http_request *rq, struct clime_environments *v, enum clime_env_api api) {
     struct clime_env_body body;
     struct clime_env_call call = {.ask = &body.ask, .rq = rq};
     struct clime_error e = {0};
     bool sound = !clime_env_body_read(clime_http_body(rq), api, &body, &e);
+    if (sound && body.forced) say_forced(v);
     clime_http_waits(rq);
     if (body.stream) call.stream = clime_env_stream_new(&body, &call);
     if (sound) clime_env_call(v, clime_http_param(rq), &call, &e);

@@ -2,11 +2,19 @@
  *
  * Called by the handlers, on HTTP workers; no state. Shapes: openapi/trainer.yaml. */
 #include <inttypes.h>
+#include <stdio.h>
 
 #include "common/json/write.h"
 #include "text/chat/chat_answer.h"
 #include "text/chat/messages_answer.h"
 #include "trainer/env/environments_int.h"
+
+void clime_env_put_ids(struct clime_jw *w, const char *key, const int32_t *ids, size_t n) {
+    clime_jw_key(w, key);
+    clime_jw_array(w);
+    for (size_t i = 0; i < n; i++) clime_jw_int(w, ids[i]);
+    clime_jw_close(w);
+}
 
 /* ---- chat completions ---- */
 
@@ -27,7 +35,9 @@ void clime_env_open_chat(struct clime_jw *w, const struct clime_answer *a, int t
 static void write_number(struct clime_jw *w, const void *of, size_t i) {
     const struct clime_env_numbers *n = of;
     struct clime_str bytes = clime_tokenizer_bytes(n->tok, n->ids[i]);
-    clime_jw_put_str(w, "token", bytes);
+    char name[32];
+    snprintf(name, sizeof name, "token_id:%d", (int)n->ids[i]);
+    clime_jw_put_str(w, "token", n->as_ids ? clime_str_of(name) : bytes);
     clime_chat_answer_logprob(w, bytes, n->logp[i]);
     clime_jw_key(w, "top_logprobs");
     clime_jw_array(w);
@@ -71,19 +81,21 @@ void clime_env_chat_usage(struct clime_jw *w, const struct clime_answer *a) {
     clime_chat_answer_usage(w, a->n_prompt, a->n_out, a->n_cached, a->n_reasoning);
 }
 
-static void reply_chat(const struct clime_answer *a, const struct clime_env_call *c, bool logprobs,
+static void reply_chat(const struct clime_answer *a, const struct clime_env_call *c, const struct clime_env_body *b,
                        struct clime_buf *out) {
     const struct clime_sample *s = c->answer;
     const struct clime_env_numbers numbers = {
-        .tok = c->tok, .ids = s->ids + s->n_prompt, .logp = s->logp, .n = s->n_response};
+        .tok = c->tok, .ids = s->ids + s->n_prompt, .logp = s->logp, .n = s->n_response, .as_ids = b->ids_as_text};
     struct clime_jw w;
     clime_env_open_chat(&w, a, c->turn, "chat.completion", out);
     clime_jw_object(&w);
     clime_jw_put_int(&w, "index", 0);
     clime_jw_key(&w, "message");
     clime_chat_answer_write(&w, a);
-    clime_env_close_choice(&w, clime_chat_answer_finish(a), logprobs ? &numbers : NULL);
+    if (b->token_ids) clime_env_put_ids(&w, "token_ids", numbers.ids, (size_t)numbers.n);
+    clime_env_close_choice(&w, clime_chat_answer_finish(a), b->logprobs ? &numbers : NULL);
     clime_jw_close(&w);
+    if (b->token_ids) clime_env_put_ids(&w, "prompt_token_ids", s->ids, (size_t)s->n_prompt);
     clime_env_chat_usage(&w, a);
     clime_answer_close(&w, a->weight_version);
 }
@@ -96,10 +108,7 @@ static void reply_generate(const struct clime_env_call *c, struct clime_buf *out
     clime_jw_init(&w, out);
     clime_jw_object(&w);
     clime_jw_put_str(&w, "text", clime_buf_str(&c->said.text));
-    clime_jw_key(&w, "output_ids");
-    clime_jw_array(&w);
-    for (int i = 0; i < s->n_response; i++) clime_jw_int(&w, s->ids[s->n_prompt + i]);
-    clime_jw_close(&w);
+    clime_env_put_ids(&w, "output_ids", s->ids + s->n_prompt, (size_t)s->n_response);
     clime_jw_key(&w, "meta_info");
     clime_jw_object(&w);
     clime_jw_put_strz(&w, "id", c->rid);
@@ -142,14 +151,15 @@ void clime_env_reply(const struct clime_env_body *b, const struct clime_env_call
     if (b->api == CLIME_ENV_GENERATE) return reply_generate(c, out);
     struct clime_answer a = clime_env_answer(c, &c->said, c->answer);
     const struct clime_sample *s = c->answer;
-    const struct clime_env_numbers numbers = {c->tok, s->ids + s->n_prompt, s->logp, c->said.begins, c->said.n};
+    const struct clime_env_numbers numbers = {
+        .tok = c->tok, .ids = s->ids + s->n_prompt, .logp = s->logp, .begins = c->said.begins, .n = c->said.n};
     if (b->logprobs) a.tokens = clime_env_tokens(&numbers);
     struct clime_responses_asked asked = b->asked;
     asked.temperature = c->temperature;
     asked.top_p = c->top_p;
     clime_jw_init(&w, out);
     if (b->api == CLIME_ENV_CHAT)
-        reply_chat(&a, c, b->logprobs, out);
+        reply_chat(&a, c, b, out);
     else if (b->api == CLIME_ENV_RESPONSES)
         clime_responses_write(&w, &a, &asked, true);
     else

@@ -36,8 +36,10 @@ struct clime_env_stream {
     struct tokens have;
     int64_t n_cached; /* of the prompt */
     struct clime_env_reading said;
-    bool begun;       /* events were made */
-    size_t n_numbers; /* tokens whose numbers a chat's client has */
+    bool begun;              /* events were made */
+    size_t n_numbers;        /* tokens whose numbers a chat's client has */
+    struct clime_ids prompt; /* where it is wanted */
+    bool prompt_told;
     struct clime_chat_cursor chat;
     struct clime_responses_asked asked;
     struct clime_responses_stream responses;
@@ -79,6 +81,7 @@ void clime_env_stream_free(struct clime_env_stream *s) {
     if (!s) return;
     free_tokens(&s->told);
     free_tokens(&s->have);
+    clime_ids_free(&s->prompt);
     clime_env_reading_free(&s->said);
     clime_buf_free(&s->event);
     pthread_cond_destroy(&s->changed);
@@ -91,6 +94,7 @@ void clime_env_stream_free(struct clime_env_stream *s) {
 void clime_env_stream_begin(struct clime_env_stream *s, const struct clime_environments *v, bool skip_special,
                             const int32_t *prompt, int n_prompt) {
     clime_env_reading_begin(&s->said, v, s->c->ask, skip_special, prompt, n_prompt);
+    if (s->b->token_ids) clime_ids_append(&s->prompt, prompt, (size_t)n_prompt);
 }
 
 /* Whether of two lists one begins with the other. */
@@ -153,12 +157,18 @@ static void send_event(struct clime_env_stream *s, struct clime_buf *out) {
 
 static void send_delta(struct clime_env_stream *s, struct clime_jw *w, const char *finish, struct clime_buf *out) {
     size_t n = s->have.ids.len, from = s->n_numbers;
-    struct clime_env_numbers numbers = {
-        .tok = s->c->tok, .ids = s->have.ids.data + from, .logp = s->have.logp + from, .n = (int)(n - from)};
+    struct clime_env_numbers numbers = {.tok = s->c->tok,
+                                        .ids = s->have.ids.data + from,
+                                        .logp = s->have.logp + from,
+                                        .n = (int)(n - from),
+                                        .as_ids = s->b->ids_as_text};
     bool wanted = s->b->logprobs && n > from;
     clime_jw_close(w);
+    if (s->b->token_ids) clime_env_put_ids(w, "token_ids", numbers.ids, n - from);
     clime_env_close_choice(w, finish, wanted ? &numbers : NULL);
     clime_jw_close(w);
+    if (s->b->token_ids && !s->prompt_told) clime_env_put_ids(w, "prompt_token_ids", s->prompt.data, s->prompt.len);
+    s->prompt_told = true;
     clime_jw_close(w);
     s->n_numbers = n;
     send_event(s, out);
@@ -224,7 +234,8 @@ static void write_begin(struct clime_env_stream *s, const struct clime_answer *a
 }
 
 static void write_responses(struct clime_env_stream *s, struct clime_answer a, const struct clime_answer_events *to) {
-    const struct clime_env_numbers numbers = {s->c->tok, s->have.ids.data, s->have.logp, s->said.begins, s->said.n};
+    const struct clime_env_numbers numbers = {
+        .tok = s->c->tok, .ids = s->have.ids.data, .logp = s->have.logp, .begins = s->said.begins, .n = s->said.n};
     if (s->b->logprobs) a.tokens = clime_env_tokens(&numbers);
     clime_responses_news(&s->responses, &a, &s->asked, to);
 }

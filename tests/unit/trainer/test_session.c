@@ -397,8 +397,9 @@ static void test_refused(void **state) {
         const char *body, *says; /* NULL: it is fine */
     } cases[] = {
         {CLIME_ENV_CHAT, "{\"messages\":[],\"tool_choice\":\"\\u006eone\"}", NULL},
-        {CLIME_ENV_CHAT, "{\"messages\":[],\"tool_choice\":\"required\"}", "not required"},
-        {CLIME_ENV_CHAT, "{\"messages\":[],\"tool_choice\":{\"type\":\"function\"}}", "not function"},
+        {CLIME_ENV_CHAT, "{\"messages\":[],\"tool_choice\":\"required\"}", NULL},
+        {CLIME_ENV_CHAT, "{\"messages\":[],\"tool_choice\":{\"type\":\"function\"}}", NULL},
+        {CLIME_ENV_CHAT, "{\"messages\":[],\"tool_choice\":\"sometimes\"}", "sometimes is not supported"},
         {CLIME_ENV_CHAT, "{\"messages\":[],\"response_format\":{\"type\":\"te\\u0078t\"}}", NULL},
         {CLIME_ENV_CHAT, "{\"messages\":[],\"response_format\":{\"type\":\"json_object\"}}", "not json_object"},
         {CLIME_ENV_CHAT, "{\"messages\":[],\"top_logprobs\":1}", "top_logprobs"},
@@ -409,7 +410,7 @@ static void test_refused(void **state) {
         {CLIME_ENV_RESPONSES, "{\"input\":\"x\",\"previous_response_id\":null}", NULL},
         {CLIME_ENV_RESPONSES, "{}", "input: missing"},
         {CLIME_ENV_MESSAGES,
-         "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tool_choice\":{\"type\":\"any\"}}", "not any"},
+         "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tool_choice\":{\"type\":\"any\"}}", NULL},
         {CLIME_ENV_MESSAGES,
          "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"output_config\":{\"format\":{\"type\":\"json_"
          "schema\"}}}",
@@ -428,6 +429,8 @@ static void test_refused(void **state) {
         {CLIME_ENV_GENERATE, "{\"sampling_params\":{\"n\":1,\"json_schema\":null,\"temperature\":0}}", NULL},
         {CLIME_ENV_MESSAGES, "{\"messages\":[]}", "empty"},
         {CLIME_ENV_MESSAGES, "{}", "messages: missing"},
+        {CLIME_ENV_RESPONSES, "{\"input\":\"x\",\"return_token_ids\":true}", "return_token_ids"},
+        {CLIME_ENV_RESPONSES, "{\"input\":\"x\",\"return_token_ids\":false}", NULL},
     };
     for (size_t i = 0; i < CLIME_COUNT(cases); i++) {
         struct clime_env_body b;
