@@ -54,7 +54,23 @@ static void write_load(struct clime_json *j, struct clime_jw *w, int rank, const
     clime_jw_close(w);
 }
 
-/* Appends the loads of an answer, when it is one, to the open array; returns the next rank. */
+/* A list of loads at j; w: NULL only checks. Returns the next rank. */
+static int write_list(struct clime_json *j, struct clime_jw *w, int rank, const char *url) {
+    if (clime_json_peek(j) != CLIME_JSON_ARRAY) {
+        clime_json_skip(j, NULL);
+        return rank;
+    }
+    for (clime_json_array(j); clime_json_item(j);) {
+        if (!w || clime_json_peek(j) != CLIME_JSON_OBJECT)
+            clime_json_skip(j, NULL);
+        else
+            write_load(j, w, rank++, url);
+    }
+    return rank;
+}
+
+/* Appends the loads of an answer, when it is one, to the open array; returns the next rank. They are its member
+ * "loads", or in the older form all of it. */
 static int write_loads(struct clime_jw *w, const struct clime_fanout_result *result, int rank) {
     struct clime_str body = clime_buf_str(&result->body), key;
     for (int pass = 0; pass < 2; pass++) { /* the first only checks, so that nothing half is written */
@@ -63,18 +79,15 @@ static int write_loads(struct clime_jw *w, const struct clime_fanout_result *res
         struct clime_json j;
         clime_arena_init(&arena, body.len + 1024);
         clime_json_init(&j, body.ptr, body.len, &arena, &e);
-        for (clime_json_object(&j); clime_json_key(&j, &key);) {
-            if (!clime_str_is(key, "loads") || clime_json_peek(&j) != CLIME_JSON_ARRAY) {
-                clime_json_skip(&j, NULL);
-                continue;
-            }
-            for (clime_json_array(&j); clime_json_item(&j);) {
-                if (pass == 0 || clime_json_peek(&j) != CLIME_JSON_OBJECT)
-                    clime_json_skip(&j, NULL);
+        if (clime_json_peek(&j) == CLIME_JSON_ARRAY)
+            rank = write_list(&j, pass ? w : NULL, rank, result->url);
+        else
+            for (clime_json_object(&j); clime_json_key(&j, &key);) {
+                if (clime_str_is(key, "loads"))
+                    rank = write_list(&j, pass ? w : NULL, rank, result->url);
                 else
-                    write_load(&j, w, rank++, result->url);
+                    clime_json_skip(&j, NULL);
             }
-        }
         bool ok = clime_json_end(&j);
         clime_arena_free(&arena);
         if (!ok) break;
@@ -102,6 +115,49 @@ void clime_router_loads(struct clime_http_request *rq, void *context) {
     const struct clime_router *r = context; /* those that wait here are of no worker */
     clime_jw_put_int(&w, "num_waiting_reqs", clime_router_queue_waiting(r->queue));
     answer(rq, &f, &w);
+}
+
+/* A list, so there is no room for what each worker said: who did not answer has no entry. */
+void clime_router_get_load(struct clime_http_request *rq, void *context) {
+    struct clime_fanout f;
+    struct clime_buf out;
+    struct clime_jw w;
+    int n = 0;
+    if (!clime_fanout_run(&f, context, rq)) return;
+    clime_buf_init(&out, ANSWER_CAP);
+    clime_jw_init(&w, &out);
+    clime_jw_array(&w);
+    for (int i = 0; i < f.n; i++)
+        if (clime_router_told(f.results[i].status)) n = write_loads(&w, &f.results[i], n);
+    clime_jw_close(&w);
+    clime_http_reply_json(rq, clime_fanout_status(&f), clime_buf_str(&out));
+    clime_buf_free(&out);
+    clime_fanout_free(&f);
+}
+
+/* Requests that have not been answered, those that wait here among them. */
+void clime_router_load(struct clime_http_request *rq, void *context) {
+    const struct clime_router *r = context;
+    struct clime_buf out;
+    clime_buf_init(&out, 256);
+    clime_buf_printf(&out, "{\"server_load\":%d}", atomic_load(&r->in_flight));
+    clime_http_reply_json(rq, 200, clime_buf_str(&out));
+    clime_buf_free(&out);
+}
+
+/* ---- what is the router's own, and what it does not have ---- */
+
+void clime_router_version(struct clime_http_request *rq, void *context) {
+    (void)context;
+    clime_http_reply_json(rq, 200, clime_str_of("{\"version\":\"" CLIME_VERSION "\"}"));
+}
+
+void clime_router_one_server(struct clime_http_request *rq, void *context) {
+    (void)context;
+    clime_http_reply_error(
+        rq, 404,
+        "a router does not have this: each server has ranks of its own in a group, so ask the servers "
+        "one by one (GET /workers has their addresses)");
 }
 
 /* ---- weights ---- */

@@ -90,6 +90,11 @@ int clime_router_update_aborts(const struct clime_http_request *rq, struct clime
 void clime_router_fanout(struct clime_http_request *rq, void *context);
 void clime_router_engine_metrics(struct clime_http_request *rq, void *context);
 void clime_router_loads(struct clime_http_request *rq, void *context);
+void clime_router_get_load(struct clime_http_request *rq, void *context); /* the same in SGLang's older form */
+void clime_router_load(struct clime_http_request *rq, void *context);
+void clime_router_version(struct clime_http_request *rq, void *context);
+void clime_router_one_server(struct clime_http_request *rq,
+                             void *context); /* what a router cannot do for its workers */
 void clime_router_get_version(struct clime_http_request *rq, void *context);
 void clime_router_weights_checker(struct clime_http_request *rq, void *context);
 void clime_router_update(struct clime_http_request *rq, void *context);

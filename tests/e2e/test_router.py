@@ -137,6 +137,26 @@ def test_control_calls_reach_every_worker():
         assert partial.status_code == 207 and not partial.json()["success"]
 
 
+def test_what_clients_ask_a_server_about_itself():
+    """Version, load and the older list of loads; what each server has of its own is refused with where to ask."""
+    with fleet(2) as (router, servers):
+        assert router.get("/version").json() == servers[0].get("/version").json()
+        assert router.get("/load").json() == {"server_load": 0}
+        assert router.get("/ping").json() == router.get("/health").json()
+        listed = router.get("/get_load").json()
+        assert [x["dp_rank"] for x in listed] == [0, 1] and {x["worker"] for x in listed} == {s.url for s in servers}
+        assert {"num_reqs", "num_waiting_reqs", "num_tokens"} <= set(listed[0])
+        assert router.get("/weight_info").json()["weight_version"] == "default"
+        assert router.json("/weight_checker", {"action": "checksum"})["workers"][0]["body"]["checksums"]
+        assert router.json("/shutdown_weight_transfer_engine", {})["success"]
+        assert "one by one" in router.get("/get_world_size").json()["message"]
+        for path in ("/init_weight_transfer_engine", "/init_weights_update_group"):
+            assert "one by one" in router.json(path, {}, 404)["message"]
+        router.post("/workers", {"url": "http://127.0.0.1:9"})
+        partial = router.get("/get_load")
+        assert partial.status_code == 207 and len(partial.json()) == 2
+
+
 def test_errors_are_the_workers_or_clear():
     with fleet(1) as (router, servers):
         for body in ({"input_ids": [99999]}, {"text": 5}, {}):
