@@ -188,6 +188,9 @@ enum clime_err clime_folder_check(const char *option, const char *dir, int parts
                           option, dir, dir, name);
     }
     if (!S_ISDIR(st.st_mode)) return missing(option, dir, "is no folder; a Hugging Face folder is needed", e);
+    if (!has(dir, "config.json") && has(dir, "adapter_config.json"))
+        return missing(option, dir,
+                       "it holds an adapter (adapter_config.json) and no model: merge it into its base first", e);
     if (!has(dir, "config.json")) return missing(option, dir, "no config.json there: it is no Hugging Face folder", e);
     if ((parts & CLIME_FOLDER_TOKENIZER) && !has(dir, "tokenizer.json") && !has(dir, "tiktoken.model") &&
         !(has(dir, "vocab.json") && has(dir, "merges.txt")))

@@ -101,6 +101,7 @@ def add_head(number, wide=False):
 
 FOLDERS = [
     ("config missing", remove("config.json"), ["config.json"]),
+    ("an adapter", lambda d: (d / "config.json").rename(d / "adapter_config.json"), ["adapter_config.json", "merge"]),
     ("config broken", write("config.json", b'{"hidden_size": 64,'), ["config.json"]),
     ("config a list", write("config.json", b"[]"), ["config.json", "object"]),
     ("config not UTF-8", write("config.json", b'{"a": "\xff\xfe"}'), ["config.json"]),
