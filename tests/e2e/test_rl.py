@@ -153,6 +153,16 @@ def test_same_weights(model, undisturbed, name, more):
     check_record(model / name)
 
 
+def test_weights_of_other_builds(undisturbed, model):
+    """The run ends with the weights that other builds gave on this kind of device. A change that means to change them writes
+    the new ones down."""
+    known = json.loads((ROOT / "tests" / "golden" / "rl_weights.json").read_text())
+    device = re.search(r"bf16 on (cpu [\w-]+)", open(model / "undisturbed.log").read())[1]
+    if device not in known:
+        pytest.skip(f"nothing is written down for {device}")
+    assert undisturbed[0] == known[device]
+
+
 def test_another_seed_gives_other_weights(model, undisturbed):
     words = command(model, model / "seed", rollout_seed=7)
     assert run_whole(words, model / "seed.log") != undisturbed[0]
