@@ -126,6 +126,20 @@ static enum clime_err choose_graph_sizes(const struct clime_server_options *o, s
     return CLIME_OK;
 }
 
+/* Tokens that no row of the embedding stands for: a text with one is refused, and one that ends a reply never does. */
+static void tell_rows(const struct clime_server *s) {
+    int32_t n = clime_tokenizer_n_vocab(s->tokenizer), rows = s->model->cfg.V;
+    size_t n_eos;
+    const int32_t *eos = clime_tokenizer_eos(s->tokenizer, &n_eos);
+    if (n <= rows) return;
+    LOG_WARN(
+        "the tokenizer has ids up to %d, the model %d rows of embedding: texts with the tokens from \"" CLIME_STR_FMT
+        "\" on are refused",
+        n - 1, rows, CLIME_STR_ARG(clime_tokenizer_token(s->tokenizer, rows)));
+    for (size_t i = 0; i < n_eos; i++)
+        if (eos[i] >= rows) LOG_WARN("the token %d is to end replies and has no row either: it never will", eos[i]);
+}
+
 /* All that can be wrong with the folder, but for its weights, and with the options: before anything large is allocated
  * or read. */
 static enum clime_err prepare(struct clime_server *s, struct graph_sizes *graphs, struct clime_error *e) {
@@ -136,6 +150,7 @@ static enum clime_err prepare(struct clime_server *s, struct graph_sizes *graphs
     clime_sampling_defaults(&s->openai_defaults);
     if (!err) err = clime_sampling_model_defaults(o->model_path, &s->openai_defaults, e);
     if (!err) err = clime_model_prepare(o->model_path, &m, &s->model, e);
+    if (!err) tell_rows(s);
     if (!err) fit_options(s);
     if (!err) err = choose_graph_sizes(o, graphs, e);
     return err ? err : plan_memory(s, e);

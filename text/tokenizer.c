@@ -171,6 +171,10 @@ void clime_tokenizer_free(struct clime_tokenizer *t) {
     free(t);
 }
 
+void clime_tokenizer_set_rows(struct clime_tokenizer *t, int32_t rows) {
+    t->rows = rows;
+}
+
 /* ---- encode ---- */
 
 struct clime_tok_scratch *clime_tok_scratch_new(const struct clime_tokenizer *t) {
@@ -259,6 +263,19 @@ static size_t valid_utf8(struct clime_str s) {
     return s.len;
 }
 
+static enum clime_err check_rows(const struct clime_tokenizer *t, const struct clime_ids *ids, size_t from,
+                                 struct clime_error *e) {
+    if (t->rows == 0 || t->n_vocab <= t->rows) return CLIME_OK;
+    for (size_t i = from; i < ids->len; i++) {
+        struct clime_str token = clime_tokenizer_token(t, ids->data[i]);
+        if (ids->data[i] >= t->rows)
+            return clime_fail(e, CLIME_ERR_INPUT,
+                              "the token \"%.*s\" has id %d, and the model has %d rows of embedding",
+                              token.len > 60 ? 60 : (int)token.len, token.ptr ? token.ptr : "", ids->data[i], t->rows);
+    }
+    return CLIME_OK;
+}
+
 enum clime_err clime_tokenizer_encode(const struct clime_tokenizer *t, struct clime_tok_scratch *s,
                                       struct clime_str text, unsigned flags, size_t max_bytes, struct clime_ids *out,
                                       struct clime_error *e) {
@@ -287,6 +304,7 @@ enum clime_err clime_tokenizer_encode_up_to(const struct clime_tokenizer *t, str
     enum clime_err rc = clime_added_split(x.raw, t->added, text, plain, on_raw, &x, e);
     if (flags & CLIME_ENCODE_SPECIAL) clime_ids_append(out, t->suffix.data, t->suffix.len);
     if (!rc) rc = check_room(&x, out->len, e);
+    if (!rc) rc = check_rows(t, out, len, e);
     if (rc) out->len = len;
     return rc;
 }

@@ -39,6 +39,10 @@ struct clime_tok_scratch;
 enum clime_err clime_tokenizer_load(const char *dir, struct clime_tokenizer **out, struct clime_error *e);
 void clime_tokenizer_free(struct clime_tokenizer *t); /* NULL is fine; after every scratch and detok made for it */
 
+/* How many rows the model's embedding has: a text with a token beyond them is CLIME_ERR_INPUT that names it. Right
+ * after load, before a second thread has the tokenizer; without it no id is refused. */
+void clime_tokenizer_set_rows(struct clime_tokenizer *t, int32_t rows);
+
 struct clime_tok_scratch *clime_tok_scratch_new(const struct clime_tokenizer *t);
 void clime_tok_scratch_free(struct clime_tok_scratch *s); /* NULL is fine */
 

@@ -42,6 +42,7 @@ struct clime_tokenizer {
     uint32_t *piece_at;      /* [n_vocab + 1] offsets into pieces */
     uint8_t *flags;          /* [n_vocab] enum clime_token_flags */
     size_t longest;          /* bytes of the longest token, at least 1 */
+    int32_t rows;            /* of the model's embedding; 0 = not known */
 
     /* tokenizer_config.c */
     int32_t bos, pad;

@@ -42,7 +42,8 @@ static enum clime_err sync_path(const char *path, struct clime_error *e) {
     return CLIME_OK;
 }
 
-enum clime_err clime_dir_remove(const char *path, struct clime_error *e) {
+/* Removes a folder of plain files, and of folders of such as deep as `levels`. */
+static enum clime_err remove_levels(const char *path, int levels, struct clime_error *e) {
     DIR *d = opendir(path);
     if (!d) {
         if (errno == ENOENT) return CLIME_OK;
@@ -51,12 +52,22 @@ enum clime_err clime_dir_remove(const char *path, struct clime_error *e) {
     enum clime_err err = CLIME_OK;
     for (struct dirent *f; !err && (f = readdir(d));) {
         if (!strcmp(f->d_name, ".") || !strcmp(f->d_name, "..")) continue;
-        if (unlinkat(dirfd(d), f->d_name, 0))
-            err = clime_fail(e, CLIME_ERR_IO, "cannot remove %s/%s: %s", path, f->d_name, strerror(errno));
+        if (!unlinkat(dirfd(d), f->d_name, 0)) continue;
+        int why = errno;
+        char *inside = xasprintf("%s/%s", path, f->d_name);
+        if (why == EISDIR && levels > 0)
+            err = remove_levels(inside, levels - 1, e);
+        else
+            err = clime_fail(e, CLIME_ERR_IO, "cannot remove %s: %s", inside, strerror(why));
+        free(inside);
     }
     closedir(d);
     if (!err && rmdir(path)) err = clime_fail(e, CLIME_ERR_IO, "cannot remove %s: %s", path, strerror(errno));
     return err;
+}
+
+enum clime_err clime_dir_remove(const char *path, struct clime_error *e) {
+    return remove_levels(path, 1, e);
 }
 
 static enum clime_err sync_parent(const char *path, struct clime_error *e) {

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "common/buf.h"
+#include "common/json/tree.h"
 #include "common/os/atomic_file.h"
 #include "common/os/dirs.h"
 
@@ -19,11 +20,13 @@
 
 /* What travels with a model besides weights and config.json (which is written anew). */
 static const char *const side_files[] = {
-    "tokenizer.json",    "tokenizer_config.json",    "vocab.json",
-    "merges.txt",        "tokenizer.model",          "special_tokens_map.json",
-    "added_tokens.json", "chat_template.jinja",      "generation_config.json",
-    "tiktoken.model",    "tokenization_moonshot.py", "tokenization_kimi.py", /* the last two load the first in Python */
+    "tokenizer.json",         "tokenizer_config.json",   "vocab.json",        "merges.txt",
+    "tokenizer.model",        "special_tokens_map.json", "added_tokens.json", "chat_template.jinja",
+    "generation_config.json", "chat_template.json",      "tiktoken.model",    "tokenization_moonshot.py",
+    "tokenization_kimi.py", /* the last two load the first in Python */
 };
+
+static const char template_dir[] = "additional_chat_templates"; /* of files NAME.jinja */
 
 static enum clime_err copy_file(const char *from_dir, const char *to_dir, const char *name, struct clime_error *e) {
     char *from = xasprintf("%s/%s", from_dir, name), *to = xasprintf("%s/%s", to_dir, name);
@@ -41,6 +44,23 @@ done:
     return err;
 }
 
+static bool is_template(const char *name) {
+    const char *dot = strrchr(name, '.');
+    return dot && !strcmp(dot, ".jinja");
+}
+
+static enum clime_err copy_templates(const char *from_dir, const char *to_dir, struct clime_error *e) {
+    char *from = xasprintf("%s/%s", from_dir, template_dir), *to = xasprintf("%s/%s", to_dir, template_dir);
+    DIR *d = opendir(from);
+    enum clime_err err = d ? clime_make_dirs(to, e) : CLIME_OK;
+    for (struct dirent *f; d && !err && (f = readdir(d));)
+        if (is_template(f->d_name)) err = copy_file(from, to, f->d_name, e);
+    if (d) closedir(d);
+    free(from);
+    free(to);
+    return err;
+}
+
 /* ---- where one goes ---- */
 
 static bool is_weights(const char *name) {
@@ -50,24 +70,34 @@ static bool is_weights(const char *name) {
 
 static bool is_part(const char *name) {
     if (!strcmp(name, "config.json") || !strcmp(name, "model.safetensors.index.json")) return true;
+    if (!strcmp(name, template_dir)) return true;
     for (size_t i = 0; i < CLIME_COUNT(side_files); i++)
         if (!strcmp(name, side_files[i])) return true;
     return is_weights(name);
 }
 
-/* What takes the folder's place removes all of it, so nothing else may be there. */
-static enum clime_err check_contents(const char *dir, struct clime_error *e) {
+/* Whether all that a folder holds is of a model; one that is not there holds nothing. */
+static enum clime_err check_names(const char *dir, bool (*is_ours)(const char *name), struct clime_error *e) {
     DIR *d = opendir(dir);
     enum clime_err err = CLIME_OK;
     if (!d && errno == ENOENT) return CLIME_OK;
     if (!d) return clime_fail(e, CLIME_ERR_IO, "%s: %s", dir, strerror(errno));
     for (struct dirent *f; !err && (f = readdir(d));)
-        if (strcmp(f->d_name, ".") && strcmp(f->d_name, "..") && !is_part(f->d_name))
+        if (strcmp(f->d_name, ".") && strcmp(f->d_name, "..") && !is_ours(f->d_name))
             err = clime_fail(e, CLIME_ERR_INPUT,
                              "%s holds %.100s, which is no part of a model: what is there would be removed, so name a "
                              "new folder, an empty or a model's own",
                              dir, f->d_name);
     closedir(d);
+    return err;
+}
+
+/* What takes the folder's place removes all of it, so nothing else may be there. */
+static enum clime_err check_contents(const char *dir, struct clime_error *e) {
+    char *templates = xasprintf("%s/%s", dir, template_dir);
+    enum clime_err err = check_names(dir, is_part, e);
+    if (!err) err = check_names(templates, is_template, e);
+    free(templates);
     return err;
 }
 
@@ -121,6 +151,7 @@ enum clime_err clime_folder_write(const char *dir, const char *source_dir, const
     if (!err) err = clime_carried_open(source_dir, c, &carried, e);
     if (!err) err = clime_weights_export(tmp, c, l, from, &carried, 0, e);
     for (size_t i = 0; !err && i < CLIME_COUNT(side_files); i++) err = copy_file(source_dir, tmp, side_files[i], e);
+    if (!err) err = copy_templates(source_dir, tmp, e);
     clime_carried_close(&carried);
     if (!err) err = clime_dir_publish(tmp, place, e);
     free(tmp);
@@ -177,6 +208,22 @@ static enum clime_err check_fetched(const char *option, const char *dir, int par
     return err;
 }
 
+/* A folder of PEFT holds changes to another model and none itself. */
+static enum clime_err adapter(const char *option, const char *dir, struct clime_error *e) {
+    char *path = xasprintf("%s/adapter_config.json", dir);
+    struct cJSON *root = NULL;
+    struct clime_error unread;
+    if (clime_tree_read_file(path, MAX_SIDE_FILE, &root, &unread)) root = NULL;
+    const char *base = clime_tree_str(clime_tree_get(root, "base_model_name_or_path"), "");
+    clime_fail(e, CLIME_ERR_INPUT,
+               "--%s %s: it is an adapter of PEFT (adapter_config.json)%s%.200s, no whole model, and adapters are not "
+               "read: merge it into its base (merge_and_unload, then save_pretrained) and give that folder",
+               option, dir, *base ? " for " : "", base);
+    clime_tree_free(root);
+    free(path);
+    return CLIME_ERR_INPUT;
+}
+
 enum clime_err clime_folder_check(const char *option, const char *dir, int parts, struct clime_error *e) {
     struct stat st;
     if (stat(dir, &st)) {
@@ -188,9 +235,8 @@ enum clime_err clime_folder_check(const char *option, const char *dir, int parts
                           option, dir, dir, name);
     }
     if (!S_ISDIR(st.st_mode)) return missing(option, dir, "is no folder; a Hugging Face folder is needed", e);
-    if (!has(dir, "config.json") && has(dir, "adapter_config.json"))
-        return missing(option, dir,
-                       "it holds an adapter (adapter_config.json) and no model: merge it into its base first", e);
+    bool whole = has(dir, "config.json") && clime_folder_has_weights(dir);
+    if (!whole && has(dir, "adapter_config.json")) return adapter(option, dir, e);
     if (!has(dir, "config.json")) return missing(option, dir, "no config.json there: it is no Hugging Face folder", e);
     if ((parts & CLIME_FOLDER_TOKENIZER) && !has(dir, "tokenizer.json") && !has(dir, "tiktoken.model") &&
         !(has(dir, "vocab.json") && has(dir, "merges.txt")))

@@ -7,6 +7,7 @@
 #include "model/config/config.h"
 #include "trainer/cmd/data_int.h"
 #include "trainer/cmd/data_labels.h"
+#include "trainer/data/render.h"
 
 #define MOST_LABELS 500
 #define MOST_IDS 48 /* of a rendered sample that are shown */
@@ -149,7 +150,7 @@ enum clime_err clime_data_prompts(const struct clime_data_command *c, struct cli
     struct clime_tokenizer *tok = NULL;
     struct clime_config cfg;
     enum clime_err rc = clime_config_load(c->hf_checkpoint, &cfg, e);
-    if (!rc) rc = clime_tokenizer_load(c->hf_checkpoint, &tok, e);
+    if (!rc) rc = clime_data_tokenizer(c->hf_checkpoint, &tok, e);
     if (!rc && (c->sft || c->set.messages_key || c->set.ids_key))
         rc = look_at_samples(c, tok, cfg.max_pos, out, e);
     else if (!rc)

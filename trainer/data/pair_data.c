@@ -230,7 +230,7 @@ enum clime_err clime_pair_set_load(const struct clime_pair_data_options *o, cons
     struct clime_tokenizer *tok = NULL;
     struct loader l = {.o = o, .set = set, .max_len = max_len};
     enum clime_err rc = clime_sft_set_open(set, &o->data, e);
-    if (!rc) rc = clime_tokenizer_load(dir, &tok, e);
+    if (!rc) rc = clime_data_tokenizer(dir, &tok, e);
     if (rc) return rc;
     l.tok = tok;
     l.scratch = clime_tok_scratch_new(tok);

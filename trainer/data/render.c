@@ -3,6 +3,29 @@
 #include "trainer/data/render.h"
 
 #include "common/json/write.h"
+#include "model/config/config.h"
+
+enum clime_err clime_data_tokenizer(const char *dir, struct clime_tokenizer **out, struct clime_error *e) {
+    struct clime_config model;
+    size_t n_eos;
+    enum clime_err rc = clime_config_load(dir, &model, e);
+    if (!rc) rc = clime_tokenizer_load(dir, out, e);
+    if (rc) return rc;
+    clime_tokenizer_set_rows(*out, model.V);
+    const int32_t *eos = clime_tokenizer_eos(*out, &n_eos);
+    for (size_t i = 0; i < n_eos && !rc; i++)
+        if (eos[i] >= model.V)
+            rc = clime_fail(e, CLIME_ERR_INPUT,
+                            "%s: the token \"" CLIME_STR_FMT
+                            "\", which ends a turn, has id %d, and the model has %d rows "
+                            "of embedding",
+                            dir, CLIME_STR_ARG(clime_tokenizer_token(*out, eos[i])), eos[i], model.V);
+    if (rc) {
+        clime_tokenizer_free(*out);
+        *out = NULL;
+    }
+    return rc;
+}
 
 enum clime_err clime_renderer_open(const struct clime_tokenizer *tok, const char *kwargs, struct clime_renderer *r,
                                    struct clime_error *e) {

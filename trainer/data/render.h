@@ -15,6 +15,11 @@ struct clime_renderer {
     struct clime_str kwargs; /* more variables, a JSON object; borrowed */
 };
 
+/* Loads the tokenizer of a model that is trained or evaluated on texts: one with a token that the model has no row for
+ * is an error where it is encoded, and so is a token that ends a turn here. Errors: clime_tokenizer_load's,
+ * clime_config_load's, CLIME_ERR_INPUT. */
+enum clime_err clime_data_tokenizer(const char *dir, struct clime_tokenizer **out, struct clime_error *e);
+
 /* CLIME_ERR_INPUT: no chat template, or one that does not compile. */
 enum clime_err clime_renderer_open(const struct clime_tokenizer *tok, const char *kwargs, struct clime_renderer *r,
                                    struct clime_error *e);

@@ -51,7 +51,10 @@ static struct clime_sample *make_sample(const struct clime_prompt *p, const char
         goto done;
     }
     clime_ids_append(&ids, p->ids, (size_t)p->n_ids);
-    if (clime_tokenizer_encode(tok, scratch, text, CLIME_ENCODE_PLAIN, MAX_RESPONSE_BYTES, &ids, e)) goto done;
+    if (clime_tokenizer_encode(tok, scratch, text, CLIME_ENCODE_PLAIN, MAX_RESPONSE_BYTES, &ids, e)) {
+        clime_error_prefix(e, "%s, line %lld", source, (long long)p->line);
+        goto done;
+    }
     size_t n_eos;
     const int32_t *eos = clime_tokenizer_eos(tok, &n_eos);
     if (n_eos) clime_ids_push(&ids, eos[0]);
@@ -251,7 +254,7 @@ enum clime_err clime_sft_set_load(const struct clime_sft_data_options *o, const 
     if (o->messages_key && o->ids_key)
         return clime_fail(e, CLIME_ERR_INPUT, "--messages-key and --ids-key: a sample is made of one of the two");
     enum clime_err err = clime_sft_set_open(set, &o->data, e);
-    if (!err) err = clime_tokenizer_load(dir, &tok, e);
+    if (!err) err = clime_data_tokenizer(dir, &tok, e);
     if (!err && (o->messages_key || o->ids_key))
         err = load_rows(o, dir, tok, max_len, set, e);
     else if (!err)

@@ -15,6 +15,7 @@
 #include "common/log.h"
 #include "common/os/dirs.h"
 #include "common/os/files.h"
+#include "trainer/data/render.h"
 #include "trainer/env/environments.h"
 #include "trainer/ledger/copy.h"
 #include "trainer/ledger/events.h"
@@ -64,7 +65,7 @@ static enum clime_err load_prompts(struct clime_rl *rl, struct clime_error *e) {
                                    .max_prompt_len = (int)o->rollout_max_prompt_len,
                                    .shuffle = o->rollout_shuffle,
                                    .seed = (uint64_t)o->rollout_seed};
-    enum clime_err rc = clime_tokenizer_load(o->hf_checkpoint, &rl->tokenizer, e);
+    enum clime_err rc = clime_data_tokenizer(o->hf_checkpoint, &rl->tokenizer, e);
     if (!rc && !o->evaluate) rc = clime_dataset_load(&d, rl->tokenizer, &rl->data, e);
     if (!rc) rc = clime_evaluation_load(o, rl->tokenizer, &rl->eval, e);
     if (!rc) rc = tell_prompts_without_room(rl, e);
