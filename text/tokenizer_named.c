@@ -100,8 +100,9 @@ static void add_new(struct adder *a, const struct cJSON *node, bool role) {
     const char *text = clime_tokenizer_token_text(node);
     bool is_object = clime_tree_kind(node) == CLIME_JSON_OBJECT;
     if (!text || !*text) return;
-    for (size_t i = 0; i < a->n_numbered; i++)
-        if (strcmp(a->t->added[i].content, text) == 0) return;
+    int32_t id = clime_vocab_find(&a->t->added_ids, clime_str_of(text));
+    for (size_t i = 0; id >= 0 && i < a->n_numbered; i++)
+        if (a->t->added[i].id == id) return;
     if (!is_object && clime_vocab_find(&a->strings, clime_str_of(text)) >= 0) return;
     if (!is_object) clime_vocab_add(&a->strings, clime_str_of(text), a->strings.n_ids);
     struct clime_added_token token = is_object ? rules_of(node, false) : (struct clime_added_token){.special = true};
@@ -185,7 +186,9 @@ static struct numbered *in_order(const struct cJSON *object, bool named, int *n)
     struct numbered *list = xcalloc((size_t)clime_tree_size(object) + 1, sizeof *list);
     *n = 0;
     for (const struct cJSON *node = clime_tree_first(object); node; node = clime_tree_next(node)) {
-        long number = named ? strtol(clime_tree_key(node), NULL, 10) : (long)clime_tree_num(node, -1);
+        double value = clime_tree_num(node, -1);
+        long number = value >= 0 && value <= CLIME_VOCAB_MAX_ID ? (long)value : -1;
+        if (named) number = strtol(clime_tree_key(node), NULL, 10);
         list[(*n)++] = (struct numbered){number, node};
     }
     qsort(list, (size_t)*n, sizeof *list, by_number);

@@ -1,8 +1,9 @@
-/* Fuzzes tokenizer.json, and tiktoken.model with what stands beside it: loads a folder, encodes and decodes.
+/* Fuzzes tokenizer.json and tiktoken.model with what stands beside them: loads a folder, encodes and decodes.
  *
  * What begins with a line break is tiktoken.model from the 257th line on (those of the bytes go before it), then, each
  * after a NUL byte and where it is there, tokenizer_config.json and the class's Python file; all else is
- * tokenizer.json.
+ * tokenizer.json, then in the same way tokenizer_config.json, special_tokens_map.json, added_tokens.json and
+ * chat_template.json.
  *
  * Invariants: a file loads or is refused with a message; what loads encodes any valid text to ids of its vocabulary,
  * and refuses other bytes; decoding as a stream gives the text of decoding at once, which is valid UTF-8.
@@ -16,15 +17,17 @@
 #include <unistd.h>
 
 #include "common/base64.h"
+#include "common/log.h"
 #include "common/utf8.h"
 #include "text/tokenizer.h"
 
 static char folder[] = "/tmp/fuzz_tokenizer.XXXXXX";
 static struct clime_buf bytes; /* tiktoken.model's lines of the 256 bytes */
 
-enum { JSON, MODEL, CONFIG, PYTHON, N_FILES };
-static const char *const names[N_FILES] = {"tokenizer.json", "tiktoken.model", "tokenizer_config.json",
-                                           "tokenization_kimi.py"};
+enum { JSON, MODEL, CONFIG, PYTHON, SPECIALS, ADDED, TEMPLATE, N_FILES };
+static const char *const names[N_FILES] = {"tokenizer.json",       "tiktoken.model",          "tokenizer_config.json",
+                                           "tokenization_kimi.py", "special_tokens_map.json", "added_tokens.json",
+                                           "chat_template.json"};
 static char paths[N_FILES][80];
 
 static void check_text(struct clime_str s) {
@@ -81,15 +84,13 @@ static void write_file(int file, struct clime_str head, struct clime_str data) {
 static void write_folder(const char *data, size_t len) {
     struct clime_str none = {"", 0};
     for (int i = 0; i < N_FILES; i++) unlink(paths[i]); /* one that is cut and written again is flushed by ext4 */
-    if (!len || data[0] != '\n') {
-        write_file(JSON, none, (struct clime_str){data, len});
-        return;
-    }
-    write_file(CONFIG, none, clime_str_of(CONFIGURATION));
-    for (int file = MODEL; file < N_FILES; file++) {
+    static const int json[] = {JSON, CONFIG, SPECIALS, ADDED, TEMPLATE}, model[] = {MODEL, CONFIG, PYTHON};
+    bool is_model = len && data[0] == '\n';
+    if (is_model) write_file(CONFIG, none, clime_str_of(CONFIGURATION));
+    for (size_t i = 0; i < (is_model ? CLIME_COUNT(model) : CLIME_COUNT(json)); i++) {
         const char *end = memchr(data, '\0', len);
         struct clime_str part = {data, end ? (size_t)(end - data) : len};
-        write_file(file, file == MODEL ? clime_buf_str(&bytes) : none, part);
+        write_file(is_model ? model[i] : json[i], is_model && i == 0 ? clime_buf_str(&bytes) : none, part);
         if (!end) return;
         len -= part.len + 1;
         data = end + 1;
@@ -134,6 +135,9 @@ static void target(const char *data, size_t len) {
     "return {k: deep_sort_dict(v) for k, v in sorted(obj.items())}\nif isinstance(obj, list):\n"                        \
     "return [deep_sort_dict(item) for item in obj]\nreturn obj\n"
 /* clang-format on */
+#define SMALL                                                                                                          \
+    "{\"added_tokens\":[{\"id\":2,\"content\":\"<s>\",\"special\":true}],\"model\":{\"type\":\"BPE\",\"vocab\":{"      \
+    "\"a\":0,\"b\":1},\"merges\":[]}}"
 #define SEED(text)                                                                                                     \
     { text, sizeof text - 1 }
 static const struct clime_str seeds[] = {
@@ -162,6 +166,15 @@ static const struct clime_str seeds[] = {
         "\"<0xC3>\":3,\"<0xA9>\":4,\"\xe2\x96\x81\":5,\"a\":6,\"b\":7,\"\xe2\x96\x81"
         "a\":8,\"ab\":9},\"merges\":["
         "\"\xe2\x96\x81 a\",\"a b\"]}}"),
+    SEED(SMALL "\0{\"added_tokens_decoder\":{\"9\":{\"content\":\"<s>\",\"special\":false,\"lstrip\":true},\"7\":{"
+               "\"content\":\"<t>\"}},"
+               "\"bos_token\":\"<t>\",\"eos_token\":{\"content\":\"<e>\",\"rstrip\":true},\"additional_special_"
+               "tokens\":[\"a\"],"
+               "\"image_token\":\"<i>\",\"add_bos_token\":true,\"chat_template\":[{\"name\":\"default\",\"template\":"
+               "\"x\"}]}"),
+    SEED(SMALL "\0{\"extra_special_tokens\":{\"b_token\":\"<b>\"},\"pad_token\":null}\0{\"eos_token\":\"<e>\","
+               "\"additional_special_tokens\":"
+               "[\"<s>\",{\"content\":\"<f>\"}]}\0{\"<e>\":6,\"<g>\":60,\"<h>\":-1}\0{\"chat_template\":\"y\"}"),
     SEED("\nYWI= 256\nzIE= 257\r\n"),
     SEED("\nYWI= 257\nYWJh 256\0" CONFIGURATION),
     SEED("\nzIE= 256\nYWI= 257\0" CONFIGURATION "\0" CLASS),
@@ -203,6 +216,7 @@ static const char *const words[] = {"{",
                                     NULL};
 
 int main(int argc, char **argv) {
+    clime_log_open("fuzz", CLIME_LOG_ERROR); /* tokens that are added are told with a warning each */
     CHECK(mkdtemp(folder));
     for (int i = 0; i < N_FILES; i++) snprintf(paths[i], sizeof paths[i], "%s/%s", folder, names[i]);
     clime_buf_init(&bytes, 1 << 20);
