@@ -93,7 +93,10 @@ static int tag_value(struct reader *r, const struct clime_schema_param *p) {
                         text(r, "\n"), marker(r, form->value_open)};
     int open = clime_expr_seq(r->x, head, CLIME_COUNT(head)), value = p->node;
     if (p->any_text) {
-        value = clime_expr_text_until(r->x, r->v, &form->value_close, NULL, 1, false);
+        /* where the closing tag is forgotten the next one ends a value (call_tags.c): no text holds it */
+        const char *const ends[] = {form->value_close, form->key_open, form->close};
+        const int then[] = {CLIME_EXPR_EMPTY_NODE, CLIME_EXPR_NEVER_NODE, CLIME_EXPR_NEVER_NODE};
+        value = clime_expr_text_until(r->x, r->v, ends, then, form->end ? 3 : 2, false);
     } else {
         const int kids[] = {value, text(r, newline), marker(r, form->value_close)};
         value = clime_expr_seq(r->x, kids, 3);

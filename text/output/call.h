@@ -66,6 +66,7 @@ struct clime_call_reader {
     size_t key_begin, key_end;
     size_t name_begin, name_end;
     size_t args_begin, args_end; /* JSON arguments: where they stand; 0 = not yet */
+    size_t none_begin;           /* a value of the arguments that is no object: null or "", or it is no call */
     size_t json_end;
     unsigned types; /* of the value */
     int depth;      /* Python: brackets that are open, and the quote */

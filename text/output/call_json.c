@@ -31,6 +31,18 @@ static bool key_is_args(struct clime_str key) {
     return clime_str_is(key, "arguments") || clime_str_is(key, "parameters");
 }
 
+/* A call of a tool that takes nothing may have no arguments, null or an empty text; a bare object may not: it could be
+ * any object of the text. */
+static bool announce_without(struct clime_parse *p, struct clime_str text) {
+    struct clime_call_reader *r = &p->reader;
+    if (r->args_begin || r->form->bare || r->name_end == 0) return false;
+    if (r->none_begin && !clime_marker_at(text, r->none_begin, "null") && !clime_marker_at(text, r->none_begin, "\"\""))
+        return false;
+    if (!clime_call_announce(p, text, slice(text, r->name_begin, r->name_end))) return false;
+    clime_buf_adds(&clime_call_of(p)->args, "{}");
+    return true;
+}
+
 /* Both are there: name and the arguments' beginning. */
 static bool try_announce(struct clime_parse *p, struct clime_str text) {
     struct clime_call_reader *r = &p->reader;
@@ -47,9 +59,10 @@ static bool begin_member(struct clime_parse *p, struct clime_str text) {
         if (c != '"' || r->name_begin) return false;
         r->name_begin = p->seen + 1;
     } else if (key_is_args(key)) {
-        if (c != '{' || r->args_begin) return false;
+        if (r->args_begin || r->none_begin) return false;
+        if (c == 'n' || c == '"') return r->none_begin = p->seen, true;
         r->args_begin = p->seen;
-        return try_announce(p, text);
+        return c == '{' && try_announce(p, text);
     } else if (r->form->bare && !clime_str_is(key, "type") && !clime_str_is(key, "id")) {
         return false; /* an object of the text */
     }
@@ -89,9 +102,11 @@ enum clime_call_step clime_call_read_object(struct clime_parse *p, struct clime_
     while (r->phase == INSIDE && p->seen < text.len) {
         enum clime_json_walked walked;
         if (!step_object(p, text, &walked)) return CLIME_CALL_BAD;
+        bool done = walked == CLIME_WALK_DONE,
+             whole = done && ((r->call >= 0 && r->args_end) || announce_without(p, text));
         p->seen++;
-        if (walked != CLIME_WALK_DONE) continue;
-        if (r->call < 0 || r->args_end == 0) return CLIME_CALL_BAD;
+        if (!done) continue;
+        if (!whole) return CLIME_CALL_BAD;
         r->phase = BEHIND;
         r->json_end = p->seen;
     }
@@ -171,9 +186,13 @@ enum clime_call_step clime_call_read_header(struct clime_parse *p, struct clime_
     if (r->phase == GAP) {
         p->seen = clime_skip_space(text, p->seen);
         if (p->seen == text.len) return last ? CLIME_CALL_BAD : CLIME_CALL_MORE;
-        if (text.ptr[p->seen] != '{' || !announce_header(p, text)) return CLIME_CALL_BAD;
+        bool none = r->form->end && clime_marker_at(text, p->seen, r->form->end); /* no arguments: the call's end */
+        if (!none && r->form->end && !last && clime_marker_begins(text, p->seen, r->form->end)) return CLIME_CALL_MORE;
+        if ((!none && text.ptr[p->seen] != '{') || !announce_header(p, text)) return CLIME_CALL_BAD;
         r->args_begin = p->seen;
-        r->phase = ARGUMENTS;
+        r->json_end = p->seen;
+        r->phase = none ? CLOSE : ARGUMENTS;
+        if (none) r->args_end = p->seen, clime_buf_adds(&clime_call_of(p)->args, "{}");
     }
     while (r->phase == ARGUMENTS && p->seen < text.len) {
         enum clime_json_walked walked = clime_json_walk(&r->walk, text.ptr[p->seen]);

@@ -1,6 +1,6 @@
 /* Reader of calls written as tags: a name, then keys and values, none of them quoted. Called by call_parse.c.
  *
- *   Qwen3-Coder  <function=NAME> <parameter=KEY> VALUE </parameter> ... </function>
+ *   Qwen3-Coder  <function=NAME> <parameter=KEY> VALUE </parameter> ... </function>; closing tags may be missing
  *   GLM-4.5      NAME <arg_key>KEY</arg_key> <arg_value>VALUE</arg_value> ... </tool_call>
  *
  * Whether a value is a number or a text is in the tool's schema (tools.h). A value that can only be a string streams as
@@ -54,25 +54,27 @@ static void finish_args(struct clime_parse *p) {
     clime_buf_adds(&clime_call_of(p)->args, p->reader.n_params ? "}" : "{}");
 }
 
-/* A key, or the end of the call. */
+/* A key, or the end of the call: its tag's, or, where that is missing, the outer one's. */
 static enum clime_call_step read_next(struct clime_parse *p, struct clime_str text, bool last) {
     struct clime_call_reader *r = &p->reader;
+    const struct clime_call_form *f = r->form;
     p->seen = clime_skip_space(text, p->seen);
-    if (clime_marker_at(text, p->seen, r->form->close)) {
-        p->seen += strlen(r->form->close);
+    bool closed = clime_marker_at(text, p->seen, f->close);
+    if (closed || (f->end && clime_marker_at(text, p->seen, f->end))) {
+        if (closed) p->seen += strlen(f->close);
         r->json_end = p->seen;
         finish_args(p);
         r->phase = BEHIND;
         return CLIME_CALL_DONE;
     }
-    if (clime_marker_at(text, p->seen, r->form->key_open)) {
-        p->seen += strlen(r->form->key_open);
+    if (clime_marker_at(text, p->seen, f->key_open)) {
+        p->seen += strlen(f->key_open);
         r->from = p->seen;
         r->phase = KEY;
         return CLIME_CALL_DONE;
     }
-    bool may =
-        clime_marker_begins(text, p->seen, r->form->close) || clime_marker_begins(text, p->seen, r->form->key_open);
+    bool may = clime_marker_begins(text, p->seen, f->close) || clime_marker_begins(text, p->seen, f->key_open) ||
+               (f->end && clime_marker_begins(text, p->seen, f->end));
     return may ? wait_or_bad(p, text, last) : CLIME_CALL_BAD;
 }
 
@@ -122,15 +124,27 @@ static enum clime_call_step begin_value(struct clime_parse *p, struct clime_str 
     return CLIME_CALL_DONE;
 }
 
+/* Up to a value's end, or what may become one. A closing tag that is missing ends the value where the next tag of the
+ * form stands, vLLM's and SGLang's rule: a value that runs on over it would be a wrong call. The tag that closes the
+ * whole call is no such tag: arguments quote it. *closed: the value's own tag was there, and is behind. */
+static bool find_value_end(struct clime_parse *p, struct clime_str text, bool *closed) {
+    const struct clime_call_form *f = p->reader.form;
+    const char *const ends[] = {f->value_close, f->key_open, f->end ? f->close : f->key_open};
+    for (; p->seen < text.len; p->seen++)
+        for (size_t i = 0; i < CLIME_COUNT(ends); i++) {
+            *closed = i == 0;
+            if (clime_marker_at(text, p->seen, ends[i])) return true;
+            if (clime_marker_begins(text, p->seen, ends[i])) return false;
+        }
+    return false;
+}
+
 /* from moves on with what was written of a string. */
 static enum clime_call_step read_value(struct clime_parse *p, struct clime_str text, bool last) {
     struct clime_call_reader *r = &p->reader;
     const struct clime_call_form *f = r->form;
     struct clime_buf *args = &clime_call_of(p)->args;
-    while (p->seen < text.len && !clime_marker_at(text, p->seen, f->value_close) &&
-           !clime_marker_begins(text, p->seen, f->value_close))
-        p->seen++;
-    bool ended = p->seen < text.len && clime_marker_at(text, p->seen, f->value_close);
+    bool closed, ended = find_value_end(p, text, &closed);
     size_t end = p->seen;
     if (f->trim_newline && end > r->from && text.ptr[end - 1] == '\n') end--; /* layout, or to be seen */
     struct clime_str value = {text.ptr + r->from, end - r->from};
@@ -142,7 +156,7 @@ static enum clime_call_step read_value(struct clime_parse *p, struct clime_str t
         clime_tool_value(value, r->types, args);
     }
     if (!ended) return wait_or_bad(p, text, last);
-    p->seen += strlen(f->value_close);
+    if (closed) p->seen += strlen(f->value_close);
     r->phase = NEXT;
     return CLIME_CALL_DONE;
 }

@@ -62,7 +62,15 @@ static const struct row rows[] = {
      "a " CALL("{\"name\": \"get\", \"arguments\": {\"city\": }}"), ""},
     {"hermes", "a <tool_call>\n{\"name\": \"get\", \"arguments\": {\"city\": \"Pa",
      "a <tool_call>\n{\"name\": \"get\", \"arguments\": {\"city\": \"Pa", ""},
-    {"hermes", CALL("{\"name\": \"get\"}"), CALL("{\"name\": \"get\"}"), ""},
+    /* no arguments: of a tool that takes none */
+    {"hermes", CALL("{\"name\": \"now\"}") "\n" CALL("{\"name\": \"get\", \"arguments\": null}"), "",
+     "now({}) get({})"},
+    {"hermes", CALL("{\"arguments\": \"\", \"name\": \"now\"}") " Done.", "Done.", "now({})"},
+    {"hermes", CALL("{\"name\": \"now\", \"arguments\": null, \"arguments\": {}}"),
+     CALL("{\"name\": \"now\", \"arguments\": null, \"arguments\": {}}"), ""},
+    {"hermes", CALL("{\"name\": \"now\", \"arguments\": 5}"), CALL("{\"name\": \"now\", \"arguments\": 5}"), ""},
+    {"hermes", CALL("{\"arguments\": null}"), CALL("{\"arguments\": null}"), ""},
+    {"hermes", "<tool_call>{\"name\": \"now\"", "<tool_call>{\"name\": \"now\"", ""},
     {"hermes", CALL("{\"name\": 5, \"arguments\": {}}"), CALL("{\"name\": 5, \"arguments\": {}}"), ""},
     {"hermes", CALL("{\"name\": \"get\", \"arguments\": \"{}\"}"), CALL("{\"name\": \"get\", \"arguments\": \"{}\"}"),
      ""},
@@ -90,6 +98,23 @@ static const struct row rows[] = {
      "<tool_call>\n<function=get>\n<parameter=city>\nParis", ""},
     {"qwen3_coder", "<tool_call>\n<function=ge t>\n</function>", "<tool_call>\n<function=ge t>\n</function>", ""},
 
+    /* closing tags that the model forgot */
+    {"qwen3_coder",
+     "<tool_call>\n<function=get>\n<parameter=n>\n5\n<parameter=city>\nx\n</parameter>\n</function>\n</tool_call>", "",
+     "get({\"n\": 5, \"city\": \"x\"})"},
+    {"qwen3_coder",
+     "<tool_call>\n<function=get>\n<parameter=city>\nx\n<parameter=other>\ny\n</function>\n</tool_call> Done.", "Done.",
+     "get({\"city\": \"x\", \"other\": \"y\"})"},
+    {"qwen3_coder",
+     "<tool_call>\n<function=get>\n<parameter=n>\n5\n</parameter>\n</tool_call>\n<tool_call>\n<function=now>\n"
+     "</tool_call>",
+     "", "get({\"n\": 5}) now({})"},
+    {"qwen3_coder", "<function=get>\n<parameter=n>\n5\n</parameter>\n</tool_call>", "", "get({\"n\": 5})"},
+    {"qwen3_coder", "<function=get>\n<parameter=city>\nsay </tool_call>\n</parameter>\n</function>", "",
+     "get({\"city\": \"say </tool_call>\"})"},
+    {"qwen3_coder", "<function=get>\n<parameter=n>\n5\n</parameter>\n",
+     "<function=get>\n<parameter=n>\n5\n</parameter>\n", ""}, /* cut off */
+
     {"glm45",
      "\nSo.\n<tool_call>get\n<arg_key>city</arg_key>\n<arg_value>Paris, "
      "\"F\"\n</arg_value>\n<arg_key>n</arg_key>\n<arg_value>x</arg_value>\n</tool_call>",
@@ -97,6 +122,12 @@ static const struct row rows[] = {
     {"glm45",
      "<tool_call>get<arg_key>other</arg_key><arg_value>{\"a\": [2]}</arg_value></tool_call><tool_call>now</tool_call>",
      "", "get({\"other\": {\"a\": [2]}}) now({})"},
+    {"glm45",
+     "<tool_call>get\n<arg_key>n</arg_key>\n<arg_value>5\n<arg_key>city</arg_key>\n<arg_value>x</arg_value>\n</"
+     "tool_call>",
+     "", "get({\"n\": 5, \"city\": \"x\"})"},
+    {"glm45", "<tool_call>get\n<arg_key>city</arg_key>\n<arg_value>say </tool_call></arg_value>\n</tool_call>", "",
+     "get({\"city\": \"say </tool_call>\"})"},
     {"glm45", "<tool_call>get\n<arg_key>city</arg_key>\nno", "<tool_call>get\n<arg_key>city</arg_key>\nno", ""},
 
     {"glm4", "get\n{\"city\": \"Paris\"}", "", "get({\"city\": \"Paris\"})"},
@@ -110,7 +141,9 @@ static const struct row rows[] = {
      "{\"name\": \"get\", \"parameters\": {}}; {\"type\": \"function\", \"name\": \"now\", \"arguments\": {}} ; then",
      "; then", "get({}) now({})"},
     {"llama3", "{\"name\": \"any\", \"parameters\": {}}", "{\"name\": \"any\", \"parameters\": {}}",
-     ""}, /* no tool's name */
+     ""},                                                         /* no tool's name */
+    {"llama3", "{\"name\": \"now\"}", "{\"name\": \"now\"}", ""}, /* it may be any object */
+    {"llama3", "<|python_tag|>{\"name\": \"now\", \"parameters\": null}", "", "now({})"},
     {"llama3", "f(x) = {x: 1} {\"a\": {\"name\": 1}}", "f(x) = {x: 1} {\"a\": {\"name\": 1}}", ""},
     {"llama3", "<|python_tag|>print(1)", "<|python_tag|>print(1)", ""},
 
@@ -123,6 +156,8 @@ static const struct row rows[] = {
     {"deepseekv31", CALLS_BEGIN CALL_BEGIN "get" SEP "{\"n\":1", CALLS_BEGIN CALL_BEGIN "get" SEP "{\"n\":1", ""},
     {"deepseekv31", CALLS_BEGIN CALL_BEGIN "get" SEP "{}" CALL_END CALL_BEGIN "now" SEP "x", CALL_BEGIN "now" SEP "x",
      "get({})"},
+    {"deepseekv31", CALLS_BEGIN CALL_BEGIN "now" SEP CALL_END CALLS_END, "", "now({})"},
+    {"deepseekv3", CALLS_BEGIN CALL_BEGIN "function" SEP "now\n```json\n```" CALL_END CALLS_END, "", "now({})"},
     {"deepseekv3",
      CALLS_BEGIN CALL_BEGIN "function" SEP "get\n```json\n{\"n\": 1}\n```" CALL_END "\n" CALL_BEGIN "function" SEP
                             "now\n```json\n{}\n```" CALL_END CALLS_END,
@@ -130,6 +165,7 @@ static const struct row rows[] = {
 
     {"kimi_k2", "I.\n" KIMI_BEGIN KIMI("functions.get:0", "{\"n\": 1}") KIMI("functions.a.b:12", "{}") KIMI_END, "I.\n",
      "functions.get:0=get({\"n\": 1}) functions.a.b:12=a.b({})"},
+    {"kimi_k2", KIMI_BEGIN KIMI("functions.now:0", "") KIMI_END, "", "functions.now:0=now({})"},
     {"kimi_k2", KIMI_BEGIN KIMI("odd", "{}") KIMI_END, "", "odd=odd({})"},
     {"kimi_k2", "a <|tool_calls_section", "a <|tool_calls_section", ""},
 
@@ -143,6 +179,7 @@ static const struct row rows[] = {
     {"mistral", "Ok. [TOOL_CALLS]get[ARGS]{\"n\": 1}[TOOL_CALLS]now[CALL_ID]x1[ARGS]{}", "Ok.",
      "get({\"n\": 1}) x1=now({})"},
     {"mistral", "[TOOL_CALLS]get{\"n\": 1}", "", "get({\"n\": 1})"},
+    {"mistral", "[TOOL_CALLS] [{\"name\": \"now\"}]", "", "now({})"},
     {"mistral", "[TOOL_CALLS] none", "[TOOL_CALLS] none", ""},
 };
 
