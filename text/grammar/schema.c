@@ -141,7 +141,8 @@ int64_t clime_schema_count(struct clime_schema *s, const struct cJSON *schema, c
     const struct cJSON *n = clime_tree_get(schema, key);
     if (!n) return absent;
     double v = clime_tree_num(n, -1);
-    if (v < 0 || v != (double)(int64_t)v || v > CLIME_EXPR_MAX_REPEAT) {
+    if (v > CLIME_EXPR_MAX_REPEAT && strncmp(key, "max", 3) == 0) return absent; /* no output is as long */
+    if (!(v >= 0 && v <= CLIME_EXPR_MAX_REPEAT) || v != floor(v)) {
         clime_schema_bad(s, "%s must be a whole number up to %d", key, CLIME_EXPR_MAX_REPEAT);
         return absent;
     }
@@ -207,6 +208,7 @@ void clime_schema_join(struct clime_schema *s, struct clime_schema_set *set, con
     }
     while (i < set->n && set->at[i].schema != schema) i++;
     if (i < set->n) {
+        if (set->at[i].open) clime_schema_bad(s, "a $ref or allOf that leads back to itself is not supported");
         if (set->at[i].done)
             clime_schema_bad(s, "an alternative that leads back to itself for the same value is not supported");
         return;
@@ -216,7 +218,7 @@ void clime_schema_join(struct clime_schema *s, struct clime_schema_set *set, con
         clime_schema_bad(s, "more than %d schemas hold for one value", CLIME_MAX_CONJUNCTS);
         return;
     }
-    set->at[set->n++] = (struct clime_schema_member){schema, 0};
+    set->at[set->n++] = (struct clime_schema_member){.schema = schema, .open = true};
     const struct cJSON *ref = clime_tree_get(schema, "$ref"), *all = clime_tree_get(schema, "allOf");
     if (ref) {
         const struct cJSON *to = clime_schema_resolve(s, clime_tree_str(ref, ""));
@@ -224,6 +226,7 @@ void clime_schema_join(struct clime_schema *s, struct clime_schema_set *set, con
     }
     if (all && clime_tree_kind(all) != CLIME_JSON_ARRAY) clime_schema_bad(s, "allOf must be a list");
     for (const struct cJSON *c = clime_tree_first(all); c; c = clime_tree_next(c)) clime_schema_join(s, set, c);
+    set->at[i].open = false;
 }
 
 static unsigned type_of_name(struct clime_schema *s, const char *name) {
@@ -318,15 +321,9 @@ static int compile_options(struct clime_schema *s, const struct clime_schema_set
     if (clime_tree_kind(options) != CLIME_JSON_ARRAY || !clime_tree_first(options))
         return clime_schema_bad(s, "anyOf and oneOf must be lists with something in them");
     for (const struct cJSON *c = clime_tree_first(options); c && !s->err; c = clime_tree_next(c)) {
-        struct clime_schema_set with = *set;
-        with.at[member].done |= done;
-        clime_schema_join(s, &with, c);
+        struct clime_schema_set with;
+        clime_schema_option(s, set, member, done, c, &with);
         clime_expr_list_add(&all, clime_schema_compile(s, &with));
-        for (const struct cJSON *d = clime_tree_next(c); d && done == CLIME_DONE_ONE_OF && !s->err;
-             d = clime_tree_next(d))
-            if (!clime_schema_apart(s, c, d))
-                clime_schema_bad(s, "oneOf is supported only where it is plain that no value fits two of its schemas; "
-                                    "anyOf allows that");
     }
     return clime_expr_list_alt(s->x, &all);
 }
@@ -406,6 +403,6 @@ enum clime_err clime_schema_read(struct clime_exprs *x, struct clime_str json, b
     *out = clime_schema_compile(&s, &set);
     clime_tree_free(root);
     clime_tree_free(also);
-    free(s.rules);
+    clime_schema_free(&s);
     return err ? err : s.err;
 }

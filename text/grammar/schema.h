@@ -19,6 +19,7 @@ enum clime_schema_done { CLIME_DONE_ANY_OF = 1, CLIME_DONE_ONE_OF = 2 };
 struct clime_schema_member {
     const struct cJSON *schema;
     unsigned done; /* enum clime_schema_done */
+    bool open;     /* what it refers to is being joined */
 };
 
 struct clime_schema_set {
@@ -32,6 +33,11 @@ struct clime_schema_rule { /* a set that was met */
     int rule;
 };
 
+struct clime_schema_tag { /* of a oneOf, which discriminator names */
+    const struct cJSON *discriminator;
+    struct cJSON *required; /* a schema that requires it; owned */
+};
+
 struct clime_schema {
     struct clime_exprs *x;
     const struct cJSON *root;
@@ -39,6 +45,8 @@ struct clime_schema {
     enum clime_err err;
     struct clime_schema_rule *rules;
     int n_rules, rules_size;
+    struct clime_schema_tag *tags;
+    int n_tags;
     int depth;
     int64_t spent; /* on comparing, see clime_schema_spend */
     /* shared pieces; -1 = not made yet */
@@ -78,8 +86,11 @@ int clime_schema_number(struct clime_schema *s, const struct clime_schema_set *s
 int clime_schema_array(struct clime_schema *s, const struct clime_schema_set *set);
 int clime_schema_object(struct clime_schema *s, const struct clime_schema_set *set);
 
-/* schema_oneof.c: no value that `a` gives fits b as well. */
-bool clime_schema_apart(struct clime_schema *s, const struct cJSON *a, const struct cJSON *b);
+/* schema_oneof.c: the set that holds where, of a member's anyOf or oneOf (done), this alternative does. One of a oneOf
+ * must be plainly apart from those behind it, or it is an error. */
+void clime_schema_option(struct clime_schema *s, const struct clime_schema_set *set, int member, unsigned done,
+                         const struct cJSON *option, struct clime_schema_set *with);
+void clime_schema_free(struct clime_schema *s); /* what it made; not the tree */
 
 /* The value of a keyword as a whole number >= 0, or `absent`. */
 int64_t clime_schema_count(struct clime_schema *s, const struct cJSON *schema, const char *key, int64_t absent);

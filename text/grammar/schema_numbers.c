@@ -1,9 +1,9 @@
 /* Numbers within bounds, as the digits that spell them. Called by schema.c.
  *
  * Digits are compared from the left, as one compares numbers by hand: until a digit is above (or below) the bound's,
- * and then the rest is free. Whole parts have at most 18 digits, so that they fit every reader's integers. Of a number
- * that is bounded, as many decimals are written as 15 digits leave room for: rounding to a double must not move one
- * onto an exclusive bound.
+ * and then the rest is free. Whole parts have at most 18 digits, so that they fit every reader's integers; a bound that
+ * they cannot reach is none. Of a number with an exclusive bound, as many decimals are written as 15 digits leave room
+ * for: rounding to a double must not move one onto the bound.
  */
 #include <math.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@
 #define MAX_DIGITS 18
 #define MAX_WHOLE ((int64_t)999999999999999999)
 #define MAX_DECIMALS 12 /* of a bound */
-#define MAX_BOUND 1e15
+#define TOO_LARGE 1e18  /* no number of MAX_DIGITS digits reaches it */
 
 static int digits(struct clime_schema *s, int min, int max) {
     return clime_expr_repeat(s->x, clime_expr_range(s->x, '0', '9'), min, max);
@@ -205,17 +205,31 @@ static bool bound_of(double v, bool excluded, struct bound *b) {
 struct limits {
     double lo, hi; /* infinite = none */
     bool lo_excluded, hi_excluded;
+    bool never; /* no number of 18 digits is within */
 };
+
+/* The tree's numbers are doubles: from 2^53 on the one that was written may lie a little within, so the bound that
+ * holds is the next double. Below, it is the number itself. */
+static double inward(double v, bool low) {
+    return fabs(v) < CLIME_SCHEMA_EXACT ? v : nextafter(v, low ? INFINITY : -INFINITY);
+}
 
 static void narrow(struct clime_schema *s, struct limits *l, const struct cJSON *schema, const char *key, bool low,
                    bool excluded) {
     const struct cJSON *n = clime_tree_get(schema, key);
     double v = clime_tree_num(n, NAN);
     if (!n || clime_tree_kind(n) == CLIME_JSON_BOOL) return; /* draft 4's exclusive flag: read with its bound */
-    if (isnan(v) || fabs(v) > MAX_BOUND) {
-        clime_schema_bad(s, "%s must be a number up to 1e15", key);
+    if (isnan(v)) {
+        clime_schema_bad(s, "%s must be a number", key);
         return;
     }
+    if (fabs(v) >= TOO_LARGE) {
+        l->never |= (v > 0) == low;
+        return;
+    }
+    double next = inward(v, low);
+    excluded &= next == v; /* the next one is within, whatever was written */
+    v = next;
     double *to = low ? &l->lo : &l->hi;
     bool *flag = low ? &l->lo_excluded : &l->hi_excluded;
     if (low ? v > *to : v < *to) {
@@ -250,7 +264,7 @@ static int numbers(struct clime_schema *s, const struct limits *l) {
     int64_t most = lo.whole > hi.whole ? lo.whole : hi.whole;
     int whole = snprintf(NULL, 0, "%lld", (long long)most);
     if (part > d.most) d.most = part;
-    if (whole + d.most > 15) d.most = 15 - whole;
+    if ((l->lo_excluded || l->hi_excluded) && whole + d.most > 15) d.most = whole < 15 ? 15 - whole : 0;
     if (!fine || part > d.most)
         return clime_schema_bad(s, "a bound of more than 15 digits, or 12 decimals, is not supported");
     struct bound zero = {.whole = 0};
@@ -265,15 +279,17 @@ static int numbers(struct clime_schema *s, const struct limits *l) {
 }
 
 int clime_schema_number(struct clime_schema *s, const struct clime_schema_set *set, bool integer) {
-    struct limits l = {-INFINITY, INFINITY, false, false};
+    struct limits l = {.lo = -INFINITY, .hi = INFINITY};
+    for (int i = 0; i < set->n; i++) integer |= clime_tree_num(clime_tree_get(set->at[i].schema, "multipleOf"), 0) == 1;
     for (int i = 0; i < set->n; i++) {
         const struct cJSON *m = set->at[i].schema, *of = clime_tree_get(m, "multipleOf");
         narrow(s, &l, m, "minimum", true, clime_tree_bool(clime_tree_get(m, "exclusiveMinimum"), false));
         narrow(s, &l, m, "maximum", false, clime_tree_bool(clime_tree_get(m, "exclusiveMaximum"), false));
         narrow(s, &l, m, "exclusiveMinimum", true, true);
         narrow(s, &l, m, "exclusiveMaximum", false, true);
-        if (of && !(integer && clime_tree_num(of, 0) == 1)) clime_schema_bad(s, "multipleOf is not supported");
+        if (of && clime_tree_num(of, 0) != 1) clime_schema_bad(s, "multipleOf is not supported");
     }
+    if (l.never) return CLIME_EXPR_NEVER_NODE;
     if (isinf(l.lo) && isinf(l.hi)) return clime_schema_any_number(s, integer);
     return integer ? integers(s, &l) : numbers(s, &l);
 }

@@ -1,15 +1,20 @@
-/* oneOf: whether no value that one schema gives fits another one too. Called by schema.c.
+/* Alternatives, and of oneOf whether no value that one schema gives fits another one too. Called by schema.c and
+ * schema_params.c.
  *
  * "Gives" is what the compiler makes of a schema (properties that are named and no others, the types that are meant);
  * "fits" is the standard's reading. So each direction is asked for itself. An answer of false means "not plain".
  */
+#include <stdlib.h>
+
+#include "common/json/write.h"
 #include "text/grammar/schema.h"
 #include "text/output/tools.h"
 
 #define MAX_DEPTH 8
 #define PAIR 64 /* two schemas take as long as so many values */
 
-static bool fails(struct clime_schema *s, const struct cJSON *a, const struct cJSON *b, int depth);
+static bool fails(struct clime_schema *s, const struct cJSON *a, const struct cJSON *b, const struct cJSON *also,
+                  int depth);
 
 static bool member_of(const struct clime_schema_set *set, const char *key) {
     for (int i = 0; i < set->n; i++)
@@ -90,7 +95,9 @@ static bool objects_fail(struct clime_schema *s, const struct clime_schema_set *
         const struct cJSON *c = clime_tree_first(clime_tree_get(b->at[i].schema, "required"));
         for (; c && !s->err; c = clime_tree_next(c)) {
             const char *name = clime_tree_str(c, "");
-            if (!property(s, a, name) && !is_required(s, a, name)) return true;
+            const struct cJSON *ours = property(s, a, name), *theirs = property(s, b, name);
+            if (!ours && !is_required(s, a, name)) return true;
+            if (ours && theirs && fails(s, ours, theirs, NULL, depth + 1)) return true; /* left out, or another value */
         }
     }
     for (int i = 0; i < a->n; i++) {
@@ -99,17 +106,19 @@ static bool objects_fail(struct clime_schema *s, const struct clime_schema_set *
             const char *name = clime_tree_str(c, "");
             const struct cJSON *ours = property(s, a, name), *theirs = property(s, b, name);
             if (forbids(b, name)) return true;
-            if (is_required(s, a, name) && ours && theirs && fails(s, ours, theirs, depth + 1)) return true;
+            if (is_required(s, a, name) && ours && theirs && fails(s, ours, theirs, NULL, depth + 1)) return true;
         }
     }
     return false;
 }
 
-/* Every value that a gives does not fit b. */
-static bool fails(struct clime_schema *s, const struct cJSON *a, const struct cJSON *b, int depth) {
+/* Every value that a gives, beside `also`, does not fit b. */
+static bool fails(struct clime_schema *s, const struct cJSON *a, const struct cJSON *b, const struct cJSON *also,
+                  int depth) {
     struct clime_schema_set from = {.n = 0}, to = {.n = 0};
     if (depth > MAX_DEPTH || !clime_schema_spend(s, PAIR)) return false;
     clime_schema_join(s, &from, a);
+    if (also) clime_schema_join(s, &from, also);
     clime_schema_join(s, &to, b);
     if (to.never || from.never) return true;
     unsigned gives = clime_schema_set_types(s, &from);
@@ -117,6 +126,50 @@ static bool fails(struct clime_schema *s, const struct cJSON *a, const struct cJ
     return gives == clime_schema_type(clime_str_of("object")) && objects_fail(s, &from, &to, depth);
 }
 
-bool clime_schema_apart(struct clime_schema *s, const struct cJSON *a, const struct cJSON *b) {
-    return fails(s, a, b, 0) && fails(s, b, a, 0);
+/* A schema that requires the property by which the alternatives are told apart; NULL: none is named. pydantic reads a
+ * union by its tag, and leaves one that has a default out of `required`. Made once for each discriminator, since a set
+ * is found again by its schemas. */
+static const struct cJSON *tag_of(struct clime_schema *s, const struct cJSON *schema) {
+    const struct cJSON *discriminator = clime_tree_get(schema, "discriminator");
+    const char *name = clime_tree_str(clime_tree_get(discriminator, "propertyName"), NULL);
+    struct cJSON *required = NULL;
+    struct clime_buf text;
+    struct clime_jw w;
+    if (!name) return NULL;
+    for (int i = 0; i < s->n_tags; i++)
+        if (s->tags[i].discriminator == discriminator) return s->tags[i].required;
+    clime_buf_init(&text, CLIME_GRAMMAR_MAX_SOURCE);
+    clime_jw_init(&w, &text);
+    clime_jw_object(&w);
+    clime_jw_key(&w, "required");
+    clime_jw_array(&w);
+    clime_jw_strz(&w, name);
+    clime_jw_close(&w);
+    clime_jw_close(&w);
+    enum clime_err err = clime_tree_parse(text.data, text.len, &required, s->e);
+    clime_buf_free(&text);
+    if (err) return s->err = s->err ? s->err : err, NULL;
+    s->tags = xrealloc(s->tags, (size_t)(s->n_tags + 1) * sizeof *s->tags);
+    s->tags[s->n_tags++] = (struct clime_schema_tag){discriminator, required};
+    return required;
+}
+
+void clime_schema_option(struct clime_schema *s, const struct clime_schema_set *set, int member, unsigned done,
+                         const struct cJSON *option, struct clime_schema_set *with) {
+    const bool one = done == CLIME_DONE_ONE_OF;
+    const struct cJSON *tag = one ? tag_of(s, set->at[member].schema) : NULL;
+    *with = *set;
+    with->at[member].done |= done;
+    clime_schema_join(s, with, option);
+    if (tag) clime_schema_join(s, with, tag);
+    for (const struct cJSON *d = clime_tree_next(option); d && one && !s->err; d = clime_tree_next(d))
+        if (!fails(s, option, d, tag, 0) || !fails(s, d, option, tag, 0))
+            clime_schema_bad(s, "oneOf is supported only where it is plain that no value fits two of its schemas; "
+                                "anyOf allows that");
+}
+
+void clime_schema_free(struct clime_schema *s) {
+    for (int i = 0; i < s->n_tags; i++) clime_tree_free(s->tags[i].required);
+    free(s->tags);
+    free(s->rules);
 }

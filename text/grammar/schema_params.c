@@ -83,10 +83,9 @@ static void read_options(struct clime_schema *s, const struct clime_schema_set *
     bool words = true, doubtful = false;
     for (const struct cJSON *c = clime_tree_first(options); c && clime_schema_spend(s, ALTERNATIVE);
          c = clime_tree_next(c)) {
-        struct clime_schema_set with = *set;
+        struct clime_schema_set with;
         struct clime_schema_param one = {.name = p->name};
-        with.at[i].done |= done;
-        clime_schema_join(s, &with, c);
+        clime_schema_option(s, set, i, done, c, &with);
         read_value(s, &with, &one);
         p->any_text |= one.any_text;
         doubtful |= one.doubtful;
@@ -196,7 +195,7 @@ enum clime_err clime_schema_params_read(struct clime_exprs *x, struct clime_str 
     clime_schema_join(&s, &set, root);
     read_object(&s, &set, out);
     clime_tree_free(root);
-    free(s.rules);
+    clime_schema_free(&s);
     return s.err;
 }
 

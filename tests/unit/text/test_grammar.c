@@ -319,6 +319,80 @@ static void test_schema(void **state) {
     check(CLIME_GRAMMAR_JSON_OBJECT, "", GOOD("{}", "{\"a\":{\"b\":[1,2]}}"), BAD("[]", "1"));
 }
 
+/* Bounds as generators write them by default: zod 4's z.int(), 64 and 32 bits, lengths without an end. */
+static void test_large_bounds(void **state) {
+    const enum clime_grammar_kind S = CLIME_GRAMMAR_SCHEMA;
+    (void)state;
+    check(S, "{\"type\":\"integer\",\"minimum\":-9007199254740991,\"maximum\":9007199254740991}",
+          GOOD("0", "-1", "9007199254740991", "-9007199254740991", "8999999999999999"),
+          BAD("9007199254740992", "-9007199254740992", "10000000000000000", "-0"));
+    check(S, "{\"type\":\"integer\",\"exclusiveMinimum\":0,\"maximum\":9007199254740991}",
+          GOOD("1", "9007199254740991"), BAD("0", "9007199254740992"));
+    check(S, "{\"type\":\"integer\",\"minimum\":-9223372036854775808,\"maximum\":9223372036854775807}",
+          GOOD("0", "999999999999999999", "-999999999999999999"), BAD("1000000000000000000", "1.0"));
+    check(S, "{\"type\":\"integer\",\"minimum\":5,\"maximum\":1e300}", GOOD("5", "999999999999999999"), BAD("4", "-5"));
+    /* doubles hold the second one of these as the first: none above what was written */
+    check(S, "{\"type\":\"integer\",\"minimum\":9007199254740990,\"maximum\":9007199254740993}",
+          GOOD("9007199254740990", "9007199254740991"), BAD("9007199254740989", "9007199254740994"));
+    check(S, "{\"type\":\"number\",\"minimum\":-9007199254740991,\"maximum\":9007199254740991}",
+          GOOD("0.5", "-0.25", "9007199254740991", "9007199254740990.5", "-9007199254740991.0"),
+          BAD("9007199254740991.5", "9007199254740992"));
+    check(S, "{\"type\":\"number\",\"exclusiveMaximum\":1e16}", GOOD("0", "-5", "9999999999999998"),
+          BAD("10000000000000000", "9999999999999999.9"));
+    check(S, "{\"type\":\"number\",\"minimum\":0,\"multipleOf\":1}", GOOD("0", "12"), BAD("0.5", "-1"));
+    check(S, "{\"type\":\"string\",\"maxLength\":2147483647}", GOOD("\"\"", "\"abc\""), BAD("1"));
+    check(S, "{\"type\":\"array\",\"maxItems\":9007199254740991,\"minItems\":1}", GOOD("[1]"), BAD("[]"));
+    refused(S, "{\"type\":\"integer\",\"minimum\":1e18}", "no text");
+    refused(S, "{\"type\":\"integer\",\"maximum\":-1e300}", "no text");
+    refused(S, "{\"type\":\"integer\",\"maximum\":\"5\"}", "maximum must be a number");
+    refused(S, "{\"type\":\"array\",\"minItems\":2147483647}", "minItems must be");
+}
+
+#define CAT "{\"properties\":{\"kind\":{\"const\":\"cat\",\"default\":\"cat\"},\"n\":{\"type\":\"integer\"}}}"
+#define DOG(required) "{\"properties\":{\"kind\":{\"const\":\"dog\"},\"n\":{\"type\":\"integer\"}}" required "}"
+
+/* A union whose tag has a default: pydantic leaves it out of `required`, and reads the union by it all the same. */
+static void test_unions(void **state) {
+    const enum clime_grammar_kind S = CLIME_GRAMMAR_SCHEMA;
+    (void)state;
+    /* plain without a word of the tag: what has none is refused by the alternative that requires it */
+    check(S, "{\"oneOf\":[" CAT "," DOG(",\"required\":[\"kind\"]") "]}",
+          GOOD("{\"kind\":\"cat\"}", "{\"n\":1}", "{\"kind\":\"dog\",\"n\":1}"), BAD("{\"kind\":\"cow\"}"));
+    refused(S, "{\"oneOf\":[" CAT "," DOG("") "]}", "oneOf");
+    check(S, "{\"oneOf\":[" CAT "," DOG("") "],\"discriminator\":{\"propertyName\":\"kind\"}}",
+          GOOD("{\"kind\":\"cat\",\"n\":1}", "{\"kind\":\"dog\"}"), BAD("{\"n\":1}", "{}", "{\"kind\":\"cow\"}"));
+    check(S,
+          "{\"$defs\":{\"C\":" CAT
+          ",\"D\":" DOG(",\"required\":[\"n\"]") "},\"type\":\"object\",\"properties\":{\"pets\":"
+                                                 "{\"type\":\"array\",\"items\":{\"discriminator\":{\"mapping\":{"
+                                                 "\"cat\":\"#/$defs/C\",\"dog\":\"#/$defs/D\"},"
+                                                 "\"propertyName\":\"kind\"},\"oneOf\":[{\"$ref\":\"#/$defs/"
+                                                 "C\"},{\"$ref\":\"#/$defs/D\"}]}}},\"required\":"
+                                                 "[\"pets\"]}",
+          GOOD("{\"pets\":[{\"kind\":\"cat\"},{\"kind\":\"dog\",\"n\":2}]}", "{\"pets\":[]}"),
+          BAD("{\"pets\":[{\"n\":2}]}", "{\"pets\":[{\"kind\":\"dog\"}]}"));
+    /* the union within itself: the schema that requires the tag is one, or this would not end */
+    check(
+        S,
+        "{\"$defs\":{\"N\":{\"oneOf\":[{\"properties\":{\"k\":{\"const\":\"leaf\"}}},{\"properties\":{\"k\":{\"const\":"
+        "\"node\"},\"of\":{\"$ref\":\"#/$defs/"
+        "N\"}},\"required\":[\"of\"]}],\"discriminator\":{\"propertyName\":\"k\"}}},"
+        "\"$ref\":\"#/$defs/N\"}",
+        GOOD("{\"k\":\"leaf\"}", "{\"k\":\"node\",\"of\":{\"k\":\"node\",\"of\":{\"k\":\"leaf\"}}}"),
+        BAD("{}", "{\"k\":\"node\"}"));
+    refused(S, "{\"oneOf\":[" CAT "," CAT "],\"discriminator\":{\"propertyName\":\"kind\"}}", "oneOf");
+    refused(S, "{\"$defs\":{\"A\":{\"$ref\":\"#/$defs/A\"}},\"$ref\":\"#/$defs/A\"}", "itself");
+    refused(S, "{\"$ref\":\"#\"}", "itself");
+    refused(S, "{\"allOf\":[{\"$ref\":\"#\"}],\"type\":\"object\"}", "itself");
+    refused(S,
+            "{\"$defs\":{\"A\":{\"$ref\":\"#/$defs/B\"},\"B\":{\"allOf\":[{\"$ref\":\"#/$defs/"
+            "A\"}]}},\"properties\":{\"x\":{"
+            "\"$ref\":\"#/$defs/A\"}}}",
+            "itself");
+    check(S, "{\"$defs\":{\"A\":{\"type\":\"integer\"}},\"allOf\":[{\"$ref\":\"#/$defs/A\"},{\"$ref\":\"#/$defs/A\"}]}",
+          GOOD("1"), BAD("\"a\""));
+}
+
 static void test_schema_refused(void **state) {
     (void)state;
     static const char *const cases[][2] = {
@@ -748,3 +822,5 @@ int main(void) {
     };
     return cmocka_run_group_tests(tests, make_tokenizer, remove_tokenizer);
 }
+        cmocka_unit_test(test_large_bounds),
+        cmocka_unit_test(test_unions),
