@@ -252,10 +252,15 @@ static void set_defaults(const struct clime_server *s, bool chat, struct clime_o
     clime_buf_init(&r->event, CLIME_MAX_REPLY);
 }
 
-/* A grammar of calls; a named function is called once. */
+/* A response format, which is one of what is said, not of calls. */
+static bool is_format(const struct clime_grammar_source *g) {
+    return g->kind == CLIME_GRAMMAR_SCHEMA || g->kind == CLIME_GRAMMAR_JSON_OBJECT;
+}
+
+/* A grammar of calls; a named function is called once. A response format is for what is said where none is forced. */
 static enum clime_err force_calls(const struct clime_server *s, struct clime_openai_request *r, struct clime_error *e) {
     struct clime_grammar_source *g = &r->params.grammar;
-    if (g->kind != CLIME_GRAMMAR_NONE)
+    if (g->kind != CLIME_GRAMMAR_NONE && !is_format(g))
         return clime_fail(e, CLIME_ERR_INPUT, "tool_choice forces a call, and another grammar is asked for as well");
     if (r->prompt.tools.len == 0)
         return clime_fail(e, CLIME_ERR_INPUT, "tool_choice forces a call, but there are no tools");
@@ -267,23 +272,37 @@ static enum clime_err force_calls(const struct clime_server *s, struct clime_ope
     return CLIME_OK;
 }
 
-/* Tools that are strict, where the model may call them or not: a grammar of free text in which calls are theirs. A
- * grammar of the request's own leaves no room for calls. */
-static enum clime_err hold_to_schemas(const struct clime_server *s, struct clime_openai_request *r,
-                                      struct clime_error *e) {
-    bool strict = false;
+/* Where the model may call a tool or not. Beside a response format: calls, or an answer in that format. Tools that are
+ * strict: a grammar of free text in which calls are theirs. Another grammar of the request's own leaves no room for
+ * calls. */
+static enum clime_err choose_calls(const struct clime_server *s, struct clime_openai_request *r,
+                                   struct clime_error *e) {
+    struct clime_grammar_source *g = &r->params.grammar;
+    bool strict = false, format = is_format(g);
     for (int i = 0; i < r->tools.n; i++) strict |= r->tools.at[i].strict;
-    if (!strict || r->params.grammar.kind != CLIME_GRAMMAR_NONE) return CLIME_OK;
+    if (format && !clime_call_format_can_be_grammar(s->format.calls))
+        return clime_fields_idle(s->field_watch, "response_format", "tools",
+                                 "this model's calls can not be held to a grammar, and the response format is one", e);
+    if (format) {
+        *g = (struct clime_grammar_source){.kind = CLIME_GRAMMAR_CALLS,
+                                           .text = r->prompt.tools,
+                                           .calls = s->format.calls,
+                                           .one_call = !r->parallel_calls,
+                                           .or_kind = g->kind,
+                                           .or_text = g->text};
+        return CLIME_OK;
+    }
+    if (!strict || g->kind != CLIME_GRAMMAR_NONE) return CLIME_OK;
     if (!clime_call_format_is_marked(s->format.calls))
         return clime_fields_idle(s->field_watch, "tools", "strict",
                                  "no marker tells this model's calls from text, so a schema holds for them only where "
                                  "tool_choice forces one",
                                  e);
-    r->params.grammar = (struct clime_grammar_source){.kind = CLIME_GRAMMAR_CALLS,
-                                                      .text = r->prompt.tools,
-                                                      .calls = s->format.calls,
-                                                      .one_call = !r->parallel_calls,
-                                                      .in_text = true};
+    *g = (struct clime_grammar_source){.kind = CLIME_GRAMMAR_CALLS,
+                                       .text = r->prompt.tools,
+                                       .calls = s->format.calls,
+                                       .one_call = !r->parallel_calls,
+                                       .in_text = true};
     return CLIME_OK;
 }
 
@@ -302,7 +321,7 @@ static enum clime_err choose_format(struct clime_generation *gen, struct clime_o
     j->format.one_call = !r->parallel_calls;
     j->kept = s->markers.data;
     j->n_kept = (int)s->markers.len;
-    return hold_to_schemas(s, r, e);
+    return r->must_call ? CLIME_OK : choose_calls(s, r, e);
 }
 
 void clime_openai_begin(struct clime_generation *gen, bool chat, const char *rid_prefix,

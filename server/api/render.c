@@ -79,8 +79,9 @@ static void render(struct clime_http_request *rq, struct clime_server *s, bool c
     enum clime_err err = clime_openai_parse(&gen, chat, &r, &e);
     if (!err && r.must_call)
         err = clime_fail(&e, CLIME_ERR_INPUT, "tool_choice: /inference/v1/generate knows no tools and forces no call");
-    if (!err && r.params.grammar.kind == CLIME_GRAMMAR_CALLS && r.params.grammar.in_text)
-        err = clime_fail(&e, CLIME_ERR_INPUT, "strict: /inference/v1/generate knows no tools and no schemas of theirs");
+    if (!err && !r.must_call && r.params.grammar.kind == CLIME_GRAMMAR_CALLS)
+        err = clime_fail(&e, CLIME_ERR_INPUT, "%s: /inference/v1/generate knows no tools and no schemas of theirs",
+                         r.params.grammar.in_text ? "strict" : "response_format beside tools");
     if (!err && r.prompt.tools.len > 0 && !r.parallel_calls)
         err = clime_fail(&e, CLIME_ERR_INPUT,
                          "parallel_tool_calls: /inference/v1/generate knows no tools and does not end at a call");

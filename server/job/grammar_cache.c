@@ -51,10 +51,11 @@ void clime_grammar_cache_free(struct clime_grammar_cache *c) {
 }
 
 static void write_key(const struct clime_grammar_source *s, struct clime_buf *out) {
-    clime_buf_init(out, CLIME_GRAMMAR_MAX_SOURCE + 4096);
-    clime_buf_printf(out, "%d %d %d %d %zu %s %s ", s->kind, s->lead, s->one_call, s->in_text, s->tool.len,
-                     s->lead ? s->reasoning->name : "-", s->calls ? s->calls->name : "-");
+    clime_buf_init(out, 2 * CLIME_GRAMMAR_MAX_SOURCE + 4096);
+    clime_buf_printf(out, "%d %d %d %d %d %zu %zu %s %s ", s->kind, s->or_kind, s->lead, s->one_call, s->in_text,
+                     s->tool.len, s->or_text.len, s->lead ? s->reasoning->name : "-", s->calls ? s->calls->name : "-");
     clime_buf_add(out, s->tool.ptr, s->tool.len);
+    clime_buf_add(out, s->or_text.ptr, s->or_text.len);
     clime_buf_add(out, s->text.ptr, s->text.len);
 }
 

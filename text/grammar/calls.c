@@ -1,6 +1,6 @@
 /* Calls of tools as the model's family writes them (text/output/call_formats.h), arguments by the tools' schemas: what
- * `tool_choice: required` or a named function lets a model write, and, in free text behind the marker of a call, tools
- * that are `strict`. Called by grammar.c, on the thread that compiles.
+ * `tool_choice: required` or a named function lets a model write; beside a format, what it may write instead; and, in
+ * free text behind the marker of a call, tools that are `strict`. Called by grammar.c, on the thread that compiles.
  *
  * Layout between the markers is that of the families' templates, so that the model stays where it was trained.
  */
@@ -23,6 +23,7 @@ struct reader {
     const struct clime_call_format *f;
     const struct clime_call_form *form;
     bool in_text; /* the marker that opens a call, or a section of them, is there already */
+    bool loose;   /* what is not strict is not held to its schema */
     struct clime_error *e;
     enum clime_err err;
 };
@@ -43,7 +44,7 @@ static int begin(struct reader *r) {
 
 static void settle(struct reader *r, const struct tool *t, enum clime_err err) {
     if (err && !r->err)
-        r->err = clime_error_prefix(r->e, "%sthe parameters of " CLIME_STR_FMT, r->in_text ? "strict: " : "",
+        r->err = clime_error_prefix(r->e, "%sthe parameters of " CLIME_STR_FMT, r->loose ? "strict: " : "",
                                     CLIME_STR_ARG(t->name));
 }
 
@@ -202,7 +203,7 @@ static int any_call(struct reader *r, const struct clime_grammar_source *s, int 
     clime_arena_init(&a, 2 * s->text.len + 4096);
     clime_json_init(&j, s->text.ptr, s->text.len, &a, r->e);
     for (clime_json_array(&j); clime_json_item(&j) && !r->err;) {
-        struct tool t = {.name = {"", 0}, .parameters = {NULL, 0}, .loose = s->in_text};
+        struct tool t = {.name = {"", 0}, .parameters = {NULL, 0}, .loose = r->loose};
         read_function(&j, &t);
         if (j.failed || t.name.len == 0 || (s->tool.len > 0 && !clime_str_eq(s->tool, t.name))) continue;
         if (clime_str_is(t.parameters, "null")) t.parameters.len = 0;
@@ -241,7 +242,8 @@ enum clime_err clime_calls_read(struct clime_exprs *x, const struct clime_vocab_
                                 const struct clime_grammar_source *s, int *out, struct clime_error *e) {
     struct reader r = {.x = x, .v = v, .f = s->calls, .in_text = s->in_text, .e = e};
     int n = 0;
-    if (!s->calls || s->calls->forms[0].read == clime_call_read_python)
+    r.loose = s->in_text || s->or_kind != CLIME_GRAMMAR_NONE;
+    if (!clime_call_format_can_be_grammar(s->calls))
         return clime_fail(e, CLIME_ERR_INPUT, "tool_choice: calls can not be forced in this model's form of them%s",
                           s->calls ? "" : " (its template shows none; --tool-call-parser names one)");
     CHECK(!s->in_text || clime_call_format_is_marked(s->calls));

@@ -42,6 +42,19 @@ static int lead(struct clime_exprs *x, const struct clime_vocab_trie *v, const s
 }
 
 static enum clime_err read_source(struct clime_exprs *x, const struct clime_vocab_trie *v,
+                                  const struct clime_grammar_source *s, int *root, struct clime_error *e);
+
+static enum clime_err read_calls(struct clime_exprs *x, const struct clime_vocab_trie *v,
+                                 const struct clime_grammar_source *s, int *root, struct clime_error *e) {
+    const struct clime_grammar_source other = {.kind = s->or_kind, .text = s->or_text};
+    int instead = CLIME_EXPR_NEVER_NODE;
+    enum clime_err err = clime_calls_read(x, v, s, root, e);
+    if (!err && s->or_kind != CLIME_GRAMMAR_NONE) err = read_source(x, v, &other, &instead, e);
+    *root = clime_expr_alt2(x, *root, instead);
+    return err;
+}
+
+static enum clime_err read_source(struct clime_exprs *x, const struct clime_vocab_trie *v,
                                   const struct clime_grammar_source *s, int *root, struct clime_error *e) {
     switch (s->kind) {
     case CLIME_GRAMMAR_REGEX:
@@ -57,7 +70,7 @@ static enum clime_err read_source(struct clime_exprs *x, const struct clime_voca
     case CLIME_GRAMMAR_TAGS:
         return clime_tags_read(x, v, s->text, root, e);
     case CLIME_GRAMMAR_CALLS:
-        return clime_calls_read(x, v, s, root, e);
+        return read_calls(x, v, s, root, e);
     case CLIME_GRAMMAR_NONE:
         break;
     }
@@ -70,7 +83,7 @@ enum clime_err clime_grammar_compile(const struct clime_vocab_trie *v, const str
     struct clime_grammar_program program;
     int root = CLIME_EXPR_NEVER_NODE;
     bool free_form = s->kind == CLIME_GRAMMAR_EBNF || s->kind == CLIME_GRAMMAR_REGEX;
-    if (s->text.len > CLIME_GRAMMAR_MAX_SOURCE)
+    if (s->text.len > CLIME_GRAMMAR_MAX_SOURCE || s->or_text.len > CLIME_GRAMMAR_MAX_SOURCE)
         return clime_fail(e, CLIME_ERR_INPUT, "a grammar has at most %d KB", (int)(CLIME_GRAMMAR_MAX_SOURCE >> 10));
     clime_exprs_init(&x);
     enum clime_err err = read_source(&x, v, s, &root, e);

@@ -39,7 +39,10 @@ struct clime_grammar_source {
     const struct clime_call_format *calls;       /* CALLS */
     struct clime_str tool;                       /* CALLS: only this one; empty = any */
     bool one_call;                               /* CALLS */
-    bool in_text;                                /* CALLS: none need come, and text before and behind them */
+    /* CALLS that need not come; of tools that are not strict the arguments may be any */
+    bool in_text;                    /* text before and behind them */
+    enum clime_grammar_kind or_kind; /* or, instead of them, what this grammar gives; NONE: they must come */
+    struct clime_str or_text;
 };
 
 #endif

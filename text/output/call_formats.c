@@ -151,6 +151,10 @@ bool clime_call_format_is_marked(const struct clime_call_format *f) {
     return f != NULL;
 }
 
+bool clime_call_format_can_be_grammar(const struct clime_call_format *f) {
+    return f && f->forms[0].read != clime_call_read_python;
+}
+
 static bool holds(const char *marker, struct clime_str token) {
     return marker && token.len > 0 && memmem(marker, strlen(marker), token.ptr, token.len);
 }

@@ -16,6 +16,9 @@ const struct clime_call_format *clime_call_format_of_template(struct clime_str s
 /* Does a marker that no other text has begin every call, or every section of them? f may be NULL: no. */
 bool clime_call_format_is_marked(const struct clime_call_format *f);
 
+/* Whether its calls can be held to a grammar; f may be NULL: no. */
+bool clime_call_format_can_be_grammar(const struct clime_call_format *f);
+
 /* Does the format write this token as (a part of) a marker? */
 bool clime_call_format_has_marker(const struct clime_call_format *f, struct clime_str token);
 /* Appends the special tokens that the format writes as (parts of) markers. f may be NULL: none. */

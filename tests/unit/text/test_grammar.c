@@ -742,6 +742,54 @@ static void test_strict_calls(void **state) {
     }
 }
 
+/* Beside a format: calls, or an answer in it; no text around either. Tools that are not strict take any arguments. */
+static void test_calls_or_format(void **state) {
+    static const char tools_json[] =
+        "[{\"type\":\"function\",\"function\":{\"name\":\"get\",\"strict\":true,\"parameters\":{\"type\":\"object\","
+        "\"properties\":{\"n\":{\"type\":\"integer\"}},\"required\":[\"n\"],\"additionalProperties\":false}}},"
+        "{\"type\":\"function\",\"function\":{\"name\":\"any\",\"parameters\":{\"not\":{}}}}]";
+    const struct {
+        const char *format;
+        const char *const *good, *const *bad;
+    } rows[] = {
+        {"hermes",
+         GOOD("{\"a\":1}", "<think>So</think>\n{\"a\":1}", HERMES("{\"n\": 5}"),
+              HERMES("{\"n\": 5}") "\n" HERMES("{\"n\": 6}"), "<think>So</think>" HERMES("{\"n\": 5}"),
+              "<tool_call>\n{\"name\": \"any\", \"arguments\": {\"x\": [1]}}\n</tool_call>"),
+         BAD("", "Well.", "Well. " HERMES("{\"n\": 5}"), HERMES("{\"n\": 5}") "{\"a\":1}",
+             "{\"a\":1}" HERMES("{\"n\": 5}"), HERMES("{}"), "{\"a\":\"1\"}")},
+        {"qwen3_coder", GOOD("{\"a\":1}", "<tool_call>\n" CODER("<parameter=n>\n5\n</parameter>\n")),
+         BAD("", "<tool_call>\n5")},
+        {"llama3",
+         GOOD("{\"a\":1}", "{\"name\": \"get\", \"parameters\": {\"n\": 5}}",
+              "{\"name\": \"any\", \"parameters\": {}}"),
+         BAD("", "{}", "{\"name\": \"get\", \"parameters\": {}}")},
+        {"glm4", GOOD("{\"a\":1}", "get\n{\"n\":5}"), BAD("get\n{}", "I get\n{\"n\":5}")},
+    };
+    (void)state;
+    for (size_t i = 0; i < CLIME_COUNT(rows); i++) {
+        struct clime_grammar_source source = {
+            .kind = CLIME_GRAMMAR_CALLS,
+            .text = clime_str_of(tools_json),
+            .calls = clime_call_format_find(rows[i].format),
+            .lead = i == 0 ? CLIME_LEAD_MAYBE : CLIME_LEAD_NONE,
+            .reasoning = clime_output_parser_find("qwen3"),
+            .or_kind = CLIME_GRAMMAR_SCHEMA,
+            .or_text = clime_str_of("{\"properties\":{\"a\":{\"type\":\"integer\"}},\"required\":[\"a\"]}")};
+        struct clime_grammar *g = NULL;
+        struct clime_error e = {0};
+        if (clime_grammar_compile(trie, &source, &g, &e)) fail_msg("%s: %s", rows[i].format, e.msg);
+        for (const char *const *at = rows[i].good; *at; at++)
+            if (!accepts_from(g, *at, false)) fail_msg("%s does not accept %s", rows[i].format, *at);
+        for (const char *const *at = rows[i].bad; *at; at++)
+            if (accepts_from(g, *at, false)) fail_msg("%s accepts %s", rows[i].format, *at);
+        clime_grammar_unref(g);
+        source.or_text = clime_str_of("{\"not\":{}}");
+        assert_int_equal(clime_grammar_compile(trie, &source, &g, &e), CLIME_ERR_INPUT);
+        assert_non_null(strstr(e.msg, "\"not\""));
+    }
+}
+
 /* A grammar that is hostile costs a bounded time and memory, and says so. */
 static void test_limits(void **state) {
     (void)state;
@@ -811,6 +859,8 @@ int main(void) {
         cmocka_unit_test(test_ebnf),
         cmocka_unit_test(test_choice),
         cmocka_unit_test(test_schema),
+        cmocka_unit_test(test_large_bounds),
+        cmocka_unit_test(test_unions),
         cmocka_unit_test(test_schema_refused),
         cmocka_unit_test(test_masks),
         cmocka_unit_test(test_depth),
@@ -819,8 +869,7 @@ int main(void) {
         cmocka_unit_test(test_calls),
         cmocka_unit_test(test_limits),
         cmocka_unit_test(test_strict_calls),
+        cmocka_unit_test(test_calls_or_format),
     };
     return cmocka_run_group_tests(tests, make_tokenizer, remove_tokenizer);
 }
-        cmocka_unit_test(test_large_bounds),
-        cmocka_unit_test(test_unions),
