@@ -271,13 +271,16 @@ static void begin_parse(const struct clime_server *s, const struct clime_prompt 
 }
 
 /* Where a reply stands when it begins, as the parser sees it that the model's template calls for: reasoning is the
- * model's way even where the client does not want it apart. Without a conversation a grammar begins at once. */
+ * model's way even where the client does not want it apart. Without a conversation a grammar begins at once, and so it
+ * does behind a thought that the prompt has closed (enable_thinking false, and whatever else makes a template do so).
+ */
 static enum clime_grammar_lead lead_of(const struct clime_server *s, const struct clime_prompt *p,
                                        const struct clime_output *o) {
     struct clime_output seen = {.job = o->job, .ids = o->ids, .n_prompt = o->n_prompt};
     if (!p->chat || p->params->grammar.kind == CLIME_GRAMMAR_NONE || !s->format.reasoning->feed) return CLIME_LEAD_NONE;
     begin_parse(s, p, &s->format, &seen);
-    enum clime_grammar_lead lead = seen.parse.reply                        ? CLIME_LEAD_NONE
+    bool said = seen.parse.reply || clime_parse_is_closed(&seen.parse);
+    enum clime_grammar_lead lead = said                                    ? CLIME_LEAD_NONE
                                    : clime_parse_is_reasoning(&seen.parse) ? CLIME_LEAD_REASONING
                                                                            : CLIME_LEAD_MAYBE;
     clime_parse_free(&seen.parse);

@@ -135,9 +135,11 @@ enum clime_err clime_chat_render(const struct clime_chat_template *t, const stru
     add_var(&w, "tools", p->tools);
     add_var(&w, "documents", (struct clime_str){NULL, 0});
     if (p->reasoning_effort.len > 0) add_var(&w, "reasoning_effort", p->reasoning_effort);
-    if (p->thinking != CLIME_THINKING_UNSAID) {
-        clime_jw_put_bool(&w, "enable_thinking", p->thinking == CLIME_THINKING_ON); /* Qwen3, GLM */
-        clime_jw_put_bool(&w, "thinking", p->thinking == CLIME_THINKING_ON);        /* DeepSeek, Kimi K2 */
+    bool off = p->thinking == CLIME_THINKING_OFF;
+    if (p->thinking == CLIME_THINKING_UNSAID) off = clime_str_is(p->reasoning_effort, "\"none\"");
+    if (off || p->thinking == CLIME_THINKING_ON) {
+        clime_jw_put_bool(&w, "enable_thinking", !off); /* Qwen3, GLM */
+        clime_jw_put_bool(&w, "thinking", !off);        /* DeepSeek, Kimi K2 */
     }
     clime_jw_put_bool(&w, "add_generation_prompt", !p->no_generation_prompt && !p->continue_final);
     clime_jw_close(&w);

@@ -9,9 +9,11 @@ from programs import run, server, tiny_model
 
 BLOCK = "<think>\nSo, h\u00e9.\n</think>\n\nYes!"
 TEMPLATE = (
+    "{% if tools %}[tools] {{ tools|tojson }}\n{% endif %}"
     "{% for m in messages %}[{{ m.role }}] {% if m.reasoning_content %}<think>\n{{ m.reasoning_content }}\n{{ '</' }}think>\n\n{% endif %}"
     "{{ m.content }}\n{% endfor %}"
-    "{% if add_generation_prompt %}[assistant] {% if think %}<think>\n{% endif %}{% endif %}"
+    "{% if add_generation_prompt %}[assistant] {% if think %}<think>\n{% endif %}"
+    "{% if enable_thinking is defined and not enable_thinking or messages[-1].content.endswith('/no_think') %}<think>\n\n{{ '</' }}think>\n\n{% endif %}{% endif %}"
 )
 
 
@@ -37,7 +39,7 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def s(model):
-    with server("--reasoning-parser", "qwen3", model=model[0]) as running:
+    with server("--reasoning-parser", "qwen3", "--tool-call-parser", "hermes", model=model[0]) as running:
         yield running
 
 
@@ -136,3 +138,41 @@ def test_without_a_parser_everything_is_content(model):
 def test_an_unknown_parser_is_refused_at_start(model):
     status, _, err = run("clime-server", "--model-path", model[0], "--reasoning-parser", "qwen", "--port", 0)
     assert status == 2 and "none|qwen3" in err
+
+
+YES = {"type": "json_schema", "name": "yes", "schema": {"enum": ["yes"]}}
+NOW = {"name": "now", "parameters": {"type": "object", "properties": {}}}
+SAID = {"messages": [{"role": "user", "content": "Well?"}]}
+
+
+@pytest.fixture(scope="module")
+def wants_to_think(s):
+    """Where a thought may begin the reply, one does, and does not end."""
+    return {"temperature": 0, "logit_bias": {str(s.json("/tokenize", {"prompt": c, "add_special_tokens": False})["tokens"][0]): 1000 for c in "<h"}}
+
+
+@pytest.mark.parametrize("off", [
+    {"chat_template_kwargs": {"enable_thinking": False}}, {"enable_thinking": False}, {"reasoning_effort": "none"},
+    {"messages": [{"role": "user", "content": "Well? /no_think"}]}])  # fmt: skip
+def test_a_closed_thought_stays_closed(s, wants_to_think, off):
+    """The prompt ends behind a thought that is closed: no grammar lets the reply begin with another."""
+    body = SAID | wants_to_think | {"max_tokens": 60}
+    formatted = {"response_format": {"type": "json_schema", "json_schema": YES}}
+    forced = {"tools": [{"type": "function", "function": NOW}], "tool_choice": "required", "parallel_tool_calls": False}
+    assert not message(s, body | formatted)["content"]  # it is there where thinking is open
+    assert message(s, body | formatted | off) == {"role": "assistant", "content": '"yes"'}
+    got = message(s, body | forced | off)
+    assert got["content"] is None and got["tool_calls"][0]["function"] == {"name": "now", "arguments": "{}"}
+    assert "reasoning" not in got
+    either = message(s, body | formatted | forced | {"tool_choice": "auto"} | off)
+    assert "reasoning" not in either and either["tool_calls"][0]["function"]["name"] == "now"
+
+
+def test_a_closed_thought_of_the_other_endpoints(s, wants_to_think):
+    reply = s.json("/v1/messages", SAID | wants_to_think | {"max_tokens": 60, "thinking": {"type": "disabled"}, "output_config": {"format": YES}})
+    assert reply["content"] == [{"type": "text", "text": '"yes"'}]
+    reply = s.json("/v1/responses", wants_to_think | {"input": "Well?", "max_output_tokens": 60, "reasoning": {"effort": "none"}, "text": {"format": YES}})
+    assert [item["content"][0]["text"] for item in reply["output"]] == ['"yes"']
+    for more, closed in (({}, False), ({"reasoning_effort": "none"}, True), ({"reasoning_effort": "none", "enable_thinking": True}, False),
+                         ({"reasoning_effort": "low"}, False)):  # fmt: skip
+        assert s.json("/apply_template", SAID | more)["text"].endswith("</think>\n\n") == closed

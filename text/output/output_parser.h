@@ -41,6 +41,8 @@ void clime_parse_go_on(struct clime_parse *p, const struct clime_output_format *
 void clime_parse_feed(struct clime_parse *p, struct clime_str text, bool last);
 /* Of one that has begun and was fed nothing: the output begins inside reasoning, or is taken to without a marker. */
 bool clime_parse_is_reasoning(const struct clime_parse *p);
+/* Likewise: the prompt ends behind a block of reasoning, so what follows is the reply. */
+bool clime_parse_is_closed(const struct clime_parse *p);
 /* A parser's own functions, for the table. */
 void clime_parse_think_begin(struct clime_parse *p, struct clime_str prompt_end);
 bool clime_parse_think_feed(struct clime_parse *p, struct clime_str text, bool last);

@@ -2,24 +2,34 @@
  *
  * Called through the table of output parsers. The opening marker counts only at the beginning (after white space):
  * later it is text. It may stand at the end of the prompt instead, where a template opens the block itself; for some
- * models (row's `opened`) it may be missing. A call may close it (row's `ended_by`). White space next to the markers
- * belongs to neither side. An output that ends before the closing marker is all reasoning.
+ * models (row's `opened`) it may be missing, unless the prompt ends behind a block that is closed. A call may close it
+ * (row's `ended_by`). White space next to the markers belongs to neither side. An output that ends before the closing
+ * marker is all reasoning.
  *
  * Invariant: what is undecided is at most white space and the beginning of a marker.
  */
 #include "text/output/output_parser.h"
 
-enum state { BEFORE, INSIDE, BEHIND, CONTENT };
+enum state { BEFORE, INSIDE, BEHIND, CONTENT, CLOSED /* by the prompt, or else as BEFORE */ };
+
+static bool ends_with(struct clime_str text, size_t end, const char *marker) {
+    size_t n = strlen(marker);
+    return end >= n && memcmp(text.ptr + end - n, marker, n) == 0;
+}
 
 void clime_parse_think_begin(struct clime_parse *p, struct clime_str prompt_end) {
-    struct clime_str open = clime_str_of(p->how.reasoning->open);
     size_t end = prompt_end.len;
     while (end > 0 && clime_is_space(prompt_end.ptr[end - 1])) end--;
-    if (end >= open.len && memcmp(prompt_end.ptr + end - open.len, open.ptr, open.len) == 0) p->state = INSIDE;
+    if (ends_with(prompt_end, end, p->how.reasoning->open)) p->state = INSIDE;
+    if (ends_with(prompt_end, end, p->how.reasoning->close)) p->state = CLOSED;
 }
 
 bool clime_parse_is_reasoning(const struct clime_parse *p) {
-    return !p->reply && (p->state == INSIDE || p->how.reasoning->opened);
+    return !p->reply && (p->state == INSIDE || (p->how.reasoning->opened && p->state != CLOSED));
+}
+
+bool clime_parse_is_closed(const struct clime_parse *p) {
+    return !p->reply && p->state == CLOSED;
 }
 
 static void before(struct clime_parse *p, struct clime_str text, bool last) {
@@ -29,7 +39,7 @@ static void before(struct clime_parse *p, struct clime_str text, bool last) {
         p->at = at + strlen(row->open);
         p->state = INSIDE;
     } else if (last || !clime_marker_begins(text, at, row->open)) {
-        p->state = row->opened ? INSIDE : CONTENT;
+        p->state = row->opened && p->state == BEFORE ? INSIDE : CONTENT;
     }
     if (p->state == INSIDE) p->seen = p->at;
 }
@@ -64,7 +74,7 @@ static void behind(struct clime_parse *p, struct clime_str text, bool last) {
 }
 
 bool clime_parse_think_feed(struct clime_parse *p, struct clime_str text, bool last) {
-    if (p->state == BEFORE) before(p, text, last);
+    if (p->state == BEFORE || p->state == CLOSED) before(p, text, last);
     if (p->state == INSIDE) inside(p, text, last);
     if (p->state == BEHIND) behind(p, text, last);
     return p->state == CONTENT;

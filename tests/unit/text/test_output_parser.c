@@ -39,6 +39,9 @@ static const struct row rows[] = {
     {"deepseek-r1", "", "Well\n</think>\n\nYes.", "Well", "Yes."},
     {"deepseek-r1", "", "<think>\nWell</think>Yes.", "Well", "Yes."},
     {"deepseek-r1", "<think>\n", "Well", "Well", ""},
+    {"deepseek-r1", "<think>\n\n</think>\n\n", "Yes. </think>", "", "Yes. </think>"}, /* closed by the prompt */
+    {"deepseek-r1", "</think>", " <thin", "", " <thin"},
+    {"deepseek-r1", "</think>", "<think>a</think>b", "a", "b"},
     {"glm45", "", "\n<think>a</think>\nb", "a", "b"},
     {"glm45", "", "<think>a\n<tool_call>f", "a", "<tool_call>f"},
     {"glm45", "<think></think>", "b <think>", "", "b <think>"},
@@ -132,6 +135,32 @@ static void test_cuts(void **state) {
     }
 }
 
+/* Where a reply begins, by the end of its prompt. */
+static void test_beginnings(void **state) {
+    static const struct {
+        const char *parser, *prompt_end;
+        bool reasons, closed;
+    } cases[] = {
+        {"none", "<think>\n\n</think>\n\n", false, false},
+        {"qwen3", "assistant\n", false, false},
+        {"qwen3", "assistant\n<think>\n", true, false},
+        {"qwen3", "assistant\n<think>\n\n</think>\n\n", false, true},
+        {"deepseek-r1", "assistant\n", true, false},
+        {"deepseek-r1", "assistant\n</think>", false, true},
+        {"glm45", "<|assistant|>\n<think></think>", false, true},
+        {"kimi", KIMI KIMI_END, false, true},
+    };
+    (void)state;
+    for (size_t i = 0; i < CLIME_COUNT(cases); i++) {
+        const struct clime_output_format how = {.reasoning = clime_output_parser_find(cases[i].parser)};
+        struct clime_parse p;
+        clime_parse_begin(&p, &how, clime_str_of(cases[i].prompt_end));
+        assert_int_equal(clime_parse_is_reasoning(&p), cases[i].reasons);
+        assert_int_equal(clime_parse_is_closed(&p), cases[i].closed);
+        clime_parse_free(&p);
+    }
+}
+
 static void test_table(void **state) {
     struct clime_buf names;
     (void)state;
@@ -145,6 +174,6 @@ static void test_table(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_rows), cmocka_unit_test(test_cuts),
-                                       cmocka_unit_test(test_table)};
+                                       cmocka_unit_test(test_beginnings), cmocka_unit_test(test_table)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
