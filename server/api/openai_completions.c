@@ -2,14 +2,34 @@
  *
  * Choices are prompt-major (i * n + j), which is the order of the job's outputs. With echo the prompt's tokens come
  * first in text and log-probabilities; lm-eval scores that way and compares the greedy token's number with the largest
- * of top_logprobs by ==, so both must be the same float (they are: docs/numerics.md) and a rendered text that two
- * tokens share must keep the larger one.
+ * of top_logprobs by ==, so both must be the same float (they are: docs/numerics.md), a text that two tokens share must
+ * keep the larger one, and a token must have one name in both lists.
  */
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "common/http/sse.h"
+#include "common/utf8.h"
 #include "server/api/openai.h"
+
+/* A token as a key: its text, or, where that is no whole characters, its bytes as OpenAI writes them, since a repaired
+ * text would be that of many tokens. */
+static struct clime_str token_name(const struct clime_output *o, int32_t id, struct clime_buf *scratch) {
+    const struct clime_openai_request *r = o->job->endpoint;
+    struct clime_str bytes = clime_tokenizer_bytes(o->job->tokenizer, id);
+    uint32_t c;
+    size_t whole = 0;
+    for (int n = 1; whole < bytes.len && n > 0; whole += n > 0 ? (size_t)n : 0)
+        n = clime_utf8_decode(bytes.ptr + whole, bytes.len - whole, &c);
+    if (whole == bytes.len && !r->ids_as_text) return bytes;
+    clime_buf_clear(scratch);
+    if (r->ids_as_text)
+        clime_buf_printf(scratch, "token_id:%d", (int)id);
+    else
+        clime_buf_adds(scratch, "bytes:");
+    for (size_t i = 0; i < bytes.len && !r->ids_as_text; i++)
+        clime_buf_printf(scratch, "\\x%02x", (unsigned char)bytes.ptr[i]);
+    return clime_buf_str(scratch);
+}
 
 /* {text: logprob}: the largest tokens, or those that were asked for, and the position's own, which stands alone where
  * no others were asked for (x is NULL), as vLLM has it. */
@@ -18,6 +38,8 @@ static void write_top(struct clime_jw *w, const struct clime_output *o, const st
     const struct clime_openai_request *r = o->job->endpoint;
     int from = x && chosen ? x->n_top : 0;
     int n = !x ? 0 : chosen ? x->n_ids : x->n_top < r->top ? x->n_top : r->top;
+    struct clime_buf name;
+    clime_buf_init(&name, CLIME_MAX_REPLY);
     clime_jw_object(w);
     for (int k = 0; k <= n; k++) {
         int32_t id = k < n ? x->at[from + k].id : own;
@@ -29,12 +51,11 @@ static void write_top(struct clime_jw *w, const struct clime_output *o, const st
                 other == id || (!r->ids_as_text && clime_str_eq(clime_tokenizer_bytes(o->job->tokenizer, other), text));
         }
         if (seen) continue;
-        char name[32];
-        snprintf(name, sizeof name, "token_id:%d", (int)id);
-        clime_jw_key_str(w, r->ids_as_text ? clime_str_of(name) : text);
+        clime_jw_key_str(w, token_name(o, id, &name));
         clime_jw_float(w, k < n ? x->at[from + k].logp : own_logp);
     }
     clime_jw_close(w);
+    clime_buf_free(&name);
 }
 
 /* Walks the positions that a reply shows: the prompt's first (with_prompt), then the sampled ones from `from` on. */
@@ -125,6 +146,7 @@ static void write_logprobs(struct clime_jw *w, const struct clime_output *o, boo
                            struct place *at) {
     const struct clime_openai_request *r = o->job->endpoint;
     size_t n = o->out.len - from + (with_prompt ? (size_t)o->n_prompt : 0);
+    struct clime_buf name;
     clime_jw_key(w, "logprobs");
     if (!r->logprobs) {
         clime_jw_null(w);
@@ -133,7 +155,9 @@ static void write_logprobs(struct clime_jw *w, const struct clime_output *o, boo
     clime_jw_object(w);
     clime_jw_key(w, "tokens");
     clime_jw_array(w);
-    for (size_t i = 0; i < n; i++) clime_openai_token_text(w, r, o->job, position_at(o, i, with_prompt, from).id);
+    clime_buf_init(&name, CLIME_MAX_REPLY);
+    for (size_t i = 0; i < n; i++) clime_jw_str(w, token_name(o, position_at(o, i, with_prompt, from).id, &name));
+    clime_buf_free(&name);
     clime_jw_close(w);
     clime_jw_key(w, "token_logprobs");
     clime_jw_array(w);

@@ -4,7 +4,7 @@ import json
 
 import openai
 import pytest
-from programs import chat_model, needs_stories, server
+from programs import chat_model, needs_stories, server, tiny_model
 
 
 @pytest.fixture(scope="module")
@@ -223,3 +223,21 @@ def test_stream_frames(s):
     assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
     assert chunks[-1]["choices"][0]["delta"] == {} and chunks[-1]["choices"][0]["finish_reason"] == "length"
     assert len({c["id"] for c in chunks}) == 1
+
+
+def test_one_key_a_candidate(tmp_path):
+    """Tokens that are parts of characters have names of their own in top_logprobs, and a sampled one its own number."""
+
+    def once(pairs):
+        keys = [k for k, _ in pairs]
+        assert len(keys) == len(set(keys)), keys
+        return dict(pairs)
+
+    with server(model=tiny_model(tmp_path / "bytes")) as s:
+        for more in ({}, {"echo": True, "max_tokens": 0}):
+            body = {"prompt": "h\u00e9", "max_tokens": 12, "logprobs": 20, "temperature": 1, "seed": 3, "ignore_eos": True}
+            text = s.client.post("/v1/completions", json=body | more).text
+            lp = json.loads(text, object_pairs_hook=once)["choices"][0]["logprobs"]
+            assert any(t.startswith("bytes:\\x") for t in lp["tokens"])
+            for token, number, top in zip(lp["tokens"], lp["token_logprobs"], lp["top_logprobs"], strict=True):
+                assert top is None or (len(top) in (20, 21) and top[token] == number)
