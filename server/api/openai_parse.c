@@ -21,12 +21,15 @@ static bool read_response_format(struct clime_json *j, void *object) {
     return clime_grammar_read_format(j, &r->params.grammar);
 }
 
-/* {"type": "function", "function": {"name": N}}, and {"type": "function", "name": N} of Responses; custom likewise */
+/* {"type": "function", "function": {"name": N}}, and {"type": "function", "name": N, "namespace"?} of Responses; custom
+ * likewise */
 static bool read_function_choice(struct clime_json *j, struct clime_openai_request *r) {
-    struct clime_str key, inner;
+    struct clime_str key, inner, space = {"", 0};
     for (clime_json_object(j); clime_json_key(j, &key);) {
         if (clime_str_is(key, "name")) {
             clime_json_string(j, &r->must_name);
+        } else if (clime_str_is(key, "namespace")) {
+            clime_lenient_string(j, &space);
         } else if ((clime_str_is(key, "function") || clime_str_is(key, "custom")) &&
                    clime_json_peek(j) == CLIME_JSON_OBJECT) {
             for (clime_json_object(j); clime_json_key(j, &inner);) {
@@ -39,8 +42,10 @@ static bool read_function_choice(struct clime_json *j, struct clime_openai_reque
             clime_json_skip(j, NULL);
         }
     }
-    return !j->failed &&
-           (r->must_name.len > 0 || clime_json_bad(j, "a choice that names no function is not supported"));
+    if (j->failed) return false;
+    if (r->must_name.len == 0) return clime_json_bad(j, "a choice that names no function is not supported");
+    r->must_name = clime_namespace_shown(space, r->must_name, j->arena);
+    return r->must_name.len > 0 || clime_json_bad(j, "the name is too long");
 }
 
 /* auto leaves the choice to the model; none hides the tools from it, allowed_tools some of them; the others are a

@@ -196,7 +196,7 @@ def test_logprobs(client, s, model):
     """Those of a message's own tokens: not of reasoning, calls and the end. In a stream each goes with the delta that its
     text begins in, and all come again with what is done."""
     body = forced(model, THOUGHT, *CALL, HALT, tools=FLAT_TOOLS)
-    shown = [{"type": "function", "function": {k: v for k, v in t.items() if k != "type"}} for t in FLAT_TOOLS]
+    shown = [{"type": "function", "function": t["function"] | {"strict": False}} for t in TOOLS]  # in Responses' order
     chat = {"messages": [{"role": "user", "content": "Well?"}], "tools": shown, "temperature": 0, "max_tokens": 9,
             "logprobs": True, "top_logprobs": 2} | body["extra_body"]  # fmt: skip
     numbers = s.json("/v1/chat/completions", chat)["choices"][0]["logprobs"]["content"]
@@ -338,3 +338,30 @@ def test_through_the_router(s, model):
             assert count == client.responses.create(**body).usage.input_tokens
             logprobs = client.responses.create(**body, **LOGPROBS).output[0].content[0].logprobs
             assert len(logprobs) == 1 and len(logprobs[0].top_logprobs) == 2
+
+
+SPACED = [FLAT_TOOLS[0], {"type": "namespace", "name": "mcp__x", "description": "Clocks.", "tools": [
+    {"type": "function", "name": "now", "parameters": {"type": "object", "properties": {}}}]}]  # fmt: skip
+
+
+def test_tools_in_a_namespace(client, s, model):
+    """Shown, called and given back by name and namespace, and taken so in a history: Codex's MCP tools."""
+    count = lambda **body: s.json("/v1/responses/input_tokens", {"input": "Well?"} | body)["input_tokens"]
+    shown = [FLAT_TOOLS[0], SPACED[1]["tools"][0] | {"name": "mcp__x.now", "description": "Clocks."}]
+    assert count(tools=SPACED) == count(tools=shown) > count(tools=FLAT_TOOLS[:1]) > count()
+    body = dict(model="", input="Well?", tools=SPACED, max_output_tokens=80, temperature=0, parallel_tool_calls=False,
+                tool_choice={"type": "function", "name": "now", "namespace": "mcp__x"}, extra_body=at_once(s, model))  # fmt: skip
+    (item,) = client.responses.create(**body).model_dump()["output"]
+    assert (item["type"], item["namespace"], item["name"], item["arguments"]) == ("function_call", "mcp__x", "now", "{}")
+    raw_body = {k: v for k, v in body.items() if k not in ("extra_body", "model")} | body["extra_body"] | {"stream": True}
+    events = [json.loads(line[6:]) for line in s.client.post("/v1/responses", json=raw_body).text.splitlines() if line.startswith("data: ")]
+    assert events[-1]["type"] == "response.completed" and events[-1]["response"]["output"][0]["namespace"] == "mcp__x"
+    named = [e.get("item", e) for e in events if e["type"] in ("response.output_item.added", "response.output_item.done", "response.function_call_arguments.done")]
+    assert len(named) == 3 and all((e["namespace"], e["name"]) == ("mcp__x", "now") for e in named)
+    some = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "namespace", "name": "mcp__x"}]}
+    assert count(tools=SPACED, tool_choice=some) == count(tools=shown[1:])
+    history = lambda **call: [{"role": "user", "content": "Well?"}, {"type": "function_call", "call_id": "c", "arguments": "{}"} | call,
+                              {"type": "function_call_output", "call_id": "c", "output": "5"}]  # fmt: skip
+    assert count(tools=SPACED, input=history(name="now", namespace="mcp__x")) == count(tools=shown, input=history(name="mcp__x.now"))
+    message = s.json("/v1/responses", {"input": "Well?", "tools": [{"type": "new_kind", "name": "x"}]}, 400)["message"]
+    assert "new_kind is not known" in message

@@ -7,7 +7,8 @@ import re
 import openai
 import pytest
 from programs import DATA, need, router_to, run, server
-from said import ARGUMENTS, BROKEN, CALL, HALT, PATCH, SECOND, THOUGHT, TOOLS, at_once, make_model, model, s, say  # noqa: F401
+from said import ARGUMENTS, BROKEN, CALL, HALT, PATCH, SECOND, TEMPLATE, THOUGHT, TOOLS, at_once, make_model, model, s, say  # noqa: F401
+from schemas import schema as make_schema
 
 
 def ask(model, *texts, **more):
@@ -327,3 +328,90 @@ def test_our_streams(s, router, model, more):
     for where in (s, router):
         reasons = check_chat_stream(where.events("/v1/chat/completions", body), "stream_options" in more)
         assert reasons == ["stop" if more.get("tools", 1) is None else "tool_calls"] * more.get("n", 1)
+
+
+def test_tools_beside_a_format(s, model):
+    """auto: a call, or an answer in the format. A forced call wins over the format."""
+    schema = {"type": "object", "properties": {"a": {"enum": ["x"]}}, "required": ["a"]}
+    flat = {"type": "json_schema", "name": "answer", "schema": schema}
+    chat = {"messages": [{"role": "user", "content": "Well?"}], "tools": TOOLS, "max_tokens": 200, "temperature": 0,
+            "response_format": {"type": "json_schema", "json_schema": flat}}  # fmt: skip
+    biased = lambda *texts: {"logit_bias": {str(model[1][t]): 100 for t in texts} | at_once(s, model)["logit_bias"]}
+    brace = {"logit_bias": {str(s.json("/tokenize", {"prompt": "{", "add_special_tokens": False})["tokens"][0]): 100}}
+
+    def ask(**more):
+        choice = s.json("/v1/chat/completions", chat | more)["choices"][0]
+        calls = [c["function"]["name"] for c in choice["message"].get("tool_calls") or []]
+        return calls, choice["message"]["content"], choice["finish_reason"]
+
+    assert ask(parallel_tool_calls=False, **biased(SECOND)) == (["now"], None, "tool_calls")
+    calls, content, end = ask(**brace)
+    assert calls == [] and json.loads(content) == {"a": "x"} and end == "stop"
+    calls, content, end = ask(**brace, response_format={"type": "json_object"})
+    assert calls == [] and content.startswith("{")
+    for choice in ("required", {"type": "function", "function": {"name": "now"}}):
+        calls, content, end = ask(tool_choice=choice, parallel_tool_calls=False, **biased(SECOND))
+        assert (calls, content, end) == (["now"], None, "tool_calls")
+    calls, content, end = ask(tool_choice="none", **brace)
+    assert calls == [] and json.loads(content) == {"a": "x"}
+    reply = s.json("/v1/chat/completions", chat | {"tool_choice": "required", "response_format": None, "regex": "a"}, 400)
+    assert "another grammar" in reply["message"]
+    assert "beside tools" in s.json("/v1/chat/completions/render", chat, 400)["message"]
+
+    tools = [{"type": "function", **t["function"]} for t in TOOLS]
+    body = {"input": "Well?", "tools": tools, "text": {"format": flat}, "max_output_tokens": 200, "temperature": 0, "parallel_tool_calls": False}
+    for more in ({}, {"tool_choice": {"type": "function", "name": "now"}}):
+        (item,) = s.json("/v1/responses", body | biased(SECOND) | more)["output"]
+        assert (item["type"], item["name"]) == ("function_call", "now")
+    (item,) = s.json("/v1/responses", body | brace)["output"]
+    assert json.loads(item["content"][0]["text"]) == {"a": "x"}
+    tools = [{"name": t["function"]["name"], "input_schema": t["function"]["parameters"]} for t in TOOLS]
+    body = {"messages": chat["messages"], "tools": tools, "output_config": {"format": flat}, "max_tokens": 200, "temperature": 0}
+    one = {"type": "auto", "disable_parallel_tool_use": True}
+    (block,) = s.json("/v1/messages", body | biased(SECOND) | {"tool_choice": one})["content"]
+    assert (block["type"], block["name"]) == ("tool_use", "now")
+    (block,) = s.json("/v1/messages", body | brace)["content"]
+    assert json.loads(block["text"]) == {"a": "x"}
+
+
+def test_one_list_of_tools_in_three_forms(tmp_path):
+    """Generated tools through chat completions, Responses and Messages: as many tokens of prompt, the same forced call."""
+    model = make_model(tmp_path, [THOUGHT], TEMPLATE, **{"max-position-embeddings": 8192})
+
+    def outcome(reply):  # tokens of the prompt, and the call, or the text of one that was cut off
+        if "choices" in reply:
+            message = reply["choices"][0]["message"]
+            call = message["tool_calls"][0]["function"] if message.get("tool_calls") else None
+            return reply["usage"]["prompt_tokens"], (call["name"], json.loads(call["arguments"])) if call else message["content"]
+        if reply.get("object") == "response":
+            item = reply["output"][0]
+            call = item["type"] == "function_call"
+            return reply["usage"]["input_tokens"], (item["name"], json.loads(item["arguments"])) if call else item["content"][0]["text"]
+        block, usage = reply["content"][0], reply["usage"]
+        n = usage["input_tokens"] + usage.get("cache_read_input_tokens", 0)
+        return n, (block["name"], block["input"]) if block["type"] == "tool_use" else block["text"]
+
+    def generated(seed):
+        for i in range(1 + seed % 3):
+            one = make_schema(seed * 10 + i)
+            parameters = {"type": "object", "properties": {"p": one}, "required": ["p"], "$defs": one.pop("$defs", {})}
+            yield {"name": f"tool_{seed}_{i}", "description": f"d{seed}", "parameters": parameters}
+
+    def check(s, seed):
+        made = list(generated(seed))
+        name, asked = made[-1]["name"], [{"role": "user", "content": "Well?"}]
+        bodies = {
+            "chat/completions": {"messages": asked, "tools": [{"type": "function", "function": t} for t in made],
+                                 "tool_choice": {"type": "function", "function": {"name": name}}, "max_tokens": 100},
+            "responses": {"input": "Well?", "tools": [{"type": "function"} | dict(reversed(t.items())) for t in made],
+                          "tool_choice": {"type": "function", "name": name}, "max_output_tokens": 100},
+            "messages": {"messages": asked, "tool_choice": {"type": "tool", "name": name}, "max_tokens": 100,
+                         "tools": [{"input_schema": t["parameters"], "name": t["name"], "description": t["description"]} for t in made]},
+        }  # fmt: skip
+        rest = {"temperature": 0} | at_once(s, model)
+        outcomes = [outcome(s.json(f"/v1/{path}", body | rest)) for path, body in bodies.items()]
+        assert outcomes[0] == outcomes[1] == outcomes[2], outcomes
+
+    with server(model=model[0]) as s:
+        for seed in range(8):
+            check(s, seed)

@@ -3,6 +3,7 @@
 #include "text/chat/allowed_tools.h"
 
 #include "text/output/tools.h"
+#include "text/template/custom_tools.h"
 
 static struct clime_str text_member(struct clime_json j, const char *name) {
     return clime_json_peek(&j) == CLIME_JSON_OBJECT ? clime_json_member_text(&j, name) : (struct clime_str){NULL, 0};
@@ -40,21 +41,23 @@ bool clime_allowed_tools_read(struct clime_json *j, struct clime_allowed_tools *
     return list.ptr || clime_json_bad(j, "allowed_tools: tools, a list of those that may be called, is missing");
 }
 
-/* The name of a tool, wherever its form has it. */
-static struct clime_str name_of(struct clime_json j) {
-    struct clime_str key, name = text_member(j, "name");
+/* The name of a tool as the model is shown it, wherever its form has it, or, of a namespace, what the names of its
+ * members begin with; copied to the arena. */
+static struct clime_str name_of(struct clime_json j, bool space) {
+    struct clime_str key, name = text_member(j, "name"), in = text_member(j, "namespace");
     if (clime_json_peek(&j) != CLIME_JSON_OBJECT) return name;
     for (clime_json_object(&j); clime_json_key(&j, &key);) {
         if (clime_str_is(key, "function") || clime_str_is(key, "custom")) name = text_member(j, "name");
         clime_json_skip(&j, NULL);
     }
-    return name;
+    return clime_namespace_shown(space ? name : in, space ? (struct clime_str){"", 0} : name, j.arena);
 }
 
 #define MAX_NAMES 512
 
 struct names {
     struct clime_str at[MAX_NAMES];
+    bool whole[MAX_NAMES]; /* a namespace: its members are allowed */
     int n;
 };
 
@@ -63,22 +66,37 @@ static enum clime_err read_names(const struct clime_allowed_tools *allowed, stru
     struct clime_json j;
     clime_json_init(&j, allowed->list.ptr, allowed->list.len, a, e);
     for (clime_json_array(&j); clime_json_item(&j); clime_json_skip(&j, NULL)) {
-        struct clime_str name = name_of(j), type = text_member(j, "type");
-        if (type.len > 0 && !clime_str_is(type, "function") && !clime_str_is(type, "custom"))
+        struct clime_str type = text_member(j, "type");
+        bool space = clime_str_is(type, "namespace");
+        if (type.len > 0 && !clime_str_is(type, "function") && !clime_str_is(type, "custom") && !space)
             continue; /* OpenAI's servers would run it */
+        struct clime_str name = name_of(j, space);
         if (name.len == 0)
             return clime_fail(e, CLIME_ERR_INPUT, "tool_choice: each of the allowed_tools needs its type and its name");
         if (names->n == MAX_NAMES)
             return clime_fail(e, CLIME_ERR_INPUT,
                               "tool_choice allows more than %d tools: leave the others out of tools", MAX_NAMES);
+        names->whole[names->n] = space;
         names->at[names->n++] = name;
     }
     return clime_json_end(&j) ? CLIME_OK : e->code;
 }
 
+static bool allows(const struct names *names, int i, struct clime_str name) {
+    struct clime_str at = names->at[i];
+    if (!names->whole[i]) return clime_str_eq(at, name);
+    return name.len > at.len && memcmp(name.ptr, at.ptr, at.len) == 0;
+}
+
 static bool is_one_of(const struct names *names, struct clime_str name) {
     for (int i = 0; i < names->n; i++)
-        if (clime_str_eq(names->at[i], name)) return true;
+        if (allows(names, i, name)) return true;
+    return false;
+}
+
+static bool is_known(const struct clime_tools *known, const struct names *names, int i) {
+    for (int k = 0; k < known->n; k++)
+        if (allows(names, i, known->at[k].name)) return true;
     return false;
 }
 
@@ -95,7 +113,7 @@ enum clime_err clime_allowed_tools_keep(const struct clime_allowed_tools *allowe
     if (!err) err = read_names(allowed, a, &names, e);
     if (err) return err;
     for (int i = 0; i < names.n; i++)
-        if (!clime_tools_find(&known, names.at[i]))
+        if (!is_known(&known, &names, i))
             return clime_fail(e, CLIME_ERR_INPUT, "tool_choice allows " CLIME_STR_FMT ", which is not among the tools",
                               CLIME_STR_ARG(names.at[i]));
     clime_buf_init(&out, tools->len + 16);

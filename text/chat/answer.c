@@ -29,6 +29,17 @@ bool clime_answer_is_custom(const struct clime_answer *a, int call) {
     return clime_custom_tool_is(a->custom, clime_buf_str(&a->parse->calls.at[call].name));
 }
 
+void clime_answer_put_name(struct clime_jw *w, const struct clime_answer *a, int call) {
+    struct clime_str name = clime_buf_str(&a->parse->calls.at[call].name);
+    size_t space = clime_namespace_length(a->custom, name);
+    if (space > 0) {
+        clime_jw_put_str(w, "namespace", (struct clime_str){name.ptr, space});
+        name.ptr += space + 1;
+        name.len -= space + 1;
+    }
+    clime_jw_put_str(w, "name", name);
+}
+
 struct clime_str clime_answer_segment(const struct clime_answer *a, int segment) {
     const struct clime_segment *g = &a->parse->segments.at[segment];
     return (struct clime_str){a->text.ptr + g->begin, g->end - g->begin};

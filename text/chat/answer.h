@@ -34,7 +34,8 @@ struct clime_answer {
     const char *message;                            /* ABORT */
     int64_t n_prompt, n_cached, n_out, n_reasoning; /* tokens */
     const char *weight_version;                     /* in force at the end */
-    struct clime_str custom;                        /* the request's tools as raw JSON, where some are custom */
+    struct clime_str custom;                        /* the request's tools as raw JSON, where some are custom or in a
+                                                     * namespace */
     struct clime_answer_tokens tokens;              /* Responses: n 0 where nobody wants them */
 };
 
@@ -46,6 +47,8 @@ void clime_answer_item_id(const struct clime_answer *a, int n, const char *prefi
 
 /* Whether the call is one of a custom tool (custom_tools.h). */
 bool clime_answer_is_custom(const struct clime_answer *a, int call);
+/* "name" of the call, and "namespace" where the tool is in one. */
+void clime_answer_put_name(struct clime_jw *w, const struct clime_answer *a, int call);
 
 /* The text of a segment that is no call; of all segments of a kind, as a JSON string. */
 struct clime_str clime_answer_segment(const struct clime_answer *a, int segment);

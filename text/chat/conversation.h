@@ -30,8 +30,14 @@ enum clime_err clime_messages_functions(struct clime_str raw, struct clime_arena
 /* For those above: a list of tools, of which read writes one, or nothing. */
 enum clime_err clime_functions_read(struct clime_str raw, void (*read)(struct clime_json *j, struct clime_jw *w),
                                     struct clime_arena *a, struct clime_str *tools, struct clime_error *e);
-/* {"type": "function", "function": {...}} of the members that an object has beside "type"; custom: with a text for its
- * parameters, which "format" may describe. */
-void clime_function_write(struct clime_json *object, bool custom, struct clime_jw *w);
+/* The namespace that a tool is in (custom_tools.h); description: what is to be said before the tool's own. */
+struct clime_function_space {
+    struct clime_str name, description;
+};
+/* {"type": "function", "function": {...}} of the members that an object has beside "type": name, description,
+ * parameters, then the others, in whichever order it has them. custom: with a text for its parameters, which "format"
+ * may describe. in: NULL = it is in no namespace. */
+void clime_function_write(struct clime_json *object, bool custom, const struct clime_function_space *in,
+                          struct clime_jw *w);
 
 #endif

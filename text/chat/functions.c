@@ -41,24 +41,58 @@ static struct clime_str definition_of(struct clime_json *j) {
     return definition;
 }
 
-void clime_function_write(struct clime_json *object, bool custom, struct clime_jw *w) {
-    struct clime_str key, raw, definition = {"", 0};
+/* The name under which the model sees a tool, and what is said of it: the namespace's own words come before its first
+ * member's. */
+static void write_words(struct clime_jw *w, const struct clime_function_space *in, struct clime_str name,
+                        struct clime_str description) {
+    struct clime_buf text;
+    clime_buf_init(&text, SIZE_MAX);
+    clime_namespace_name(in->name, name, &text);
+    clime_jw_put_str(w, "name", clime_buf_str(&text));
+    clime_buf_clear(&text);
+    clime_buf_add(&text, in->description.ptr, in->description.len);
+    if (text.len > 0 && description.len > 0) clime_buf_adds(&text, "\n\n");
+    clime_buf_add(&text, description.ptr, description.len);
+    if (description.ptr || text.len > 0) clime_jw_put_str(w, "description", clime_buf_str(&text));
+    clime_buf_free(&text);
+}
+
+void clime_function_write(struct clime_json *object, bool custom, const struct clime_function_space *in,
+                          struct clime_jw *w) {
+    static const struct clime_function_space none = {.name = {"", 0}};
+    const struct clime_json again = *object;
+    struct clime_json j = again;
+    struct clime_str key, raw, name = {"", 0}, description = {NULL, 0}, parameters = {NULL, 0}, definition = {"", 0};
+    for (clime_json_object(object); clime_json_key(object, &key);) {
+        if (custom && clime_str_is(key, "format"))
+            definition = definition_of(object);
+        else if (clime_str_is(key, "name"))
+            clime_lenient_string(object, &name);
+        else if (clime_str_is(key, "description"))
+            clime_lenient_string(object, &description);
+        else
+            clime_json_skip(object, clime_str_is(key, "parameters") ? &parameters : NULL);
+    }
+    if (object->failed) return;
     clime_jw_object(w);
     clime_jw_put_strz(w, "type", "function");
     clime_jw_key(w, "function");
     clime_jw_object(w);
-    for (clime_json_object(object); clime_json_key(object, &key);) {
-        if (custom && clime_str_is(key, "format")) {
-            definition = definition_of(object);
-            continue;
-        }
-        if (!clime_json_skip(object, &raw) || clime_str_is(key, "type") || clime_str_is(raw, "null")) continue;
-        clime_jw_key_str(w, key);
-        clime_jw_raw(w, raw);
-    }
+    write_words(w, in ? in : &none, name, description);
     if (custom) {
         clime_jw_key(w, "parameters");
         clime_custom_tool_parameters(w, definition);
+    } else if (parameters.ptr && !clime_str_is(parameters, "null")) {
+        clime_jw_put_raw(w, "parameters", parameters);
+    }
+    for (clime_json_object(&j); clime_json_key(&j, &key);) { /* strict, and what else there is */
+        static const char *const done[] = {"type", "name", "description", "parameters", "format", "defer_loading"};
+        bool left_out = !clime_json_skip(&j, &raw) || clime_str_is(raw, "null");
+        for (size_t i = 0; i < CLIME_COUNT(done); i++)
+            left_out |= clime_str_is(key, done[i]) && (custom || strcmp(done[i], "format") != 0);
+        if (left_out) continue;
+        clime_jw_key_str(w, key);
+        clime_jw_raw(w, raw);
     }
     clime_jw_close(w);
     clime_jw_close(w);
@@ -85,7 +119,7 @@ static void read_chat_tool(struct clime_json *j, struct clime_jw *w) {
     if (!clime_str_is(type, "custom"))
         clime_jw_raw(w, raw); /* a list of functions says itself what is wrong with it */
     else if (found)
-        clime_function_write(&inner, true, w);
+        clime_function_write(&inner, true, NULL, w);
     else
         clime_json_bad(j, "a tool of type custom needs custom, an object with its name");
 }

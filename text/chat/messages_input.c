@@ -144,18 +144,31 @@ enum clime_err clime_messages_conversation(struct clime_str system, struct clime
 
 /* ---- tools ------------------------------------------------------------------------------------------------- */
 
-/* Tools that the client would run and whose arguments only Anthropic's models know: bash_20250124 and the like. */
-static bool has_no_schema(struct clime_str type) {
-    static const char *const types[] = {"bash_", "text_editor_", "computer_", "memory_"};
-    for (size_t i = 0; i < CLIME_COUNT(types); i++)
-        if (clime_str_starts(type, types[i])) return true;
+static bool begins_as_one(struct clime_str type, const char *const *types) {
+    for (; *types; types++)
+        if (clime_str_starts(type, *types)) return true;
     return false;
 }
 
-/* {"name", "description", "input_schema"} to a function. Tools that Anthropic's own servers run are not shown. */
+/* Types with a date behind them. Tools that Anthropic's servers run are not shown, nor is the search for tools: all
+ * that are given are. Those that the client runs are, or they are refused; what is unknown may be one of these. */
+static void other_tool(struct clime_json *j, struct clime_str type) {
+    static const char *const theirs[] = {
+        "web_search_", "web_fetch_", "code_execution_", "tool_search_tool_", "mcp_toolset", "advisor_", NULL};
+    static const char *const no_schema[] = {"bash_", "text_editor_", "computer_", "memory_", NULL};
+    if (begins_as_one(type, theirs)) return;
+    if (begins_as_one(type, no_schema))
+        clime_json_bad(j, "the model would not know the arguments of " CLIME_STR_FMT ": give it with an input_schema",
+                       CLIME_STR_ARG(type));
+    else
+        clime_json_bad(j, "a tool of type " CLIME_STR_FMT " is not known: give it with an input_schema",
+                       CLIME_STR_ARG(type));
+}
+
+/* {"name", "description", "input_schema"} to a function. */
 static void read_tool(struct clime_json *j, struct clime_jw *w) {
     struct clime_str key, type = {"custom", 6}, name = {"", 0}, description = {NULL, 0}, schema = {"{}", 2};
-    bool strict = false;
+    bool strict = false, strict_said = false;
     for (clime_json_object(j); clime_json_key(j, &key);) {
         if (clime_str_is(key, "type"))
             clime_lenient_string(j, &type);
@@ -164,14 +177,15 @@ static void read_tool(struct clime_json *j, struct clime_jw *w) {
         else if (clime_str_is(key, "description"))
             clime_lenient_string(j, &description);
         else if (clime_str_is(key, "strict"))
-            clime_lenient_bool(j, &strict);
+            strict_said = clime_json_peek(j) != CLIME_JSON_NULL && clime_lenient_bool(j, &strict);
         else
             clime_json_skip(j, clime_str_is(key, "input_schema") ? &schema : NULL);
     }
-    if (!j->failed && has_no_schema(type))
-        clime_json_bad(j, "the model would not know the arguments of " CLIME_STR_FMT ": give it with an input_schema",
-                       CLIME_STR_ARG(type));
-    if (j->failed || !clime_str_is(type, "custom")) return;
+    if (j->failed) return;
+    if (!clime_str_is(type, "custom")) {
+        other_tool(j, type);
+        return;
+    }
     clime_jw_object(w);
     clime_jw_put_strz(w, "type", "function");
     clime_jw_key(w, "function");
@@ -179,7 +193,7 @@ static void read_tool(struct clime_json *j, struct clime_jw *w) {
     clime_jw_put_str(w, "name", name);
     if (description.ptr) clime_jw_put_str(w, "description", description);
     clime_jw_put_raw(w, "parameters", schema);
-    if (strict) clime_jw_put_bool(w, "strict", true);
+    if (strict_said) clime_jw_put_bool(w, "strict", strict); /* as in the other forms */
     clime_jw_close(w);
     clime_jw_close(w);
 }

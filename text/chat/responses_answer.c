@@ -89,7 +89,7 @@ static void write_call(struct clime_jw *w, const struct clime_answer *a, int cal
     char id[CLIME_ANSWER_ID];
     clime_answer_call_id(a, call, id);
     clime_jw_put_strz(w, "call_id", id);
-    clime_jw_put_str(w, "name", clime_buf_str(&c->name));
+    clime_answer_put_name(w, a, call);
     clime_jw_key(w, custom ? "input" : "arguments");
     if (custom && !begins)
         clime_custom_tool_write_input(w, clime_buf_str(&c->args));

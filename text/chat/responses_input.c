@@ -12,7 +12,7 @@
 /* ---- input ------------------------------------------------------------------------------------------------- */
 
 struct item {
-    struct clime_str type, role, call_id, name, input;
+    struct clime_str type, role, call_id, name, space, input;
     struct clime_str arguments, content, output, summary; /* raw */
 };
 
@@ -22,7 +22,7 @@ static const struct clime_member item_rows[] = {
     {"call_id", CLIME_MEMBER_STRING, ITEM(call_id)},  {"name", CLIME_MEMBER_STRING, ITEM(name)},
     {"arguments", CLIME_MEMBER_RAW, ITEM(arguments)}, {"content", CLIME_MEMBER_RAW, ITEM(content)},
     {"output", CLIME_MEMBER_RAW, ITEM(output)},       {"summary", CLIME_MEMBER_RAW, ITEM(summary)},
-    {"input", CLIME_MEMBER_STRING, ITEM(input)},
+    {"input", CLIME_MEMBER_STRING, ITEM(input)},      {"namespace", CLIME_MEMBER_STRING, ITEM(space)},
 };
 static const struct clime_members item_members = {item_rows, CLIME_COUNT(item_rows)};
 
@@ -56,6 +56,11 @@ static bool add_message(struct reader *rd, struct clime_json *j, const struct it
     return true;
 }
 
+/* Of a call, as the model was shown it. */
+static struct clime_str shown_name(const struct reader *rd, const struct item *it) {
+    return it->space.len > 0 ? clime_namespace_shown(it->space, it->name, rd->arena) : it->name;
+}
+
 static void add_custom(struct reader *rd, const struct item *it) {
     struct clime_buf inside;
     struct clime_jw w;
@@ -64,7 +69,7 @@ static void add_custom(struct reader *rd, const struct item *it) {
     clime_buf_clear(&rd->text);
     clime_jw_init(&w, &rd->text);
     clime_jw_str(&w, clime_buf_str(&inside)); /* a text, as arguments of functions are */
-    clime_chat_build_called(&rd->build, it->call_id, it->name, clime_buf_str(&rd->text));
+    clime_chat_build_called(&rd->build, it->call_id, shown_name(rd, it), clime_buf_str(&rd->text));
     clime_buf_free(&inside);
 }
 
@@ -72,7 +77,7 @@ static bool add_item(struct reader *rd, struct clime_json *j, const struct item 
     if (it->type.len == 0 || clime_str_is(it->type, "message")) return add_message(rd, j, it);
     if (clime_str_is(it->type, "function_call")) {
         if (it->name.len == 0) return clime_json_bad(j, "a function_call needs its name");
-        clime_chat_build_called(&rd->build, it->call_id, it->name,
+        clime_chat_build_called(&rd->build, it->call_id, shown_name(rd, it),
                                 it->arguments.len > 0 ? it->arguments : clime_str_of("\"\""));
         return true;
     }
@@ -128,30 +133,88 @@ enum clime_err clime_responses_conversation(struct clime_str input, struct clime
 
 /* ---- tools ------------------------------------------------------------------------------------------------- */
 
-/* Tools that the client would run and whose arguments only OpenAI's models know. */
-static bool has_no_schema(struct clime_str type) {
-    static const char *const types[] = {"local_shell", "shell", "apply_patch", "computer", "computer_use_preview"};
-    for (size_t i = 0; i < CLIME_COUNT(types); i++)
-        if (clime_str_is(type, types[i])) return true;
-    return false;
-}
+struct given {
+    struct clime_str type, name, description;
+};
 
-/* {"type": "function" or "custom", "name", ...}. Tools that OpenAI's servers run are not shown. */
-static void read_tool(struct clime_json *j, struct clime_jw *w) {
-    struct clime_str key, type = {"", 0};
-    struct clime_json again = *j;
+static struct given read_given(struct clime_json *j) {
+    struct given g = {.type = {"", 0}};
+    struct clime_str key;
     for (clime_json_object(j); clime_json_key(j, &key);) {
         if (clime_str_is(key, "type"))
-            clime_json_string(j, &type);
+            clime_json_string(j, &g.type);
+        else if (clime_str_is(key, "name"))
+            clime_lenient_string(j, &g.name);
+        else if (clime_str_is(key, "description"))
+            clime_lenient_string(j, &g.description);
         else
             clime_json_skip(j, NULL);
     }
-    if (!j->failed && has_no_schema(type))
+    return g;
+}
+
+static bool is_one_of(struct clime_str type, const char *const *types) {
+    for (; *types; types++)
+        if (clime_str_is(type, *types)) return true;
+    return false;
+}
+
+/* Tools that OpenAI's servers run are not shown, nor is the search for tools: all that are given are. Those that the
+ * client runs are, or they are refused; what is unknown may be one of these. */
+static void other_tool(struct clime_json *j, struct clime_str type) {
+    static const char *const theirs[] = {"web_search",         "web_search_2025_08_26",
+                                         "web_search_preview", "web_search_preview_2025_03_11",
+                                         "file_search",        "code_interpreter",
+                                         "image_generation",   "mcp",
+                                         "tool_search",        NULL};
+    static const char *const no_schema[] = {"local_shell",          "shell", "apply_patch", "computer",
+                                            "computer_use_preview", NULL};
+    if (is_one_of(type, theirs)) return;
+    if (type.len == 0)
+        clime_json_bad(j, "a tool needs its type: function, custom or namespace");
+    else if (is_one_of(type, no_schema))
         clime_json_bad(j, "the model would not know the arguments of " CLIME_STR_FMT ": give it as a function",
                        CLIME_STR_ARG(type));
-    if (!j->failed && type.len == 0) clime_json_bad(j, "a tool needs its type: function or custom");
-    bool custom = clime_str_is(type, "custom");
-    if (!j->failed && (custom || clime_str_is(type, "function"))) clime_function_write(&again, custom, w);
+    else
+        clime_json_bad(j, "a tool of type " CLIME_STR_FMT " is not known: give it as a function", CLIME_STR_ARG(type));
+}
+
+static void read_members(struct clime_json *j, const struct given *of, struct clime_jw *w) {
+    struct clime_function_space in = {of->name, of->description};
+    struct clime_str key;
+    for (clime_json_object(j); clime_json_key(j, &key);) {
+        if (!clime_str_is(key, "tools")) {
+            clime_json_skip(j, NULL);
+            continue;
+        }
+        for (clime_json_array(j); clime_json_item(j) && !j->failed; in.description.len = 0) {
+            struct clime_json again = *j;
+            struct given g = read_given(j);
+            bool custom = clime_str_is(g.type, "custom");
+            if (!j->failed && !custom && !clime_str_is(g.type, "function"))
+                clime_json_bad(j, "a tool in a namespace has type function or custom, not \"" CLIME_STR_FMT "\"",
+                               CLIME_STR_ARG(g.type));
+            if (!j->failed) clime_function_write(&again, custom, &in, w);
+        }
+    }
+}
+
+/* {"type": "function" or "custom", "name", ...}, {"type": "namespace", "name", "description", "tools"}. */
+static void read_tool(struct clime_json *j, struct clime_jw *w) {
+    struct clime_json again = *j;
+    struct given g = read_given(j);
+    bool custom = clime_str_is(g.type, "custom"), space = clime_str_is(g.type, "namespace");
+    if (j->failed) return;
+    if (space && g.name.len == 0) {
+        clime_json_bad(j, "a namespace needs its name");
+    } else if (space) {
+        read_members(&again, &g, w);
+        j->failed = again.failed;
+    } else if (custom || clime_str_is(g.type, "function")) {
+        clime_function_write(&again, custom, NULL, w);
+    } else {
+        other_tool(j, g.type);
+    }
 }
 
 enum clime_err clime_responses_functions(struct clime_str raw, struct clime_arena *a, struct clime_str *tools,

@@ -71,8 +71,7 @@ static void send_text(struct writer *o, bool done, struct clime_str text) {
     char name[64];
     snprintf(name, sizeof name, "response.%s.%s", what[g->kind], done ? "done" : "delta");
     struct clime_jw w = open_item_event(o, name);
-    if (done && g->kind == CLIME_SEGMENT_CALL)
-        clime_jw_put_str(&w, "name", clime_buf_str(&o->a->parse->calls.at[g->call].name));
+    if (done && g->kind == CLIME_SEGMENT_CALL) clime_answer_put_name(&w, o->a, g->call);
     clime_jw_put_str(&w, !done ? "delta" : g->kind == CLIME_SEGMENT_CALL ? "arguments" : "text", text);
     if (g->kind == CLIME_SEGMENT_CONTENT) clime_responses_write_logprobs(&w, o->a, c->segment, text);
     clime_answer_send_event(&w, o->to, name);

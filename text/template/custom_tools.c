@@ -1,5 +1,6 @@
-/* Custom tools (see custom_tools.h). Called by the readers of requests and messages and by the writers of answers, on
- * whichever thread has them. What is read here was read before as JSON; strings with escapes take an arena of the call.
+/* Custom tools and namespaces (see custom_tools.h). Called by the readers of requests and messages and by the writers
+ * of answers, on whichever thread has them. What is read here was read before as JSON; strings with escapes take an
+ * arena of the call.
  */
 #include "text/template/custom_tools.h"
 
@@ -31,57 +32,109 @@ void clime_custom_tool_arguments(struct clime_str input, struct clime_buf *out) 
     clime_jw_close(&w);
 }
 
+void clime_namespace_name(struct clime_str space, struct clime_str name, struct clime_buf *out) {
+    if (space.len > 0 && !clime_str_is(space, "functions")) {
+        clime_buf_add(out, space.ptr, space.len);
+        clime_buf_addc(out, '.');
+    }
+    clime_buf_add(out, name.ptr, name.len);
+}
+
+struct clime_str clime_namespace_shown(struct clime_str space, struct clime_str name, struct clime_arena *a) {
+    struct clime_buf shown;
+    clime_buf_init(&shown, SIZE_MAX);
+    clime_namespace_name(space, name, &shown);
+    const char *copy = clime_arena_strdup(a, clime_buf_str(&shown));
+    size_t len = copy ? shown.len : 0;
+    clime_buf_free(&shown);
+    return (struct clime_str){copy ? copy : "", len};
+}
+
 struct tool {
-    bool custom;
-    struct clime_str name;
+    bool custom, space;
+    struct clime_str name, members; /* members: of a namespace, raw JSON */
 };
 
-/* {"type": "custom", "name"} of Responses, {"type": "custom", "custom": {"name"}} of chat. */
-static void read_tool(struct clime_json *j, struct tool *t) {
+/* {"type": "custom", "name"} and {"type": "namespace", "name", "tools"} of Responses, {"type": "custom", "custom":
+ * {"name"}} of chat. */
+static struct tool read_tool(struct clime_json *j) {
+    struct tool t = {.name = {"", 0}};
     struct clime_str key, type, name;
+    if (clime_json_peek(j) != CLIME_JSON_OBJECT) return clime_json_skip(j, NULL), t;
     for (clime_json_object(j); clime_json_key(j, &key);) {
         enum clime_json_kind kind = clime_json_peek(j);
         if (kind == CLIME_JSON_STRING && clime_str_is(key, "type")) {
-            t->custom = clime_json_string(j, &type) && clime_str_is(type, "custom");
+            clime_json_string(j, &type);
+            t.custom = clime_str_is(type, "custom");
+            t.space = clime_str_is(type, "namespace");
         } else if (kind == CLIME_JSON_STRING && clime_str_is(key, "name")) {
-            clime_json_string(j, &t->name);
+            clime_json_string(j, &t.name);
         } else if (kind == CLIME_JSON_OBJECT && clime_str_is(key, "custom")) {
             name = clime_json_member_text(j, "name");
-            if (name.ptr) t->name = name;
+            if (name.ptr) t.name = name;
         } else {
-            clime_json_skip(j, NULL);
+            clime_json_skip(j, kind == CLIME_JSON_ARRAY && clime_str_is(key, "tools") ? &t.members : NULL);
         }
     }
+    return t;
 }
 
-/* name NULL: any. */
-static bool have(struct clime_str tools, const struct clime_str *name) {
+/* A tool that is shown under that name; name NULL: any custom one. */
+struct found {
+    bool custom;
+    size_t space; /* the length of its namespace */
+};
+
+/* Looks in a list, that of a namespace where space is not NULL. False: none. */
+static bool find(struct clime_json *j, const struct clime_str *space, const struct clime_str *name,
+                 struct found *found) {
+    struct clime_buf shown;
+    bool there = false;
+    if (clime_json_peek(j) != CLIME_JSON_ARRAY) return false;
+    clime_buf_init(&shown, SIZE_MAX);
+    for (clime_json_array(j); clime_json_item(j) && !there;) {
+        struct tool t = read_tool(j);
+        struct clime_json members;
+        clime_buf_clear(&shown);
+        clime_namespace_name(space ? *space : (struct clime_str){"", 0}, t.name, &shown);
+        if (t.space && !space) {
+            clime_json_init(&members, t.members.ptr ? t.members.ptr : "[]", t.members.ptr ? t.members.len : 2, j->arena,
+                            j->err);
+            there = !name || find(&members, &t.name, name, found);
+        } else if (name ? clime_str_eq(clime_buf_str(&shown), *name) : t.custom) {
+            *found = (struct found){t.custom, shown.len > t.name.len ? shown.len - t.name.len - 1 : 0};
+            there = true;
+        }
+    }
+    clime_buf_free(&shown);
+    return there;
+}
+
+static bool have(struct clime_str tools, const struct clime_str *name, struct found *found) {
     struct clime_error e = {0};
     struct clime_arena a;
     struct clime_json j;
-    bool found = false;
     if (tools.len == 0) return false;
     clime_arena_init(&a, tools.len + 65536);
     clime_json_init(&j, tools.ptr, tools.len, &a, &e);
-    if (clime_json_peek(&j) == CLIME_JSON_ARRAY)
-        for (clime_json_array(&j); clime_json_item(&j) && !found;) {
-            struct tool t = {.name = {"", 0}};
-            if (clime_json_peek(&j) == CLIME_JSON_OBJECT)
-                read_tool(&j, &t);
-            else
-                clime_json_skip(&j, NULL);
-            found = t.custom && (!name || clime_str_eq(t.name, *name));
-        }
+    bool there = find(&j, NULL, name, found);
     clime_arena_free(&a);
-    return found;
+    return there;
 }
 
 bool clime_custom_tool_is(struct clime_str tools, struct clime_str name) {
-    return have(tools, &name);
+    struct found found = {false, 0};
+    return have(tools, &name, &found) && found.custom;
 }
 
 bool clime_custom_tool_any(struct clime_str tools) {
-    return have(tools, NULL);
+    struct found found;
+    return have(tools, NULL, &found);
+}
+
+size_t clime_namespace_length(struct clime_str tools, struct clime_str name) {
+    struct found found = {false, 0};
+    return have(tools, &name, &found) ? found.space : 0;
 }
 
 void clime_custom_tool_write_input(struct clime_jw *w, struct clime_str arguments) {

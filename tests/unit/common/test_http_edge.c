@@ -161,6 +161,7 @@ static void test_frames(void **state) {
         {HEAD "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "400"},
         {"POST /echo HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "400"},
         {HEAD "Transfer-Encoding: chunked\r\n\r\nzz\r\n", "400"},
+        {HEAD "Transfer-Encoding: chunked\r\n\r\n3;a=b\r\nabc\r\n0\r\n\r\n", "400"}, /* an extension */
         {HEAD "Transfer-Encoding: chunked\r\n\r\n3\r\nabcd\r\n0\r\n\r\n", "400"},
         {HEAD "Transfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\nabc\r\n", "400"},
         {HEAD " X: y\r\nContent-Length: 3\r\n\r\nabc", "400"}, /* CivetWeb would read no further */
