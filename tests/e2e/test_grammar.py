@@ -303,6 +303,12 @@ def test_strict_tools_of_a_form_without_marker(calling_model):
         with server("--tool-call-parser", "llama3", *more, model=calling_model[0]) as s:
             reply = s.json("/v1/chat/completions", body, 400 if more else 200)
             assert "strict has no effect" in (reply["message"] if more else s.log())
+    body = CHAT | {"tools": TOOLS, "response_format": {"type": "json_schema", "json_schema": {"schema": {"enum": ["x"]}}}}
+    for more in ([], ["--strict-fields"]):  # nor can Python's calls be a part of a grammar
+        with server("--tool-call-parser", "pythonic", "--reasoning-parser", "none", *more, model=calling_model[0]) as s:
+            reply = s.json("/v1/chat/completions", body, 400 if more else 200)
+            assert "tools has no effect" in (reply["message"] if more else s.log())
+            assert more or reply["choices"][0]["message"]["content"] == '"x"'
 
 
 def test_forced_calls_of_the_other_endpoints(caller):

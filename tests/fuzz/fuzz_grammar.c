@@ -1,4 +1,5 @@
-/* Fuzzes the compilers of grammars (regexes, EBNF, JSON schemas, structural tags, choices) and what comes out of them.
+/* Fuzzes the compilers of grammars (regexes, EBNF, JSON schemas, structural tags, choices, calls of a tool with such a
+ * schema) and what comes out of them.
  *
  * The first byte of a case chooses the kind, the second what is drawn.
  * Invariants: a source is refused with a message, or gives a grammar in which no walk ends in a dead end but by a limit
@@ -15,6 +16,7 @@
 #include "common/rng.h"
 #include "text/grammar/grammar.h"
 #include "text/grammar/search.h"
+#include "text/output/call_formats.h"
 
 static struct clime_tokenizer *tokenizer;
 static struct clime_vocab_trie *trie;
@@ -73,16 +75,33 @@ static void hunt(struct clime_str pattern, uint64_t seed) {
     clime_search_free(s);
 }
 
+/* The source's schema becomes that of a tool's parameters, strict or not; beside it, or instead of the call, an
+ * integer. */
+static void in_calls(struct clime_grammar_source *s, unsigned what, struct clime_buf *tools) {
+    const struct clime_call_format *f = &clime_call_formats[what % 8];
+    clime_buf_printf(tools, "[{\"name\":\"f\",\"strict\":%s,\"parameters\":", what & 1 ? "true" : "false");
+    clime_buf_add(tools, s->text.ptr, s->text.len);
+    clime_buf_adds(tools, "}]");
+    *s = (struct clime_grammar_source){.kind = CLIME_GRAMMAR_CALLS, .text = clime_buf_str(tools), .calls = f};
+    s->in_text = what % 3 == 0 && clime_call_format_is_marked(f);
+    if (what % 3 == 1) s->or_kind = CLIME_GRAMMAR_SCHEMA, s->or_text = clime_str_of("{\"type\":\"integer\"}");
+}
+
 static void target(const char *data, size_t len) {
-    static const enum clime_grammar_kind kinds[] = {CLIME_GRAMMAR_REGEX,  CLIME_GRAMMAR_EBNF, CLIME_GRAMMAR_SCHEMA,
-                                                    CLIME_GRAMMAR_SCHEMA, CLIME_GRAMMAR_TAGS, CLIME_GRAMMAR_CHOICE};
+    static const enum clime_grammar_kind kinds[] = {CLIME_GRAMMAR_REGEX, CLIME_GRAMMAR_EBNF,   CLIME_GRAMMAR_SCHEMA,
+                                                    CLIME_GRAMMAR_CALLS, CLIME_GRAMMAR_SCHEMA, CLIME_GRAMMAR_TAGS,
+                                                    CLIME_GRAMMAR_CHOICE};
     struct clime_error e = {0};
     struct clime_grammar *g = NULL;
+    struct clime_buf tools;
     if (len < 2) return;
-    const struct clime_grammar_source s = {.kind = kinds[(unsigned char)data[0] % CLIME_COUNT(kinds)],
-                                           .text = {data + 2, len - 2}};
+    struct clime_grammar_source s = {.kind = kinds[(unsigned char)data[0] % CLIME_COUNT(kinds)],
+                                     .text = {data + 2, len - 2}};
     if (s.kind == CLIME_GRAMMAR_REGEX) hunt(s.text, (unsigned char)data[1]);
+    clime_buf_init(&tools, len + 128);
+    if (s.kind == CLIME_GRAMMAR_CALLS) in_calls(&s, (unsigned char)data[1], &tools);
     enum clime_err err = clime_grammar_compile(trie, &s, &g, &e);
+    clime_buf_free(&tools);
     if (err) {
         if (err != CLIME_ERR_INPUT || e.code != err || !e.msg[0])
             fprintf(stderr, "%d %d %s: %.*s\n", err, e.code, e.msg, (int)len, data);
@@ -98,6 +117,9 @@ static const char *const words[] = {"{\"type\":\"object\",\"properties\":{",
                                     "\"type\":[\"integer\",\"null\"]",
                                     "\"minimum\":-1.5",
                                     "\"exclusiveMaximum\":10",
+                                    "\"maximum\":9007199254740991",
+                                    "\"multipleOf\":1",
+                                    "\"discriminator\":{\"propertyName\":\"a\"}",
                                     "\"enum\":[1,\"x\",null,{}]",
                                     "\"const\":true",
                                     "\"required\":[\"a\"]",
@@ -161,13 +183,18 @@ static const struct clime_str seeds[] = {
          "25}}"),
     SEED("\x02\x02{\"oneOf\":[{\"type\":\"string\",\"pattern\":\"a.b\"},{\"type\":\"number\",\"maximum\":2.75}],"
          "\"title\":\"x\"}"),
-    SEED("\x03\x03{\"allOf\":[{\"properties\":{\"x\":{\"enum\":[1,2]}}},{\"$ref\":\"#/$defs/"
+    SEED("\x04\x03{\"allOf\":[{\"properties\":{\"x\":{\"enum\":[1,2]}}},{\"$ref\":\"#/$defs/"
          "a\"}],\"$defs\":{\"a\":{\"required\":[\"x\"]}}}"),
-    SEED("\x04\x01{\"type\":\"structural_tag\",\"structures\":[{\"begin\":\"<f>\",\"schema\":{\"type\":\"null\"},"
+    SEED("\x04\x03{\"oneOf\":[{\"properties\":{\"a\":{\"const\":1}}},{\"properties\":{\"a\":{\"const\":2}}}],"
+         "\"discriminator\":{\"propertyName\":\"a\"}}"),
+    SEED("\x03\x01{\"properties\":{\"a\":{\"type\":\"string\"},\"b\":{\"anyOf\":[{\"type\":\"integer\"},{\"type\":"
+         "\"null\"}]"
+         "}},\"required\":[\"a\"]}"),
+    SEED("\x05\x01{\"type\":\"structural_tag\",\"structures\":[{\"begin\":\"<f>\",\"schema\":{\"type\":\"null\"},"
          "\"end\":\"</f>\"}],\"triggers\":[\"<f\"]}"),
-    SEED("\x04\x02{\"type\":\"structural_tag\",\"format\":{\"type\":\"or\",\"elements\":[{\"type\":\"regex\","
+    SEED("\x05\x02{\"type\":\"structural_tag\",\"format\":{\"type\":\"or\",\"elements\":[{\"type\":\"regex\","
          "\"pattern\":\"a\"},{\"type\":\"any_text\"}]}}"),
-    SEED("\x05\x01[\"a\",\"bc\"]"),
+    SEED("\x06\x01[\"a\",\"bc\"]"),
 };
 
 int main(int argc, char **argv) {

@@ -104,6 +104,14 @@ int main(int argc, char **argv) {
             "\"type\":\"function_call\",\"call_id\":\"c\",\"name\":\"f\",\"arguments\":\"{}\"},{\"type\":"
             "\"function_call_output\",\"call_id\":\"c\",\"output\":\"o\"}],\"instructions\":\"i\",\"tools\":[{\"type\":"
             "\"function\",\"name\":\"f\",\"parameters\":{}}],\"reasoning\":{\"effort\":\"low\"}}"),
+        SEED("{\"input\":[{\"type\":\"function_call\",\"call_id\":\"c\",\"namespace\":\"n\",\"name\":\"f\","
+             "\"arguments\":"
+             "\"{}\"}],\"tools\":[{\"type\":\"namespace\",\"name\":\"n\",\"description\":\"d\",\"tools\":[{\"type\":"
+             "\"function\","
+             "\"name\":\"f\",\"strict\":null},{\"type\":\"custom\",\"name\":\"g\"}]}],\"tool_choice\":{\"type\":"
+             "\"allowed_tools\",\"mode\":\"auto\",\"tools\":[{\"type\":\"namespace\",\"name\":\"n\"}]},\"text\":{"
+             "\"format\":{"
+             "\"type\":\"json_object\"}}}"),
         SEED("{\"max_tokens\":5,\"system\":[{\"type\":\"text\",\"text\":\"s\"}],\"messages\":[{\"role\":\"user\","
              "\"content\":\"a\"},{\"role\":\"assistant\",\"content\":[{\"type\":\"thinking\",\"thinking\":\"t\"},{"
              "\"type\":"

@@ -11,7 +11,6 @@
 #include <cmocka.h>
 
 #include "common/rng.h"
-#include "common/utf8.h"
 #include "text/chat/allowed_tools.h"
 #include "text/chat/conversation.h"
 #include "text/chat/responses_answer.h"
@@ -19,7 +18,6 @@
 #include "text/output/output_parser.h"
 #include "text/template/custom_tools.h"
 #include "text/template/template.h"
-#include "text/vocab.h"
 
 #define N_LISTS 60
 #define N_STEPS 60
@@ -28,42 +26,27 @@ static char dir[] = "/tmp/clime-tools-XXXXXX";
 static struct clime_tokenizer *tokenizer;
 static struct clime_vocab_trie *trie;
 
-static int make_tokenizer(void **state) { /* a token for each byte, and one that ends a sequence */
+static int make_tokenizer(void **state) {
+    static const char *const specials[] = {"<end>"};
     static const int32_t eos[] = {256};
     struct clime_error e = {0};
-    struct clime_buf out;
     (void)state;
-    if (!mkdtemp(dir)) return -1;
-    clime_buf_init(&out, 1 << 20);
-    clime_buf_adds(&out, "{\"model\":{\"type\":\"BPE\",\"vocab\":{");
-    for (int b = 0; b < 256; b++) {
-        char z[4];
-        int n = clime_utf8_encode((uint32_t)clime_byte_alphabet_char((uint8_t)b), z);
-        clime_buf_printf(&out, "%s\"%s%.*s\":%d", b ? "," : "", b == '"' || b == '\\' ? "\\" : "", n, z, b);
-    }
-    clime_buf_adds(&out,
-                   "},\"merges\":[]},\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},"
-                   "\"decoder\":{\"type\":\"ByteLevel\"},\"added_tokens\":[{\"id\":256,\"content\":\"<|end|>\","
-                   "\"special\":true,\"normalized\":false,\"single_word\":false,\"lstrip\":false,\"rstrip\":false}]}");
-    char *path = xasprintf("%s/tokenizer.json", dir);
-    FILE *f = fopen(path, "wb");
-    if (!f) return -1;
-    fwrite(out.data, 1, out.len, f);
-    fclose(f);
-    free(path);
-    clime_buf_free(&out);
+    if (!mkdtemp(dir) || clime_tokenizer_write_bytes(dir, specials, 1, "<end>", NULL, NULL, &e)) return -1;
     if (clime_tokenizer_load(dir, &tokenizer, &e)) return -1;
     trie = clime_vocab_trie_new(tokenizer, 257, eos, 1);
     return 0;
 }
 
 static int remove_tokenizer(void **state) {
-    char *path = xasprintf("%s/tokenizer.json", dir);
+    static const char *const files[] = {"tokenizer.json", "tokenizer_config.json"};
     (void)state;
     clime_vocab_trie_free(trie);
     clime_tokenizer_free(tokenizer);
-    unlink(path);
-    free(path);
+    for (size_t i = 0; i < CLIME_COUNT(files); i++) {
+        char *path = xasprintf("%s/%s", dir, files[i]);
+        unlink(path);
+        free(path);
+    }
     return rmdir(dir);
 }
 
