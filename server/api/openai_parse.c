@@ -326,7 +326,9 @@ static enum clime_err choose_format(struct clime_generation *gen, struct clime_o
     j->format.one_call = !r->parallel_calls;
     j->kept = s->markers.data;
     j->n_kept = (int)s->markers.len;
-    return r->must_call ? CLIME_OK : choose_calls(s, r, e);
+    if (!r->must_call) err = choose_calls(s, r, e);
+    j->format.either = r->params.grammar.or_kind != CLIME_GRAMMAR_NONE;
+    return err;
 }
 
 void clime_openai_begin(struct clime_generation *gen, bool chat, const char *rid_prefix,

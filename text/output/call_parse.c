@@ -142,6 +142,10 @@ static bool read_text(struct clime_parse *p, struct clime_str text, bool last) {
     bool opens = false;
     for (; at < text.len; at++) {
         bool may = false;
+        if (p->how.either && solid > p->reply_at) {
+            solid = at = text.len;
+            break;
+        }
         if (f->section_open) {
             opens = clime_marker_at(text, at, f->section_open);
             may = clime_marker_begins(text, at, f->section_open);

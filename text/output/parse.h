@@ -16,6 +16,7 @@ struct clime_output_format {
     const struct clime_tools *tools;       /* of the request; NULL = unknown */
     bool one_call;                         /* the first call ends the reply */
     bool only_known;                       /* what calls none of the tools is text */
+    bool either;                           /* the reply is calls from its beginning, or text that quotes none */
 };
 
 /* Of one output. Owner: whoever feeds it. */

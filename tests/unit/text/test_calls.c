@@ -410,6 +410,41 @@ static void test_with_reasoning(void **state) {
     clime_buf_free(&calls);
 }
 
+/* An answer in a format quotes calls and has none; calls begin it or are not there. */
+static void test_either(void **state) {
+    static const struct {
+        const char *format, *text, *content, *calls;
+    } cases[] = {
+        {"qwen3_coder", "{\"a\": \"<function=now>\\n</function>\"}", "{\"a\": \"<function=now>\\n</function>\"}", ""},
+        {"qwen3_coder", "<tool_call>\n<function=now>\n</function>\n</tool_call>\n<function=now>\n</function>", "",
+         "now({}) now({})"},
+        {"kimi_k2", KIMI_BEGIN KIMI("functions.now:0", "{}") KIMI_END, "", "functions.now:0=now({})"},
+        {"llama3", " {\"name\": \"now\", \"parameters\": {}}", "", "now({})"},
+        {"llama3", "[{\"name\": \"now\", \"parameters\": {}}]", "[{\"name\": \"now\", \"parameters\": {}}]", ""},
+    };
+    (void)state;
+    for (size_t i = 0; i < CLIME_COUNT(cases); i++) {
+        const struct clime_output_format how = {&clime_output_parsers[0], clime_call_format_find(cases[i].format),
+                                                .tools = &tools, .either = true};
+        struct clime_str text = clime_str_of(cases[i].text);
+        for (size_t step = 1; step <= text.len; step++) {
+            struct clime_buf content, calls;
+            struct clime_parse p;
+            clime_buf_init(&content, 1 << 12);
+            clime_buf_init(&calls, 1 << 12);
+            clime_parse_begin(&p, &how, clime_str_of(""));
+            for (size_t n = step; n < text.len; n += step) clime_parse_feed(&p, (struct clime_str){text.ptr, n}, false);
+            clime_parse_feed(&p, text, true);
+            collect(&p, text, &content, &calls);
+            assert_string_equal(content.data, cases[i].content);
+            assert_string_equal(calls.data, cases[i].calls);
+            clime_parse_free(&p);
+            clime_buf_free(&content);
+            clime_buf_free(&calls);
+        }
+    }
+}
+
 /* A long call is looked at once, however it comes: 400,000 pieces of one byte. */
 static void test_long(void **state) {
     const struct clime_output_format how = {&clime_output_parsers[0], clime_call_format_find("qwen3_coder"), &tools,
@@ -499,8 +534,8 @@ static int teardown(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rows),           cmocka_unit_test(test_cuts), cmocka_unit_test(test_arguments_stream),
-        cmocka_unit_test(test_with_reasoning), cmocka_unit_test(test_long), cmocka_unit_test(test_names),
-        cmocka_unit_test(test_types)};
+        cmocka_unit_test(test_rows),           cmocka_unit_test(test_cuts),   cmocka_unit_test(test_arguments_stream),
+        cmocka_unit_test(test_with_reasoning), cmocka_unit_test(test_either), cmocka_unit_test(test_long),
+        cmocka_unit_test(test_names),          cmocka_unit_test(test_types)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }
