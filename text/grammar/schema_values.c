@@ -99,11 +99,13 @@ int clime_schema_string(struct clime_schema *s, const struct clime_schema_set *s
         int64_t low = clime_schema_count(s, m, "minLength", 0), high = clime_schema_count(s, m, "maxLength", max);
         if (low > min) min = low;
         if (max < 0 || high < max) max = high;
-        if (p) pattern = clime_tree_str(p, "");
-        if (f) pattern = format_pattern(s, clime_tree_str(f, ""));
-        n_patterns += (p != NULL) + (f != NULL);
+        if (p)
+            pattern = clime_tree_str(p, ""); /* zod writes a format's own pattern beside it */
+        else if (f)
+            pattern = format_pattern(s, clime_tree_str(f, ""));
+        n_patterns += p || f;
     }
-    if (n_patterns > 1) return clime_schema_bad(s, "two of pattern and format for one string are not supported");
+    if (n_patterns > 1) return clime_schema_bad(s, "two patterns or formats for one string are not supported");
     if (n_patterns == 1 && (min > 0 || max >= 0))
         return clime_schema_bad(
             s, "minLength or maxLength beside pattern or format is not supported: say it in the pattern");

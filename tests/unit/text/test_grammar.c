@@ -319,8 +319,8 @@ static void test_schema(void **state) {
     check(CLIME_GRAMMAR_JSON_OBJECT, "", GOOD("{}", "{\"a\":{\"b\":[1,2]}}"), BAD("[]", "1"));
 }
 
-/* Bounds as generators write them by default: zod 4's z.int(), 64 and 32 bits, lengths without an end. */
-static void test_large_bounds(void **state) {
+/* What generators write by default: bounds of zod 4's z.int(), of 64 and 32 bits, lengths without an end, formats. */
+static void test_generators(void **state) {
     const enum clime_grammar_kind S = CLIME_GRAMMAR_SCHEMA;
     (void)state;
     check(S, "{\"type\":\"integer\",\"minimum\":-9007199254740991,\"maximum\":9007199254740991}",
@@ -342,6 +342,11 @@ static void test_large_bounds(void **state) {
     check(S, "{\"type\":\"number\",\"minimum\":0,\"multipleOf\":1}", GOOD("0", "12"), BAD("0.5", "-1"));
     check(S, "{\"type\":\"string\",\"maxLength\":2147483647}", GOOD("\"\"", "\"abc\""), BAD("1"));
     check(S, "{\"type\":\"array\",\"maxItems\":9007199254740991,\"minItems\":1}", GOOD("[1]"), BAD("[]"));
+    /* zod 4's formats have their pattern beside them, of formats that nobody else knows too */
+    check(S, "{\"type\":\"string\",\"format\":\"uuid\",\"pattern\":\"^[0-9a-f]{8}-[1-8]$\"}", GOOD("\"0123abcd-8\""),
+          BAD("\"0123abcd-9\"", "\"123e4567-e89b-12d3-a456-426614174000\""));
+    check(S, "{\"format\":\"cuid2\",\"pattern\":\"^[0-9a-z]+$\"}", GOOD("\"a1\""), BAD("\"\"", "1"));
+    refused(S, "{\"allOf\":[{\"format\":\"uuid\"},{\"pattern\":\"^a\"}]}", "two patterns");
     refused(S, "{\"type\":\"integer\",\"minimum\":1e18}", "no text");
     refused(S, "{\"type\":\"integer\",\"maximum\":-1e300}", "no text");
     refused(S, "{\"type\":\"integer\",\"maximum\":\"5\"}", "maximum must be a number");
@@ -859,7 +864,7 @@ int main(void) {
         cmocka_unit_test(test_ebnf),
         cmocka_unit_test(test_choice),
         cmocka_unit_test(test_schema),
-        cmocka_unit_test(test_large_bounds),
+        cmocka_unit_test(test_generators),
         cmocka_unit_test(test_unions),
         cmocka_unit_test(test_schema_refused),
         cmocka_unit_test(test_masks),
