@@ -150,6 +150,8 @@ def test_tools_that_are_searched_for(client):
     other = result({"type": "tool_reference", "tool_name": "other"})
     assert count(asked + [other], first, deferred) == count(asked + [other], first)
     assert count(asked, first, deferred | {"defer_loading": False}) == count(asked, first, second)
+    search = {"type": "tool_search_tool_regex_20251119", "name": "tool_search_tool_regex"}  # which nobody runs here
+    assert count(asked, first, deferred, search) == count(asked, first, second)
 
 
 def test_bad_requests(client, s):

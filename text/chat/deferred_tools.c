@@ -59,8 +59,8 @@ static void look_into(struct clime_json *j, int depth, struct references *r) {
             clime_json_skip(j, NULL);
 }
 
-static bool is_deferred(struct clime_json *j, struct clime_str *name) {
-    struct clime_str key;
+static bool is_deferred(struct clime_json *j, struct clime_str *name, bool *searches) {
+    struct clime_str key, type;
     bool deferred = false;
     *name = (struct clime_str){"", 0};
     for (clime_json_object(j); clime_json_key(j, &key);) {
@@ -68,20 +68,22 @@ static bool is_deferred(struct clime_json *j, struct clime_str *name) {
             clime_json_bool(j, &deferred);
         else if (clime_str_is(key, "name") && clime_json_peek(j) == CLIME_JSON_STRING)
             clime_json_string(j, name);
+        else if (clime_str_is(key, "type") && clime_json_peek(j) == CLIME_JSON_STRING)
+            *searches |= clime_json_string(j, &type) && clime_str_starts(type, "tool_search_tool_");
         else
             clime_json_skip(j, NULL);
     }
     return deferred;
 }
 
-/* The tools that are shown, into an open list; returns how many are not. */
-static int write_shown(struct clime_json *j, const struct references *found, struct clime_jw *w) {
+/* The tools that are shown, into an open list; returns how many are not. *searches: one is a search of Anthropic's. */
+static int write_shown(struct clime_json *j, const struct references *found, struct clime_jw *w, bool *searches) {
     struct clime_str name, raw;
     int n = 0;
     for (clime_json_array(j); clime_json_item(j);) {
         struct clime_json again = *j;
         if (!clime_json_skip(j, &raw)) break;
-        if (clime_json_peek(&again) == CLIME_JSON_OBJECT && is_deferred(&again, &name) && !holds(found, name))
+        if (clime_json_peek(&again) == CLIME_JSON_OBJECT && is_deferred(&again, &name, searches) && !holds(found, name))
             n++;
         else
             clime_jw_raw(w, raw);
@@ -104,7 +106,9 @@ enum clime_err clime_deferred_tools_hide(struct clime_str *tools, struct clime_s
     clime_jw_init(&w, &out);
     clime_jw_array(&w);
     clime_json_init(&j, tools->ptr, tools->len, a, &ignored);
-    int hidden = write_shown(&j, &found, &w);
+    bool searches = false;
+    int hidden = write_shown(&j, &found, &w, &searches);
+    if (searches) hidden = 0;
     clime_jw_close(&w);
     const char *copy = hidden > 0 && !j.failed ? clime_arena_strdup(a, clime_buf_str(&out)) : NULL;
     enum clime_err err = CLIME_OK;
