@@ -111,12 +111,13 @@ static void read_choice(struct clime_env_body *b, struct clime_json *j, bool *to
     if (!b->forced) clime_json_bad(j, "tool_choice: " CLIME_STR_FMT " is not supported", CLIME_STR_ARG(what));
 }
 
-/* {"type": "text"} or nothing. */
+/* {"type": "text"} or nothing; another is for what is said where no call is forced, whichever of the two comes first.
+ */
 static void read_format(struct clime_env_body *b, struct clime_json *j, const char *name) {
     struct clime_str type = said_by(b, j, "type");
-    if (type.len && !clime_str_is(type, "text"))
-        clime_json_bad(j, "%s: the policy writes freely in a session: text, not " CLIME_STR_FMT, name,
-                       CLIME_STR_ARG(type));
+    if (!type.len || clime_str_is(type, "text")) return;
+    b->format_of = name;
+    b->format = type;
 }
 
 /* The same inside of an object. */
@@ -403,6 +404,9 @@ enum clime_err clime_env_body_read(struct clime_str body, enum clime_env_api api
             pass_over(&j, key);
     }
     if (!clime_json_end(&j)) return e->code;
+    if (b->format.len && !b->forced)
+        return clime_fail(e, CLIME_ERR_INPUT, "%s: the policy writes freely in a session: text, not " CLIME_STR_FMT,
+                          b->format_of, CLIME_STR_ARG(b->format));
     if (b->ask.count) b->stream = false; /* a number is said at once */
     b->ask.ids = b->ids.data;
     b->ask.n_ids = b->ids.len;

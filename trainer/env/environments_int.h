@@ -196,6 +196,8 @@ struct clime_env_body {
     bool stream, usage, logprobs;       /* the reply is events; with log-probabilities; of a chat, with usage */
     bool token_ids, ids_as_text;        /* CHAT: the reply has the tokens' ids; and calls tokens by them */
     bool forced;                        /* tool_choice asks for a call: it is read as auto */
+    struct clime_str format;            /* the type of a response format, where it is not text, */
+    const char *format_of;              /* and the member that has it */
     bool threaded;                      /* MESSAGES, COUNT: refused, in words that the client's package goes on by */
     struct clime_responses_asked asked; /* RESPONSES */
     struct clime_allowed_tools allowed; /* tool_choice */
