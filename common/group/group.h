@@ -15,6 +15,7 @@
 
 #include "common/buf.h"
 #include "common/group/options.h"
+#include "common/json/facts.h"
 
 struct clime_group;
 
@@ -60,8 +61,10 @@ enum clime_err clime_group_check(struct clime_group *g, struct clime_error *e);
  * means for long, and need not know of anybody's end yet. Does not wait. */
 enum clime_err clime_group_answer(struct clime_group *g, struct clime_error *e);
 
-/* All ranks must say the same ("device cpu avx2-fma, layout 01ab"). CLIME_ERR_INPUT on all of them, naming the first
- * that does not. */
+/* All ranks must have the same facts. CLIME_ERR_INPUT on all of them, with the first rank and key that differ and both
+ * values. */
+enum clime_err clime_group_compare(struct clime_group *g, const struct clime_facts *mine, struct clime_error *e);
+/* The same of one text, which says where they are: no rank returns before all have come there. */
 enum clime_err clime_group_agree(struct clime_group *g, const char *mine, struct clime_error *e);
 
 /* Host memory of all ranks: buf holds rank r's part at bytes [from[r], from[r + 1]); each has its own and gets the

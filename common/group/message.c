@@ -325,34 +325,50 @@ void clime_group_give_up(struct clime_group *g, const struct clime_error *why) {
 
 /* ---- agreement ---- */
 
-#define MOST_SAID 1024
-
-static enum clime_err compare_all(struct clime_group *g, const char *mine, struct clime_error *e) {
+/* Rank 0: what each of the others has, against its own. */
+static enum clime_err compare_all(struct clime_group *g, const struct clime_facts *mine, struct clime_error *e) {
+    static const char what[] = "what every rank must have alike";
     struct clime_buf said;
     enum clime_err rc = CLIME_OK;
-    clime_buf_init(&said, MOST_SAID);
+    clime_buf_init(&said, CLIME_FACTS_BYTES);
     for (int r = 1; r < g->world && !rc; r++) {
-        rc = clime_group_receive(g, r, "what every rank must have alike", g->limit_us, &said, e);
-        if (!rc && strcmp(said.data, mine) != 0) {
-            lose(g, r, e, "%s has %.190s; rank 0 has %.190s", clime_group_name(g, r), said.data, mine);
-            rc = g->lost.code = CLIME_ERR_INPUT;
-            if (e) e->code = rc;
-            clime_group_fail(g, &g->lost);
-        }
+        struct clime_facts theirs = {0};
+        struct clime_error why;
+        if ((rc = clime_group_receive(g, r, what, g->limit_us, &said, e))) break;
+        rc = clime_facts_read(clime_buf_str(&said), &theirs, &why);
+        if (!rc) rc = clime_facts_compare(clime_group_name(g, r), &theirs, "rank 0", mine, NULL, 0, &why);
+        clime_facts_free(&theirs);
+        if (!rc) continue;
+        lose(g, r, e, "%s", why.msg);
+        rc = g->lost.code = CLIME_ERR_INPUT;
+        if (e) e->code = rc;
+        clime_group_fail(g, &g->lost);
     }
     for (int r = 1; r < g->world && !rc; r++) rc = clime_group_send(g, r, "", 0, e);
     clime_buf_free(&said);
     return rc;
 }
 
-enum clime_err clime_group_agree(struct clime_group *g, const char *mine, struct clime_error *e) {
-    struct clime_buf answer;
-    CHECK(strlen(mine) < MOST_SAID);
+enum clime_err clime_group_compare(struct clime_group *g, const struct clime_facts *mine, struct clime_error *e) {
+    struct clime_buf text;
+    struct clime_jw w;
     if (g->rank == 0) return compare_all(g, mine, e);
-    clime_buf_init(&answer, MOST_SAID);
-    enum clime_err rc = clime_group_send(g, 0, mine, strlen(mine), e);
-    if (!rc) rc = clime_group_receive(g, 0, "what every rank must have alike", g->limit_us, &answer, e);
-    clime_buf_free(&answer);
+    clime_buf_init(&text, CLIME_FACTS_BYTES);
+    clime_jw_init(&w, &text);
+    clime_facts_write(mine, &w);
+    enum clime_err rc =
+        text.full ? clime_fail(e, CLIME_ERR_LIMIT, "what every rank must have alike has over %zu bytes", text.cap)
+                  : clime_group_send(g, 0, text.data, text.len, e);
+    if (!rc) rc = clime_group_receive(g, 0, "what every rank must have alike", g->limit_us, &text, e);
+    clime_buf_free(&text);
+    return rc;
+}
+
+enum clime_err clime_group_agree(struct clime_group *g, const char *mine, struct clime_error *e) {
+    struct clime_facts f = {0};
+    clime_facts_put(&f, "state", mine);
+    enum clime_err rc = clime_group_compare(g, &f, e);
+    clime_facts_free(&f);
     return rc;
 }
 

@@ -93,7 +93,7 @@ static void test_disagreement_is_told_to_all(void **state) {
     struct clime_group *g = meet(&r.place, RANKS_LONG_US);
     assert_int_equal(clime_group_agree(g, "device cpu avx2", &e), CLIME_ERR_INPUT);
     assert_non_null(strstr(e.msg, "rank 2 of 3"));
-    assert_non_null(strstr(e.msg, "has device cpu generic; rank 0 has device cpu avx2"));
+    assert_non_null(strstr(e.msg, "has state device cpu generic, rank 0 has device cpu avx2"));
     for (int i = 1; i < 3; i++) assert_int_equal(ranks_end(&r, i), 0);
     clime_group_close(g);
 }
