@@ -382,6 +382,7 @@ enum clime_err clime_model_prepare(const char *dir, const struct clime_model_opt
     struct clime_model *m = xcalloc(1, sizeof *m);
     struct clime_dev_options dev = o->dev;
     const struct clime_config *c = &m->cfg;
+    struct clime_facts computed = {0};
     enum clime_err rc;
     *out = NULL;
     if ((rc = clime_config_load(dir, &m->cfg, e))) goto done;
@@ -408,7 +409,10 @@ enum clime_err clime_model_prepare(const char *dir, const struct clime_model_opt
     clime_layout_make(c, &m->layout);
     if (m->ranks.whole_experts) clime_layout_whole_experts(&m->layout);
     if ((rc = clime_model_lay(m, e))) goto done;
-    m->handover = clime_hash64((uint64_t[]){m->layout.hash, clime_rope_checksum(c)}, 2);
+    clime_config_facts(c, &computed);
+    m->handover =
+        clime_hash64((uint64_t[]){m->layout.hash, clime_rope_checksum(c), clime_facts_checksum(&computed)}, 3);
+    clime_facts_free(&computed);
     clime_planes_make(m);
     m->rope = (struct clime_rope){
         .max_pos = o->max_pos > 0 ? o->max_pos : c->max_pos, .rot = c->rope_rot, .interleaved = c->rope_interleaved};
@@ -417,6 +421,16 @@ enum clime_err clime_model_prepare(const char *dir, const struct clime_model_opt
 done:
     if (rc) clime_model_close(m);
     return rc;
+}
+
+void clime_model_facts(const struct clime_model *m, struct clime_facts *out) {
+    const struct clime_dev_head *dev = clime_dev_info(m->dev);
+    clime_facts_put(out, "device", dev->name);
+    clime_facts_put(out, "dtype", dev->dt == CLIME_F32 ? "float32" : "bfloat16");
+    clime_config_facts(&m->cfg, out);
+    clime_facts_put_checksum(out, "rotary-table", clime_rope_checksum(&m->cfg));
+    clime_facts_put_checksum(out, "layout", m->layout.hash);
+    if (m->read_sum) clime_facts_put_checksum(out, "weights", m->read_sum);
 }
 
 enum clime_err clime_model_load(struct clime_model *m, const char *dir, struct clime_error *e) {
@@ -430,7 +444,7 @@ enum clime_err clime_model_load(struct clime_model *m, const char *dir, struct c
     upload_rope(m);
     if (!m->no_weights) {
         if ((rc = clime_model_own(m, e))) return rc;
-        if ((rc = clime_weights_import_blocks(dir, c, &m->layout, dt, clime_model_put, m, e))) return rc;
+        if ((rc = clime_weights_import_blocks(dir, c, &m->layout, dt, clime_model_put, m, &m->read_sum, e))) return rc;
         clime_model_repack(m);
     }
     if ((rc = m->ops->sync(m->dev, e))) return rc;

@@ -88,7 +88,8 @@ struct clime_model {
                                  * where its layer is whole */
     struct clime_model_ranks ranks;
     struct clime_ring *ring; /* a trainer's weights in parts (above); NULL: they lie in flat at their places */
-    uint64_t handover;       /* hash of layout and rotary table: both sides of a handover compare it */
+    uint64_t handover;       /* hash of layout, rotary table and configuration: both sides of a handover compare it */
+    uint64_t read_sum;       /* checksum of the weights that were read from a folder (weights_map.h); 0 = none were */
     const struct clime_ops *ops;
     struct clime_dev *dev; /* dt inside; owned, or another model's (beside) */
     bool beside;
@@ -142,6 +143,10 @@ enum clime_err clime_model_load(struct clime_model *m, const char *dir, struct c
 enum clime_err clime_model_open(const char *dir, const struct clime_model_options *o, struct clime_model **out,
                                 struct clime_error *e);
 void clime_model_close(struct clime_model *m); /* NULL is fine */
+
+/* What processes that compute one model must have alike: "device", "dtype", the keys of config.json that are computed
+ * with, "rotary-table", "layout", and once weights were read from a folder "weights". */
+void clime_model_facts(const struct clime_model *m, struct clime_facts *out);
 
 size_t clime_model_bytes(const struct clime_model *m);     /* of all weights */
 size_t clime_model_own_bytes(const struct clime_model *m); /* of this rank's */

@@ -12,6 +12,7 @@
 #include "common/log.h"
 #include "common/os/malloc_limits.h"
 #include "common/os/process.h"
+#include "model/policy.h"
 #include "model/weights/folder.h"
 #include "server/engine/followers.h"
 #include "server/engine/memory_plan.h"
@@ -156,18 +157,17 @@ static enum clime_err prepare(struct clime_server *s, struct graph_sizes *graphs
     return err ? err : plan_memory(s, e);
 }
 
-/* The model's and the tokenizer's ids that end a sequence. */
-static void join_eos(struct clime_server *s) {
-    size_t n_tok;
-    const int32_t *tok = clime_tokenizer_eos(s->tokenizer, &n_tok);
-    const struct clime_config *c = &s->model->cfg;
-    s->eos = xcalloc(n_tok + CLIME_MAX_EOS, sizeof *s->eos);
-    for (size_t i = 0; i < n_tok + (size_t)c->n_eos; i++) {
-        int32_t id = i < n_tok ? tok[i] : c->eos_ids[i - n_tok];
-        bool seen = false;
-        for (int k = 0; k < s->n_eos; k++) seen |= s->eos[k] == id;
-        if (!seen) s->eos[s->n_eos++] = id;
-    }
+/* What it serves, as it says of itself (/server_info). */
+static enum clime_err make_identity(struct clime_server *s, struct clime_error *e) {
+    const struct clime_server_options *o = &s->opts;
+    struct clime_buf text;
+    enum clime_err err = clime_policy_facts(&s->model->cfg, s->tokenizer, o->model_path, &s->identity, e);
+    if (err || !o->chat_template) return err;
+    clime_buf_init(&text, (size_t)1 << 20);
+    err = clime_buf_read_file(&text, o->chat_template, e);
+    if (!err) clime_facts_put_checksum(&s->identity, "chat-template", clime_text_checksum(clime_buf_str(&text)));
+    clime_buf_free(&text);
+    return err;
 }
 
 static enum clime_err open_engine(struct clime_server *s, const struct graph_sizes *graphs, struct clime_error *e) {
@@ -178,7 +178,8 @@ static enum clime_err open_engine(struct clime_server *s, const struct graph_siz
     if (!err) err = clime_model_load(s->model, o->model_path, e);
     if (!err && s->followers) err = clime_followers_link(s->followers, s->model, e);
     if (err) return err;
-    join_eos(s);
+    s->eos = clime_policy_stop_ids(&s->model->cfg, s->tokenizer, &s->n_eos);
+    if ((err = make_identity(s, e))) return err;
     s->grammars = clime_grammar_cache_new(s->tokenizer, s->model->cfg.V, s->eos, s->n_eos);
     struct clime_engine_options g = {.sched = sched,
                                      .max_len = s->max_len,
@@ -339,6 +340,7 @@ done:
     clime_model_close(s->model);
     clime_tokenizer_free(s->tokenizer);
     free(s->eos);
+    clime_facts_free(&s->identity);
     clime_ids_free(&s->markers);
     return status;
 }

@@ -41,6 +41,7 @@ struct clime_server {
     struct clime_field_watch *field_watch; /* own lock */
     int32_t *eos;                          /* [n_eos] union of the model's and the tokenizer's */
     int n_eos;
+    struct clime_facts identity; /* what it serves but the weights (model/policy.h) */
     int max_len, max_total_tokens, n_vocab;
     int64_t started_us; /* wall clock */
     double startup_seconds;

@@ -24,6 +24,7 @@
 
 #include "common/buf.h"
 #include "common/err.h"
+#include "common/json/facts.h"
 #include "common/str.h"
 #include "text/ids.h"
 
@@ -137,6 +138,13 @@ const char *clime_tokenizer_chat_template(const struct clime_tokenizer *t, const
 /* Whether its Python class sorts the keys of tools before a chat template, the folder's or another, sees them: newer
  * Kimi K2. For struct clime_template_input. */
 bool clime_tokenizer_sorts_tools(const struct clime_tokenizer *t);
+
+/* What it is, for a comparison with another process's: "chat-template", "special-tokens", "bos-token-id", "vocabulary"
+ * (ids and their texts) of what was loaded, and "tokenizer", the bytes of dir's files. dir: what it was loaded from.
+ * CLIME_ERR_IO, CLIME_ERR_LIMIT: a file cannot be read. */
+enum clime_err clime_tokenizer_facts(const struct clime_tokenizer *t, const char *dir, struct clime_facts *out,
+                                     struct clime_error *e);
+uint64_t clime_text_checksum(struct clime_str text); /* as "chat-template" has it */
 
 /* ---- a new tokenizer ---- */
 

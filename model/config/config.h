@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "common/err.h"
+#include "common/json/facts.h"
 #include "kernels/kernels.h"
 
 /* Every family: its constant, and config.json's model_type and architecture. config.c says what it fixes. */
@@ -106,5 +107,11 @@ enum clime_err clime_config_check(const struct clime_config *c, struct clime_err
 /* Writes DIR/config.json so that transformers loads it. dtype: what the weights beside it are stored in. */
 enum clime_err clime_config_save(const char *dir, const struct clime_config *c, enum clime_dtype dtype,
                                  struct clime_error *e);
+
+/* All of it that is computed with, by the keys of config.json; those of rope_scaling behind "rope_scaling.". */
+void clime_config_facts(const struct clime_config *c, struct clime_facts *out);
+/* Whether two compute the same: CLIME_ERR_INPUT with the first key that differs and both values. */
+enum clime_err clime_config_compare(const char *a_name, const struct clime_config *a, const char *b_name,
+                                    const struct clime_config *b, struct clime_error *e);
 
 #endif

@@ -1,7 +1,9 @@
-/* struct clime_config written as the config.json that transformers loads. Called by export and init; the caller's
- * thread; owns nothing. The invariant: what is written, clime_config_load reads back as it was.
+/* struct clime_config written as the config.json that transformers loads, and as facts. Called by export and init, and
+ * by whoever compares two configurations; the caller's thread; owns nothing. The invariant: what is written,
+ * clime_config_load reads back as it was; so two configurations with the same facts compute the same.
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/buf.h"
 #include "common/os/atomic_file.h"
@@ -61,6 +63,49 @@ static void write_text(struct clime_buf *text, const struct clime_config *c, enu
     write_config(&w, c, dtype);
     clime_buf_addc(text, '\n');
     CHECK(!text->full);
+}
+
+/* What says nothing of the numbers: how a folder stores them; how long a sequence may be, which is limited elsewhere;
+ * and ids that are the tokenizer's. */
+static bool is_computed_with(const char *key) {
+    static const char *const not [] = {"max_position_embeddings", "torch_dtype", "bos_token_id", "pad_token_id",
+                                       "eos_token_id"};
+    for (size_t i = 0; i < CLIME_COUNT(not ); i++)
+        if (!strcmp(key, not [i])) return false;
+    return true;
+}
+
+void clime_config_facts(const struct clime_config *c, struct clime_facts *out) {
+    struct clime_buf text;
+    struct clime_facts all = {0}, inner = {0};
+    struct clime_error e;
+    write_text(&text, c, c->dtype);
+    CHECK(clime_facts_read(clime_buf_str(&text), &all, &e) == CLIME_OK);
+    for (int i = 0; i < all.n; i++) {
+        const struct clime_fact *x = &all.items[i];
+        if (x->value[0] == '{') { /* rope_scaling */
+            char *prefix = xasprintf("%s.", x->key);
+            CHECK(clime_facts_read(clime_str_of(x->value), &inner, &e) == CLIME_OK);
+            clime_facts_add(out, prefix, &inner);
+            clime_facts_free(&inner);
+            free(prefix);
+        } else if (is_computed_with(x->key)) {
+            clime_facts_put(out, x->key, x->value);
+        }
+    }
+    clime_facts_free(&all);
+    clime_buf_free(&text);
+}
+
+enum clime_err clime_config_compare(const char *a_name, const struct clime_config *a, const char *b_name,
+                                    const struct clime_config *b, struct clime_error *e) {
+    struct clime_facts x = {0}, y = {0};
+    clime_config_facts(a, &x);
+    clime_config_facts(b, &y);
+    enum clime_err rc = clime_facts_compare(a_name, &x, b_name, &y, NULL, 0, e);
+    clime_facts_free(&x);
+    clime_facts_free(&y);
+    return rc;
 }
 
 enum clime_err clime_config_check(const struct clime_config *c, struct clime_error *e) {

@@ -7,6 +7,7 @@
  * drops it, which is why updates import into a staging buffer.
  */
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,7 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/hash.h"
 #include "common/json/tree.h"
 #include "common/log.h"
 #include "common/os/blocks.h"
@@ -180,6 +182,7 @@ struct import {
     void *arg;
     struct clime_blocks *blocks; /* of IMPORT_BLOCK elements */
     uint64_t bytes;              /* of the tensors that were read */
+    _Atomic uint64_t sum;        /* of all blocks, whatever their order */
 };
 
 struct tensor { /* of a file, at its place; blocks [first, first + n) of the file */
@@ -213,10 +216,17 @@ static const struct tensor *tensor_of(const struct file_import *fi, int64_t bloc
     return &fi->tensors[lo];
 }
 
+static uint64_t checksum_of(const void *data, size_t bytes) {
+    struct clime_checksum c;
+    clime_checksum_init(&c);
+    clime_checksum_add(&c, data, bytes);
+    return clime_checksum_done(&c);
+}
+
 /* On a thread of the blocks: reading the file is what this does first. */
 static bool make_block(void *arg, int64_t block, void *to) {
     const struct file_import *fi = arg;
-    const struct import *im = fi->im;
+    struct import *im = fi->im;
     const struct tensor *x = tensor_of(fi, block);
     const uint8_t *data = fi->f.data + x->t->begin;
     int64_t i, n = part_of(x, block, &i);
@@ -226,6 +236,8 @@ static bool make_block(void *arg, int64_t block, void *to) {
         clime_fp8_convert(data, im->seen.scales->of[x->at - im->seen.l->slices], x->at->dim[1], i, n, im->dt, to);
     else
         clime_convert(x->t->type, im->dt, (size_t)n, data + (size_t)i * clime_st_width(x->t->type), to);
+    const size_t bytes = (size_t)n * clime_dtype_bytes(im->dt);
+    atomic_fetch_add(&im->sum, clime_hash64((uint64_t[]){(uint64_t)(x->at->offset + i), checksum_of(to, bytes)}, 2));
     return clime_all_finite(im->dt, (size_t)n, to);
 }
 
@@ -345,7 +357,7 @@ static void put_padding(struct import *im, const struct clime_layout *l) {
 enum clime_err clime_weights_import_blocks(const char *dir, const struct clime_config *c, const struct clime_layout *l,
                                            enum clime_dtype dt,
                                            void (*put)(void *arg, int64_t offset, const void *data, int64_t n),
-                                           void *arg, struct clime_error *e) {
+                                           void *arg, uint64_t *sum, struct clime_error *e) {
     struct clime_error own;
     if (!e) e = &own;
     struct import im = {.dt = dt, .put = put, .arg = arg};
@@ -364,6 +376,7 @@ enum clime_err clime_weights_import_blocks(const char *dir, const struct clime_c
     if (rc == CLIME_OK) {
         put_padding(&im, l);
         clime_weights_tell(&im.seen, dt);
+        if (sum) *sum = atomic_load(&im.sum);
         double gb = (double)im.bytes / 1e9, s = (double)(clime_now_us() - began_us + 1) / 1e6;
         LOG_INFO("weights: loaded %.3g GB in %.2f s, %.2g GB/s", gb, s, gb / s);
     }
@@ -386,5 +399,5 @@ static void put_host(void *arg, int64_t offset, const void *data, int64_t n) {
 enum clime_err clime_weights_import(const char *dir, const struct clime_config *c, const struct clime_layout *l,
                                     enum clime_dtype dt, void *flat, struct clime_error *e) {
     struct host_target t = {flat, dt};
-    return clime_weights_import_blocks(dir, c, l, dt, put_host, &t, e);
+    return clime_weights_import_blocks(dir, c, l, dt, put_host, &t, NULL, e);
 }

@@ -43,11 +43,12 @@ enum clime_err clime_tied_head_check(const char *dir, struct clime_error *e);
 void clime_weights_tell(const struct clime_weights_seen *s, enum clime_dtype dt);
 
 /* clime_weights_import to anywhere: put(arg, offset, data, n) receives every element of the buffer once, n converted
- * elements at a time, slices in the order of the files, then the padding. */
+ * elements at a time, slices in the order of the files, then the padding. *sum (may be NULL): a checksum of what put
+ * was given for the slices, whatever files they came from. */
 enum clime_err clime_weights_import_blocks(const char *dir, const struct clime_config *c, const struct clime_layout *l,
                                            enum clime_dtype dt,
                                            void (*put)(void *arg, int64_t offset, const void *data, int64_t n),
-                                           void *arg, struct clime_error *e);
+                                           void *arg, uint64_t *sum, struct clime_error *e);
 
 /* name is of a layer after the last, which predicts further tokens: nothing here computes it. */
 bool clime_weights_beyond(const struct clime_config *c, const char *name);

@@ -3,8 +3,10 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "common/clock.h"
+#include "common/hash.h"
 #include "common/http/openapi.h"
 #include "common/os/host.h"
 #include "common/version.h"
@@ -142,14 +144,35 @@ void clime_handle_model(struct clime_http_request *rq, void *context) {
     clime_reply_buf(rq, 200, &body);
 }
 
+/* Another one after every start: who asks finds out that what it knew of the server may not hold any more. */
+static void put_instance(struct clime_jw *w, const struct clime_server *s) {
+    char text[17];
+    snprintf(text, sizeof text, "%016llx",
+             (unsigned long long)clime_hash64((uint64_t[]){(uint64_t)s->started_us, (uint64_t)getpid()}, 2));
+    clime_jw_put_strz(w, "instance", text);
+}
+
 void clime_handle_weight_version(struct clime_http_request *rq, void *context) {
     struct clime_server *s = context;
     struct clime_buf body;
     struct clime_jw w;
     begin(&w, &body);
     clime_jw_put_strz(&w, "weight_version", clime_engine_version(s->engine)->name);
+    put_instance(&w, s);
     clime_jw_close(&w);
     clime_reply_buf(rq, 200, &body);
+}
+
+/* What a trainer compares before it takes a server (docs/devices.md). "weights": those of the folder, as long as no
+ * update has replaced them. */
+static void write_identity(struct clime_jw *w, struct clime_server *s) {
+    struct clime_facts f = {0};
+    clime_facts_add(&f, "", &s->identity);
+    if (s->model->read_sum && clime_engine_version(s->engine)->number == CLIME_FIRST_VERSION)
+        clime_facts_put_checksum(&f, "weights", s->model->read_sum);
+    clime_jw_key(w, "identity");
+    clime_facts_write(&f, w);
+    clime_facts_free(&f);
 }
 
 void clime_handle_server_info(struct clime_http_request *rq, void *context) {
@@ -161,6 +184,7 @@ void clime_handle_server_info(struct clime_http_request *rq, void *context) {
     clime_engine_loads(s->engine, &l);
     begin(&w, &body);
     clime_jw_put_strz(&w, "version", CLIME_VERSION);
+    put_instance(&w, s);
     clime_jw_put_strz(&w, "model_path", s->opts.model_path);
     clime_jw_put_strz(&w, "tokenizer_path", s->opts.model_path);
     clime_jw_put_strz(&w, "served_model_name", s->model_names[0]);
@@ -190,6 +214,7 @@ void clime_handle_server_info(struct clime_http_request *rq, void *context) {
     clime_jw_put_bool(&w, "enable_return_routed_experts", s->opts.return_routed_experts);
     clime_jw_put_bool(&w, "disable_radix_cache", s->opts.disable_radix_cache);
     clime_jw_put_double(&w, "startup_time", s->startup_seconds);
+    write_identity(&w, s);
     clime_jw_key(&w, "scheduler_info");
     clime_jw_object(&w);
     clime_jw_put_int(&w, "max_req_input_len", s->max_len - 1);

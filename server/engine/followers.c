@@ -64,11 +64,10 @@ enum clime_err clime_followers_plan(struct clime_followers *f, const struct clim
 
 enum clime_err clime_follow_link(struct clime_group *g, struct clime_model *m, struct clime_links **out,
                                  struct clime_error *e) {
-    char mine[160];
-    const struct clime_dev_head *dev = clime_dev_info(m->dev);
-    snprintf(mine, sizeof mine, "device %s (%s), model %016llx", dev->name, dev->dt == CLIME_F32 ? "fp32" : "bf16",
-             (unsigned long long)m->handover);
-    enum clime_err rc = clime_group_agree(g, mine, e);
+    struct clime_facts mine = {0};
+    clime_model_facts(m, &mine);
+    enum clime_err rc = clime_group_compare(g, &mine, e);
+    clime_facts_free(&mine);
     if (!rc) rc = clime_links_open(m->ops, m->dev, g, out, e);
     if (!rc) clime_model_link(m, *out);
     return rc;

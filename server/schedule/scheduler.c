@@ -17,7 +17,7 @@
 
 void clime_sched_init(struct clime_sched *s, const struct clime_sched_options *o) {
     CHECK(o->max_running > 0 && o->chunk > 0 && o->n_pages > 0);
-    *s = (struct clime_sched){.opts = *o, .version = 1, .closed_from = INT64_MAX};
+    *s = (struct clime_sched){.opts = *o, .version = CLIME_FIRST_VERSION, .closed_from = INT64_MAX};
     clime_pages_init(&s->pages, o->n_pages);
     clime_prefix_init(&s->prefix, &s->pages, o->cache);
     s->running = xcalloc((size_t)o->max_running, sizeof(struct clime_seq *));

@@ -16,6 +16,8 @@
 #include "server/schedule/prefix_cache.h"
 #include "server/schedule/seq.h"
 
+#define CLIME_FIRST_VERSION 1
+
 struct clime_sched_options {
     int max_running;
     int chunk;    /* prefill rows a step */
@@ -65,7 +67,7 @@ struct clime_sched {
     int64_t n_waiting_tokens; /* known ones, of those who wait */
     bool held;                /* of those who wait nobody can start before a sequence leaves or comes */
     int64_t closed_from;      /* who arrived then or later does not start; INT64_MAX = the door is open */
-    uint64_t version;
+    uint64_t version;         /* CLIME_FIRST_VERSION: no update has changed the weights yet */
     /* before one that runs gives its pages up; NULL = nobody asks */
     void (*retracting)(void *arg, struct clime_seq *q);
     void *retracting_arg;

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "common/clock.h"
 #include "common/hash.h"
@@ -285,11 +286,24 @@ static enum clime_err parse_disk(struct clime_server *s, struct clime_http_reque
     return CLIME_OK;
 }
 
+/* The weights are served with the configuration of the start: a folder that has another one is another model. Some
+ * trainers write weights alone. */
+static enum clime_err check_config(const char *dir, const struct clime_config *served, struct clime_error *e) {
+    struct clime_config theirs;
+    char *path = xasprintf("%s/config.json", dir);
+    const bool there = !access(path, F_OK);
+    free(path);
+    if (!there) return CLIME_OK;
+    enum clime_err err = clime_config_load(dir, &theirs, e);
+    return err ? err : clime_config_compare(dir, &theirs, "the model that is served", served, e);
+}
+
 enum clime_err clime_update_from_folder(struct clime_server *s, const char *path, const char *label,
                                         enum clime_inflight inflight, int *n_inflight, struct clime_error *e) {
     struct clime_model *m = s->model;
     if (!label[0]) label = clime_engine_version(s->engine)->name;
-    if (clime_roots_check(s->opts.file_roots.items, s->opts.file_roots.n, path, e)) return e->code;
+    if (clime_roots_check(s->opts.file_roots.items, s->opts.file_roots.n, path, e) || check_config(path, &m->cfg, e))
+        return e->code;
     void *staging = clime_update_staging(s, e);
     if (!staging) return e->code;
     enum clime_err err = clime_weights_import(path, &m->cfg, &m->layout, clime_dev_info(m->dev)->dt, staging, e);

@@ -572,8 +572,40 @@ static void test_check(void **state) {
     assert_non_null(strstr(e.msg, "rms_norm_eps must be a positive number"));
 }
 
+/* What is computed with is compared by the keys of config.json; how a folder stores it is not. */
+static void test_compare(void **state) {
+    (void)state;
+    struct clime_config c, good;
+    struct clime_error e = {0};
+    for (size_t i = 0; i < CLIME_COUNT(accepted); i++) {
+        assert_int_equal(load(accepted[i].json, &good, &e), CLIME_OK);
+        c = good;
+        c.dtype = c.dtype == CLIME_F32 ? CLIME_BF16 : CLIME_F32;
+        c.max_pos++;
+        c.n_eos = 0;
+        c.bos_id = c.pad_id = -1;
+        assert_int_equal(clime_config_compare("a", &c, "b", &good, &e), CLIME_OK);
+        c.eps = 0.25f;
+        assert_int_equal(clime_config_compare("a", &c, "b", &good, &e), CLIME_ERR_INPUT);
+        assert_non_null(strstr(e.msg, "a has rms_norm_eps 0.25, b has "));
+        c = good;
+        c.rope_theta = 300;
+        assert_int_equal(clime_config_compare("a", &c, "b", &good, &e), CLIME_ERR_INPUT);
+        assert_non_null(strstr(e.msg, "a has rope_theta 300.0, b has "));
+        c = good;
+        c.rope_scaling.factor += 2;
+        assert_int_equal(clime_config_compare("a", &c, "b", &good, &e), CLIME_ERR_INPUT);
+        assert_non_null(strstr(e.msg, "rope_scaling"));
+        if (!good.router.E) continue;
+        c = good;
+        c.router.k++;
+        assert_int_equal(clime_config_compare("a", &c, "b", &good, &e), CLIME_ERR_INPUT);
+        assert_non_null(strstr(e.msg, "num_experts_per_tok"));
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_refused), cmocka_unit_test(test_accepted),
-                                       cmocka_unit_test(test_check)};
+                                       cmocka_unit_test(test_check), cmocka_unit_test(test_compare)};
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }
