@@ -188,6 +188,7 @@ static enum clime_err read_critic(struct clime_learner *l, const char *dir, stru
 
 struct state {
     int64_t step, updates, critic_updates, ref_step;
+    uint64_t checksum; /* of state.json, which has those of all files */
 };
 
 static enum clime_err check_size(const char *dir, const char *prefix, const char *name, size_t want,
@@ -223,6 +224,7 @@ static enum clime_err read_state(struct clime_learner *l, const char *dir, struc
     struct cJSON *root = NULL;
     char *path = xasprintf("%s/state.json", dir);
     enum clime_err err = clime_tree_read_file(path, 1 << 16, &root, e);
+    if (!err) err = clime_file_checksum(path, &s->checksum, e);
     if (err) goto done;
     char hash[24];
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)l->model->layout.hash);
@@ -256,6 +258,15 @@ done:
     return err;
 }
 
+/* Ranks find the folder by its name, each on its own host. */
+static enum clime_err same_checkpoint(const struct clime_learner *l, const struct state *s, struct clime_error *e) {
+    struct clime_facts mine = {0};
+    clime_facts_put_checksum(&mine, "checkpoint", s->checksum);
+    enum clime_err err = clime_group_compare(l->team->group, &mine, e);
+    clime_facts_free(&mine);
+    return err;
+}
+
 enum clime_err clime_learner_load(struct clime_learner *l, const char *dir, struct clime_error *e) {
     struct state state = {0};
     enum clime_err err = read_state(l, dir, &state, e);
@@ -264,6 +275,7 @@ enum clime_err clime_learner_load(struct clime_learner *l, const char *dir, stru
         clime_wire_put_text(clime_team_begin(l->team, CLIME_TEAM_LOAD), dir);
         err = clime_team_say(l->team, e);
     }
+    if (!err && l->team) err = same_checkpoint(l, &state, e);
     if (!err) err = read_optimizer(l->model, &l->optimizer, dir, "", e);
     if (!err && state.ref_step > 0) err = read_reference(l, dir, e);
     if (!err && l->critic) err = read_critic(l, dir, e);

@@ -242,7 +242,7 @@ enum clime_err clime_learner_start(struct clime_learner *l, struct clime_error *
     struct clime_memory_users users = memory_users(l);
     enum clime_err err = obey_plan(l, &users, e);
     if (!err && l->opts.n_ranks > 1 && !l->team) err = clime_team_open(&l->opts, &l->team, &l->lost_rank, e);
-    if (!err && l->team) err = clime_team_link(l->team, l->model, e);
+    if (!err && l->team) err = clime_team_link(l->team, l->model, &l->opts.objective, e);
     struct clime_links *links = l->team ? l->team->links : NULL;
     users.policy.rows.links = users.critic.rows.links = links;
     if (!err) err = clime_model_load(l->model, l->opts.hf_checkpoint, e);
@@ -253,6 +253,7 @@ enum clime_err clime_learner_start(struct clime_learner *l, struct clime_error *
     if (!err && clime_needs_ref(&l->opts.objective)) err = load_reference(l, e);
     if (!err && needs_critic(&l->opts))
         err = clime_critic_open(&l->opts, &users.critic, l->model, l->team, offload(l), &l->critic, e);
+    if (!err) err = clime_team_loaded(l->team, l->model, l->ref_model, l->critic ? l->critic->model : NULL, e);
     return err;
 }
 

@@ -1,18 +1,28 @@
 /* Commands to the other ranks. See team.h. */
 #include "trainer/learn/team.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "common/group/start.h"
 #include "common/log.h"
+#include "trainer/learn/command_line.h"
 #include "trainer/learn/wire.h"
+#include "trainer/plugin/hooks.h"
 
 #define MOST_BYTES ((size_t)1 << 33) /* of a message: a step's samples */
 #define TELL_US 10000000             /* that an end before the team's begin waits for the others */
 #define LIMIT_OPTION "--distributed-timeout-minutes"
 
 static bool was_opened; /* the others have heard of rank 0, or it of them */
+
+/* Under a launcher: a follower obeys rank 0 whatever its own words are, so other words mean another run's rank. */
+static enum clime_err compare_commands(const struct clime_team *t, struct clime_error *e) {
+    struct clime_facts mine = {0};
+    clime_command_line_facts(&mine);
+    enum clime_err rc = clime_group_compare(t->group, &mine, e);
+    clime_facts_free(&mine);
+    return rc;
+}
 
 static struct clime_team *new_team(const struct clime_place *p) {
     struct clime_team *t = xcalloc(1, sizeof *t);
@@ -39,6 +49,7 @@ enum clime_err clime_team_open(const struct clime_learner_options *o, struct cli
     struct clime_team *t = new_team(&g.place);
     t->children = g.children;
     rc = clime_group_meet(&g, &t->group, e);
+    if (!rc && !t->children) rc = compare_commands(t, e);
     clime_wire_put_options(&t->wire, o);
     if (!rc) rc = clime_team_say(t, e);
     if (!rc) LOG_INFO("%d ranks are together", t->world);
@@ -58,6 +69,7 @@ enum clime_err clime_team_join(const struct clime_place *p, struct clime_learner
         .place = *p, .listener = -1, .meet_limit_us = first_limit_us, .limit_us = first_limit_us};
     struct clime_team *t = new_team(p);
     enum clime_err rc = clime_group_meet(&g, &t->group, e);
+    if (!rc && !p->ours) rc = compare_commands(t, e);
     if (!rc) rc = clime_group_receive(t->group, 0, "the options", first_limit_us, &t->wire, e);
     struct clime_wire w = {t->wire.data, t->wire.data + t->wire.len, false};
     if (!rc) rc = clime_wire_options(&w, o, e);
@@ -77,14 +89,37 @@ void clime_team_dismiss(const struct clime_place *p, const struct clime_error *w
     if (p->world > 1 && p->rank == 0 && !was_opened) clime_group_refuse(p, TELL_US, why->code ? why : &nothing);
 }
 
-enum clime_err clime_team_link(struct clime_team *t, const struct clime_model *m, struct clime_error *e) {
-    char mine[160];
-    const struct clime_dev_head *dev = clime_dev_info(m->dev);
-    snprintf(mine, sizeof mine, "device %s (%s), layout %016llx", dev->name, dev->dt == CLIME_F32 ? "fp32" : "bf16",
-             (unsigned long long)m->layout.state_hash);
-    enum clime_err rc = clime_group_agree(t->group, mine, e);
+enum clime_err clime_team_link(struct clime_team *t, const struct clime_model *m, const struct clime_objective *o,
+                               struct clime_error *e) {
+    struct clime_facts mine = {0};
+    clime_model_facts(m, &mine);
+    clime_facts_put_checksum(&mine, "trained-tensors", m->layout.state_hash);
+    if (o->custom_loss) clime_facts_put(&mine, "custom-loss-function", o->custom_loss->sha256);
+    enum clime_err rc = clime_group_compare(t->group, &mine, e);
+    clime_facts_free(&mine);
     if (!rc) rc = clime_links_open(m->ops, m->dev, t->group, &t->links, e);
     if (!rc && t->rank == 0) LOG_INFO("%d ranks exchange bytes by %s", t->world, t->links->way);
+    return rc;
+}
+
+static void put_model(const char *prefix, const struct clime_model *m, struct clime_facts *out) {
+    struct clime_facts one = {0};
+    if (!m) return;
+    clime_model_facts(m, &one);
+    clime_facts_add(out, prefix, &one);
+    clime_facts_free(&one);
+}
+
+enum clime_err clime_team_loaded(struct clime_team *t, const struct clime_model *policy,
+                                 const struct clime_model *reference, const struct clime_model *critic,
+                                 struct clime_error *e) {
+    struct clime_facts mine = {0};
+    if (!t) return CLIME_OK;
+    put_model("", policy, &mine);
+    put_model("reference.", reference, &mine);
+    put_model("critic.", critic, &mine);
+    enum clime_err rc = clime_group_compare(t->group, &mine, e);
+    clime_facts_free(&mine);
     return rc;
 }
 

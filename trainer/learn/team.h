@@ -46,8 +46,14 @@ enum clime_err clime_team_join(const struct clime_place *p, struct clime_learner
 /* Rank 0, at its end: where a launcher started the others and the team was never opened, they are told why (code
  * CLIME_OK: there was nothing to train), within 10 s. */
 void clime_team_dismiss(const struct clime_place *p, const struct clime_error *why);
-/* All: their devices and models are alike; opens the links. */
-enum clime_err clime_team_link(struct clime_team *t, const struct clime_model *m, struct clime_error *e);
+/* All: their devices, models and libraries are alike; opens the links. */
+enum clime_err clime_team_link(struct clime_team *t, const struct clime_model *m, const struct clime_objective *o,
+                               struct clime_error *e);
+/* All, once each has read the models' folders by its own path: what they read is alike, to the bits of the weights.
+ * NULL: there is no such model. */
+enum clime_err clime_team_loaded(struct clime_team *t, const struct clime_model *policy,
+                                 const struct clime_model *reference, const struct clime_model *critic,
+                                 struct clime_error *e);
 void clime_team_close(struct clime_team *t); /* after the model's device has no more work; NULL is fine */
 
 static inline bool clime_team_leads(const struct clime_team *t) {
