@@ -41,6 +41,12 @@ enum clime_err clime_version_put(struct clime_ledger *l, int64_t version, const 
     return clime_ledger_write(l, put_version, &p, false, e);
 }
 
+enum clime_err clime_version_any(struct clime_db *db, bool *any, struct clime_error *e) {
+    struct clime_stmt *q = clime_db_stmt(db, "SELECT 1 FROM versions LIMIT 1");
+    *any = clime_db_row(q);
+    return clime_db_done(q, e);
+}
+
 static enum clime_err put_checkpoint(struct clime_db *db, void *arg, struct clime_error *e) {
     struct put *p = arg;
     struct clime_stmt *q =

@@ -8,6 +8,9 @@
  * the run is not reproducing itself: CLIME_ERR_INTERNAL naming both. */
 enum clime_err clime_version_put(struct clime_ledger *l, int64_t version, const char sha256[65], struct clime_error *e);
 
+/* Whether any is recorded: the run has begun. */
+enum clime_err clime_version_any(struct clime_db *db, bool *any, struct clime_error *e);
+
 /* A checkpoint, as the ledger knows it. Its path is relative to the run folder where it lies in it. */
 struct clime_checkpoint {
     int64_t step;      /* -1 = there is none */
