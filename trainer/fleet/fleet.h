@@ -59,12 +59,17 @@ struct clime_fleet_options {
         const char *folder; /* NULL = it does; else they are files there */
         int chain, fanout;  /* deltas that are kept; servers that pull from one at a time */
     } pull;
-    bool mixed_devices; /* servers may be of other kinds of device than the trainer, or each other */
-    bool moving;        /* weights change between publishes without a word (--async): only a publish may read them */
-    bool says_experts;  /* of a model with experts, servers must say which every position chose
-                           (--enable-return-routed-experts) */
-    bool lends;         /* clime_fleet_offload is called */
-    bool serve_folder;  /* the servers' own weights are version 0, nothing is ever pushed (evaluation) */
+    const struct clime_facts *truth; /* what servers must say of themselves (model/policy.h), by which they are taken */
+    const struct clime_facts *served;     /* serve_folder: checksum of the weights they must have, by their type's name;
+                                           * empty: they are our own servers' */
+    const struct clime_opt_list *allowed; /* keys of it that may differ */
+    int longest;                          /* tokens of the longest sample, for which servers must have room */
+    bool mixed_devices;                   /* servers may be of other kinds of device than the trainer, or each other */
+    bool moving;       /* weights change between publishes without a word (--async): only a publish may read them */
+    bool says_experts; /* of a model with experts, servers must say which every position chose
+                          (--enable-return-routed-experts) */
+    bool lends;        /* clime_fleet_offload is called */
+    bool serve_folder; /* the servers' own weights are version 0, nothing is ever pushed (evaluation) */
     const struct clime_opt_list *server_args, *router_args;
     struct clime_ledger *ledger; /* for events */
     int64_t incarnation;

@@ -76,11 +76,12 @@ struct clime_fleet_server {
     enum clime_way way;                    /* how it gets weights */
     const struct clime_model_card *owners; /* SHARE: [n_owners] of the memory that it computes with */
     int n_owners;
-    bool way_known;          /* it was asked where it is */
-    char device[64];         /* kind, as it says; "" = not asked yet */
-    int together;            /* requests that it runs together, as it says; 0 = it has not said */
-    int gpus;                /* devices that it computes on, as it says (tp_size); 0 = it has not said */
-    bool in_router;          /* as far as we know */
+    bool way_known;                     /* it was asked where it is */
+    char device[64];                    /* kind, as it says; "" = not asked yet */
+    char instance[CLIME_PUSH_INSTANCE]; /* the start of it that said so; "" = it does not say */
+    int together;                       /* requests that it runs together, as it says; 0 = it has not said */
+    int gpus;                           /* devices that it computes on, as it says (tp_size); 0 = it has not said */
+    bool in_router;                     /* as far as we know */
     int64_t told_us;         /* when the router was last told of it: a list that it began before says nothing */
     bool lost;               /* it does not serve (any more): out of the router, from the beginning */
     bool died;               /* with its process: its URL is void too */
@@ -190,6 +191,12 @@ void clime_fleet_replace(struct clime_fleet_server *s);
 
 /* What it was asked to do failed (why: s->last): a child is started anew, an external one is left alone for a while. */
 void clime_fleet_failed(struct clime_fleet *f, struct clime_fleet_server *s);
+
+/* External: left alone for a while (why: s->last), twice as long each time. */
+void clime_fleet_quarantine(struct clime_fleet *f, struct clime_fleet_server *s);
+
+/* info.c: the answer of /server_info has come: the server is taken, or it is an error, or it stays out. */
+void clime_fleet_take_info(struct clime_fleet *f, struct clime_fleet_server *s);
 
 /* A child that cannot be had (why: s->last) is quarantined. false: nothing is done, for there is no other that has not
  * failed, too. */

@@ -70,18 +70,20 @@ static bool stopped(void *arg) {
 }
 
 enum clime_err clime_push_read_label(const char *url, struct clime_str reply, char label[CLIME_VERSION_LABEL],
-                                     struct clime_error *e) {
+                                     char instance[CLIME_PUSH_INSTANCE], struct clime_error *e) {
     struct clime_arena a;
     struct clime_error je = {0};
     struct clime_json j;
-    struct clime_str key, v = {0};
+    struct clime_str key, v = {0}, who = {0};
     enum clime_err rc = CLIME_OK;
-    label[0] = 0;
+    label[0] = instance[0] = 0;
     clime_arena_init(&a, MAX_REPLY);
     clime_json_init(&j, reply.ptr, reply.len, &a, &je);
     for (clime_json_object(&j); clime_json_key(&j, &key);) {
         if (clime_str_is(key, "weight_version"))
             clime_json_string(&j, &v);
+        else if (clime_str_is(key, "instance") && clime_json_peek(&j) == CLIME_JSON_STRING)
+            clime_json_string(&j, &who);
         else
             clime_json_skip(&j, NULL);
     }
@@ -89,6 +91,7 @@ enum clime_err clime_push_read_label(const char *url, struct clime_str reply, ch
         rc = clime_fail(e, CLIME_ERR_INTERNAL, "%s/get_weight_version: %s", url, je.msg);
     else
         clime_label_copy(label, v);
+    if (!rc) snprintf(instance, CLIME_PUSH_INSTANCE, CLIME_STR_FMT, CLIME_STR_ARG(who));
     clime_arena_free(&a);
     return rc;
 }

@@ -14,7 +14,6 @@
 #include "common/json/scan.h"
 #include "common/json/write.h"
 #include "common/log.h"
-#include "common/os/host.h"
 #include "trainer/fleet/fleet_int.h"
 #include "trainer/ledger/events.h"
 
@@ -71,7 +70,7 @@ void clime_fleet_replace(struct clime_fleet_server *s) {
 }
 
 /* A child is not started again before the end of it. */
-static void quarantine(struct clime_fleet *f, struct clime_fleet_server *s) {
+void clime_fleet_quarantine(struct clime_fleet *f, struct clime_fleet_server *s) {
     int64_t pause = (int64_t)FIRST_PAUSE_US << (s->n_failures < 5 ? s->n_failures : 5);
     s->n_failures++;
     s->retry_us = clime_now_us() + pause;
@@ -93,7 +92,7 @@ static bool has_others(const struct clime_fleet *f, const struct clime_fleet_ser
 bool clime_fleet_leave_out(struct clime_fleet *f, struct clime_fleet_server *s) {
     if (clime_fleet_left_out(s, clime_now_us())) return true; /* it is already */
     bool others = has_others(f, s);
-    if (others) quarantine(f, s);
+    if (others) clime_fleet_quarantine(f, s);
     return others;
 }
 
@@ -109,7 +108,7 @@ void clime_fleet_ended(struct clime_fleet *f, struct clime_fleet_server *s) {
 /* A fresh process is simpler than a doubtful one, where it is ours to start. */
 void clime_fleet_failed(struct clime_fleet *f, struct clime_fleet_server *s) {
     if (!s->child) {
-        quarantine(f, s);
+        clime_fleet_quarantine(f, s);
         return;
     }
     if (++s->n_failed >= MOST_ENDS) {
@@ -138,128 +137,18 @@ void clime_fleet_took(struct clime_fleet *f, struct clime_fleet_server *s) {
     clime_fleet_enter(s, CLIME_SERVER_PUSHED);
 }
 
-/* ---- what a server says of itself ---- */
-
-struct server_info {
-    char device_name[64], device_unit[64], host_id[64], weight_version[CLIME_VERSION_LABEL];
-    int together; /* 0: it does not say */
-    int gpus;     /* 1 where it does not say */
-    bool says_experts;
-};
-
-static enum clime_err read_info(const struct clime_fleet_server *s, struct server_info *out, struct clime_error *e) {
-    const struct {
-        const char *name;
-        char *at;
-    } fields[] = {{"device_name", out->device_name},
-                  {"device_unit", out->device_unit},
-                  {"host_id", out->host_id},
-                  {"weight_version", out->weight_version}};
-    struct clime_arena a;
-    struct clime_json j;
-    struct clime_error je = {0};
-    struct clime_str key, v;
-    enum clime_err rc = CLIME_OK;
-    *out = (struct server_info){.gpus = 1};
-    clime_arena_init(&a, CLIME_FLEET_MAX_REPLY);
-    clime_json_init(&j, s->result.reply.data, s->result.reply.len, &a, &je);
-    for (clime_json_object(&j); clime_json_key(&j, &key);) {
-        char *at = NULL;
-        double n;
-        if (clime_str_is(key, "max_running_requests") && clime_json_peek(&j) == CLIME_JSON_NUMBER) {
-            if (clime_json_double(&j, &n) && n >= 1) out->together = n < CLIME_FLEET_ROOM ? (int)n : CLIME_FLEET_ROOM;
-            continue;
-        }
-        if (clime_str_is(key, "tp_size") && clime_json_peek(&j) == CLIME_JSON_NUMBER) {
-            if (clime_json_double(&j, &n) && n >= 1) out->gpus = n < CLIME_FLEET_GPUS ? (int)n : CLIME_FLEET_GPUS;
-            continue;
-        }
-        if (clime_str_is(key, "enable_return_routed_experts") && clime_json_peek(&j) == CLIME_JSON_BOOL) {
-            clime_json_bool(&j, &out->says_experts);
-            continue;
-        }
-        for (size_t i = 0; i < CLIME_COUNT(fields); i++)
-            if (clime_str_is(key, fields[i].name)) at = fields[i].at;
-        if (!at || clime_json_peek(&j) != CLIME_JSON_STRING)
-            clime_json_skip(&j, NULL);
-        else if (clime_json_string(&j, &v) && at == out->weight_version)
-            clime_label_copy(at, v);
-        else if (!j.failed)
-            snprintf(at, 64, CLIME_STR_FMT, CLIME_STR_ARG(v));
-    }
-    if (!clime_json_end(&j)) rc = clime_fail(e, CLIME_ERR_INTERNAL, "%s: %s", s->call_url, je.msg);
-    clime_arena_free(&a);
-    return rc;
-}
-
-/* By which way it gets weights. */
-static void choose_way(struct clime_fleet *f, struct clime_fleet_server *s, const struct server_info *info) {
-    static const enum clime_way asked[] = {[CLIME_TRANSPORT_AUTO] = CLIME_BY_HTTP,
-                                           [CLIME_TRANSPORT_HTTP] = CLIME_BY_HTTP,
-                                           [CLIME_TRANSPORT_IPC] = CLIME_BY_IPC,
-                                           [CLIME_TRANSPORT_NCCL] = CLIME_BY_NCCL,
-                                           [CLIME_TRANSPORT_PULL] = CLIME_BY_PULL};
-    const struct clime_model *m = f->push.model;
-    char host[64];
-    if (s->way_known || f->o.serve_folder) return;
-    if (!f->o.owners) s->way = asked[f->o.transport];
-    if (!f->o.owners && f->o.transport == CLIME_TRANSPORT_AUTO && m->ops->own_memory) {
-        const bool other = strcmp(info->device_unit, clime_dev_info(m->dev)->unit) != 0;
-        clime_host_id(host, sizeof host);
-        if (!strncmp(info->device_unit, "GPU-", 4) && host[0] && !strcmp(host, info->host_id))
-            s->way = other && !m->ring ? CLIME_BY_NCCL : CLIME_BY_IPC; /* parts: from all ranks' devices */
-    }
-    s->way_known = true;
-    LOG_INFO("weights go to %s %s", clime_fleet_name(s), clime_way_names[s->way]);
-}
-
-/* One that cannot serve here as it is: at the begin an error, later it stays out. */
-static void refuse(struct clime_fleet *f, struct clime_fleet_server *s) {
-    if (!f->was_published || s->child)
-        f->fatal = s->last;
-    else
-        quarantine(f, s);
-}
-
-/* Bits are promised within a kind of device. */
-static void take_info(struct clime_fleet *f, struct clime_fleet_server *s) {
-    struct server_info info;
-    if (read_info(s, &info, &s->last)) {
-        clime_fleet_failed(f, s);
-        return;
-    }
-    if (!f->device[0]) {
-        const char *own = f->push.model ? clime_dev_info(f->push.model->dev)->name : info.device_name;
-        snprintf(f->device, sizeof f->device, "%s", own);
-    }
-    if (info.device_name[0] && strcmp(info.device_name, f->device) && !f->o.mixed_devices) {
-        clime_fail(&s->last, CLIME_ERR_INPUT,
-                   "%s computes on %s, the trainer on %s: numbers are the same bits within one kind of device only "
-                   "(--allow-mixed-devices takes it all the same)",
-                   clime_fleet_name(s), info.device_name, f->device);
-        refuse(f, s);
-        return;
-    }
-    if (f->o.says_experts && f->push.model && f->push.model->cfg.router.E && !info.says_experts) {
-        clime_fail(
-            &s->last, CLIME_ERR_INPUT,
-            "%s does not say which experts its routers choose, which --use-rollout-routing-replay needs: start it "
-            "with --enable-return-routed-experts",
-            clime_fleet_name(s));
-        refuse(f, s);
-        return;
-    }
-    snprintf(s->device, sizeof s->device, "%s", info.device_name[0] ? info.device_name : f->device);
-    s->together = info.together;
-    s->gpus = info.gpus;
-    choose_way(f, s, &info);
-    clime_fleet_see_label(f, s, info.weight_version);
-}
+/* ---- what it has ---- */
 
 /* Whether it says that it has the version; label: what it says. */
 static bool says_version(struct clime_fleet_server *s, int64_t version, char label[CLIME_VERSION_LABEL]) {
-    if (clime_push_read_label(s->url, clime_buf_str(&s->result.reply), label, &s->last)) return false;
+    char instance[CLIME_PUSH_INSTANCE];
+    if (clime_push_read_label(s->url, clime_buf_str(&s->result.reply), label, instance, &s->last)) return false;
     s->last.code = CLIME_OK;
+    if (instance[0] && strcmp(instance, s->instance)) { /* it was started again: what it serves is not known yet */
+        s->device[0] = 0;
+        s->way_known = false;
+        return false;
+    }
     return clime_label_version(clime_str_of(label), clime_str_of(s->fleet->o.run)) == version;
 }
 
@@ -386,7 +275,7 @@ static void push(struct clime_fleet *f, struct clime_fleet_server *s) {
 static void end_check(struct clime_fleet *f, struct clime_fleet_server *s, enum clime_err rc) {
     char label[CLIME_VERSION_LABEL];
     s->next_look_us = clime_now_us() + CLIME_FLEET_LOOK_US;
-    if (!rc && (says_version(s, f->push.version, label) || (f->o.serve_folder && !s->last.code))) {
+    if (!rc && (says_version(s, f->push.version, label) || (f->o.serve_folder && !s->last.code && s->device[0]))) {
         clime_fleet_enter(s, CLIME_SERVER_ADMITTED);
     } else if (!rc && !s->last.code) {
         s->pushed = -1; /* it was started again behind our back, or another run gave it weights */
@@ -406,6 +295,7 @@ static void end_confirm(struct clime_fleet *f, struct clime_fleet_server *s, enu
         clime_fleet_took(f, s);
     } else if (!has) {
         if (!rc && !s->last.code) {
+            if (!s->device[0]) return; /* it has ended and is another one: it is asked what that is */
             if (clime_fleet_see_label_after_push(f, s, label)) return; /* no fault of the way: it is given ours again */
             clime_fail(&s->last, CLIME_ERR_INTERNAL, "%s serves version \"%s\" after the push of %" PRId64, s->url,
                        label, s->call_version);
@@ -481,7 +371,7 @@ static void ended(void *arg, enum clime_err rc) {
             if (rc)
                 clime_fleet_failed(f, s);
             else
-                take_info(f, s);
+                clime_fleet_take_info(f, s);
             break;
         case CLIME_DOING_PROBE:
             if (rc)
