@@ -329,6 +329,8 @@ enum clime_err clime_client_open(const struct clime_client_options *o, struct cl
     struct clime_teacher_options to = {.url = o->teacher_url,
                                        .n_threads = o->teacher_threads,
                                        .timeout_us = o->teacher_timeout_us,
+                                       .vocabulary = o->vocabulary,
+                                       .allowed = o->allowed,
                                        .out = c->generated};
     enum clime_err rc = clime_rewarder_new(&ro, &c->rewarder, e);
     if (!rc && o->teacher_url) rc = clime_teacher_open(&to, &c->teacher, e);

@@ -38,6 +38,8 @@ struct clime_client_options {
     const char *teacher_url;                   /* NULL = no request asks for it */
     int teacher_threads;
     int64_t teacher_timeout_us;
+    const char *vocabulary;                  /* of the policy (clime_tokenizer_facts), which the teacher's must be */
+    const struct clime_opt_list *allowed;    /* keys of the teacher that may differ ("teacher.vocabulary") */
     struct clime_hook *library;              /* --custom-rm-path or NULL */
     const char *device;                      /* kind of device of the servers, recorded with each sample; may be NULL */
     struct clime_environments *environments; /* who makes the samples; NULL = one call of /generate each */

@@ -20,6 +20,7 @@
 #include "common/http/retry.h"
 #include "common/json/scan.h"
 #include "common/json/write.h"
+#include "common/log.h"
 #include "common/os/waits.h"
 
 #define MAX_REPLY ((size_t)256 << 20)
@@ -27,6 +28,7 @@
 #define FIRST_PAUSE_US 100000
 #define MAX_PAUSE_US 2000000
 #define STOP_CHECK_US 200000
+#define ASK_US 10000000 /* for it to say what it is */
 
 struct clime_teacher {
     char *url;
@@ -35,6 +37,12 @@ struct clime_teacher {
     pthread_t *threads;
     int n_threads;
     atomic_bool stop;
+    const char *vocabulary;
+    const struct clime_opt_list *allowed;
+    pthread_mutex_t lock;     /* of first and told */
+    atomic_bool known;        /* since the last broken connection it has said what it is */
+    struct clime_facts first; /* what it said first */
+    bool told;                /* that it does not say */
 };
 
 /* ---- text ---- */
@@ -139,6 +147,89 @@ enum clime_err clime_teacher_read(struct clime_sample *s, struct clime_str reply
     return rc;
 }
 
+/* ---- what it is ---- */
+
+static char *path_of(const char *url, const char *path) {
+    static const char generate[] = "/generate";
+    size_t n = strlen(url);
+    while (n > 0 && url[n - 1] == '/') n--;
+    if (n >= strlen(generate) && !memcmp(url + n - strlen(generate), generate, strlen(generate))) n -= strlen(generate);
+    return xasprintf("%.*s%s", (int)n, url, path);
+}
+
+static void read_identity(struct clime_str reply, struct clime_facts *out) {
+    struct clime_arena a;
+    struct clime_json j;
+    struct clime_error unread = {0};
+    struct clime_str key, raw;
+    struct clime_facts said = {0};
+    clime_arena_init(&a, reply.len + 4096);
+    clime_json_init(&j, reply.ptr, reply.len, &a, &unread);
+    for (clime_json_object(&j); clime_json_key(&j, &key);)
+        if (clime_json_skip(&j, &raw) && clime_str_is(key, "identity")) clime_facts_read(raw, &said, &unread);
+    if (clime_json_end(&j)) clime_facts_add(out, "teacher.", &said);
+    clime_facts_free(&said);
+    clime_arena_free(&a);
+}
+
+static enum clime_err ask(struct clime_http_client *http, const char *url, struct clime_facts *out,
+                          struct clime_error *e) {
+    char *info = path_of(url, "/server_info");
+    const struct clime_http_call call = {
+        .method = "GET", .url = info, .timeout_us = ASK_US, .max_reply = (size_t)4 << 20};
+    struct clime_http_result res = {0};
+    enum clime_err rc = clime_http_client_call(http, &call, &res, e);
+    if (!rc && res.status == 200) read_identity(clime_buf_str(&res.reply), out);
+    clime_buf_free(&res.reply);
+    free(info);
+    return rc;
+}
+
+enum clime_err clime_teacher_ask(const char *url, struct clime_facts *out, struct clime_error *e) {
+    struct clime_http_client *http = clime_http_client_new();
+    enum clime_err rc = ask(http, url, out, e);
+    clime_http_client_free(http);
+    return rc;
+}
+
+/* It is what it was, and of the policy's vocabulary. Under the lock. */
+static enum clime_err compare(struct clime_teacher *t, struct clime_facts *said, struct clime_error *e) {
+    const char *const *allowed = t->allowed ? t->allowed->items : NULL;
+    const int n = t->allowed ? t->allowed->n : 0;
+    struct clime_facts want = {0}, has = {0};
+    const char *vocabulary = clime_facts_get(said, "teacher.vocabulary");
+    enum clime_err rc = CLIME_OK;
+    if (!said->n && !t->told) {
+        LOG_WARN("the teacher %s does not say what it is: its vocabulary is not compared", t->url);
+        t->told = true;
+    }
+    if (vocabulary && t->vocabulary) {
+        clime_facts_put(&has, "teacher.vocabulary", vocabulary);
+        clime_facts_put(&want, "teacher.vocabulary", t->vocabulary);
+        rc = clime_facts_compare(t->url, &has, "the policy", &want, allowed, n, e);
+    }
+    if (!rc && t->first.n && said->n)
+        rc = clime_facts_compare(t->url, said, "before it broke off it", &t->first, allowed, n, e);
+    if (!rc && !t->first.n) clime_facts_add(&t->first, "", said);
+    clime_facts_free(&want);
+    clime_facts_free(&has);
+    return rc;
+}
+
+static enum clime_err check(struct clime_teacher *t, struct clime_http_client *http, struct clime_error *e) {
+    struct clime_facts said = {0};
+    if (atomic_load(&t->known)) return CLIME_OK;
+    enum clime_err rc = ask(http, t->url, &said, e);
+    if (!rc) {
+        pthread_mutex_lock(&t->lock);
+        rc = compare(t, &said, e);
+        pthread_mutex_unlock(&t->lock);
+        atomic_store(&t->known, !rc);
+    }
+    clime_facts_free(&said);
+    return rc;
+}
+
 /* ---- threads ---- */
 
 static bool stopping(void *arg) {
@@ -169,7 +260,10 @@ static bool try_once(struct clime_teacher *t, struct clime_http_client *http, st
     bool last = true;
     *e = (struct clime_error){0};
     *retry_after_us = 0;
-    if (clime_http_client_call(http, &call, &res, e)) {
+    if (check(t, http, e)) {
+        last = e->code == CLIME_ERR_INPUT;
+    } else if (clime_http_client_call(http, &call, &res, e)) {
+        atomic_store(&t->known, false); /* it may be another one when it is back */
         last = e->code == CLIME_ERR_LIMIT;
     } else if (res.status == 200) {
         clime_teacher_read(s, clime_buf_str(&res.reply), e);
@@ -225,24 +319,27 @@ static void *teacher_main(void *arg) {
     return NULL;
 }
 
-static char *generate_url(const char *url) {
-    size_t n = strlen(url);
-    const char *path = "/generate";
-    while (n > 0 && url[n - 1] == '/') n--;
-    bool whole = n >= strlen(path) && !memcmp(url + n - strlen(path), path, strlen(path));
-    return xasprintf("%.*s%s", (int)n, url, whole ? "" : path);
-}
-
 enum clime_err clime_teacher_open(const struct clime_teacher_options *o, struct clime_teacher **out,
                                   struct clime_error *e) {
     struct clime_teacher *t = xcalloc(1, sizeof *t);
     *out = NULL;
-    t->url = generate_url(o->url);
+    t->url = path_of(o->url, "/generate");
     t->timeout_us = o->timeout_us;
     t->out = o->out;
     t->in = clime_queue_new(CLIME_REQUESTS_MAX);
     t->threads = xcalloc((size_t)o->n_threads, sizeof *t->threads);
+    t->vocabulary = o->vocabulary;
+    t->allowed = o->allowed;
+    pthread_mutex_init(&t->lock, NULL);
     atomic_init(&t->stop, false);
+    atomic_init(&t->known, false);
+    struct clime_http_client *http = clime_http_client_new();
+    enum clime_err rc = check(t, http, e);
+    clime_http_client_free(http);
+    if (rc == CLIME_ERR_INPUT) { /* one that does not answer yet is waited for as any other is */
+        clime_teacher_close(t);
+        return rc;
+    }
     while (t->n_threads < o->n_threads && !pthread_create(&t->threads[t->n_threads], NULL, teacher_main, t))
         t->n_threads++;
     if (t->n_threads == 0) {
@@ -264,6 +361,8 @@ void clime_teacher_close(struct clime_teacher *t) {
     for (int i = 0; i < t->n_threads; i++) pthread_join(t->threads[i], NULL);
     clime_queue_free(t->in);
     free(t->threads);
+    pthread_mutex_destroy(&t->lock);
+    clime_facts_free(&t->first);
     free(t->url);
     free(t);
 }
