@@ -103,7 +103,7 @@ def main():
             for mock in many.mocks:
                 join(router, mock)
             many.run = run = Run(
-                rl(folder, folder / "run", "--fully-async", "--router-url", router.url, "--update-weight-transport", "pull",
+                rl(folder, folder / "run", "--fully-async", "--router-url", router.url, "--allow-difference", "identity", "--update-weight-transport", "pull",
                    server_concurrency=o.concurrency, server_threads=None, num_rollout=3, rollout_batch_size=o.samples // 4,
                    n_samples_per_prompt=4, rollout_max_response_len=8, max_tokens_per_gpu=8192))  # fmt: skip
             run.end(limit=3600)

@@ -27,7 +27,7 @@ def measure(folder, n, name, words, o):
     many = Many(n, 0.01)
     try:
         with program("clime-router", "--health-check-interval", 5, "--max-concurrent-requests", 4096, "--worker-urls", *(m.url for m in many.mocks)) as router:
-            run = Run(rl(folder, folder / f"{name}-{n}", "--router-url", router.url, "--server-concurrency", "4", *words, server_threads=None,
+            run = Run(rl(folder, folder / f"{name}-{n}", "--router-url", router.url, "--allow-difference", "identity", "--server-concurrency", "4", *words, server_threads=None,
                          num_rollout=o.rollouts, update_quorum=1, lr=o.lr, threads=2))  # fmt: skip
             run.end(limit=3600)
     finally:

@@ -237,12 +237,12 @@ def test_a_list_that_names_no_workers_is_none(d, undisturbed, tmp_path):  # noqa
 
 
 def test_workers_of_another_model(d, tmp_path):  # noqa: F811
-    """All refuse the weights, which is no matter of time: the run ends with the reason at its beginning. One that is
-    alone in it is left out."""
+    """None samples as the trainer computes: the run ends with the key that differs at its beginning. One that is alone in it
+    is left out."""
     tiny_model(tmp_path / "other", **{"hidden-size": 32})
     with fleet(tmp_path, tmp_path / "other", 2) as (router, _):
         log = Run(rl(d, tmp_path / "run", "--router-url", router, server_threads=None)).end(status=1, limit=LIMIT)
-        assert re.search(r" E train: rl: .*/weights/0@\S+ answers 400: .*the model needs", log.splitlines()[-1]), log[-3000:]
+        assert re.search(r" E train: rl: http://\S+ has hidden_size 32, the trainer has 64", log.splitlines()[-1]), log[-3000:]
         with server("--weight-version", "x", model=d / "init") as good:
             call("POST", f"{router}/workers", {"url": good.url})
             assert "is out of the router" in Run(rl(d, tmp_path / "again", "--router-url", router, server_threads=None)).end()

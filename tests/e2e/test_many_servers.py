@@ -18,7 +18,7 @@ ROUTER = ("--health-check-interval", "0.2")
 
 
 def external(d, tmp_path, router, *more, **change):  # noqa: F811
-    return Run(rl(d, tmp_path / "run", "--router-url", router.url, *more, server_threads=None, server_concurrency=4, **change))
+    return Run(rl(d, tmp_path / "run", "--router-url", router.url, "--allow-difference", "identity", *more, server_threads=None, server_concurrency=4, **change))
 
 
 def join(router, mock):

@@ -150,7 +150,7 @@ def test_a_server_that_hands_nothing_on_is_no_source(d, tmp_path):  # noqa: F811
         mock.keeps = False
     try:
         with program("clime-router", "--worker-urls", *(m.url for m in many.mocks)) as router:
-            go(d, tmp_path / "run", "--router-url", router.url, "--update-weight-transport", "pull", "--update-weight-fanout", "2",
+            go(d, tmp_path / "run", "--router-url", router.url, "--allow-difference", "identity", "--update-weight-transport", "pull", "--update-weight-fanout", "2",
                num_servers=None, server_threads=None, server_concurrency=4, update_quorum=1)  # fmt: skip
     finally:
         many.close()
@@ -171,7 +171,7 @@ def test_a_pull_that_is_outdated_is_given_up(d, tmp_path):  # noqa: F811
     late.stuck = True
     try:
         with program("clime-router", "--health-check-interval", "0.2", "--worker-urls", *(m.url for m in many.mocks)) as router:
-            run = Run(rl(d, tmp_path / "run", "--router-url", router.url, "--update-weight-transport", "pull", num_rollout=6, server_threads=None,
+            run = Run(rl(d, tmp_path / "run", "--router-url", router.url, "--allow-difference", "identity", "--update-weight-transport", "pull", num_rollout=6, server_threads=None,
                          server_concurrency=4, rollout_batch_size=16, n_samples_per_prompt=2))  # fmt: skip
             try:
                 wait_until(lambda: late.number not in (None, 0), run)
@@ -215,7 +215,7 @@ def test_servers_that_hand_on_may_die(d, tmp_path):  # noqa: F811
     many = Many(24, on_answer=disturb)
     try:
         with program("clime-router", "--health-check-interval", "0.2", "--worker-urls", *(m.url for m in many.mocks)) as router:
-            run = go(d, tmp_path / "run", "--router-url", router.url, "--update-weight-transport", "pull", "--update-weight-fanout", "2",
+            run = go(d, tmp_path / "run", "--router-url", router.url, "--allow-difference", "identity", "--update-weight-transport", "pull", "--update-weight-fanout", "2",
                      num_servers=None, server_threads=None, server_concurrency=4, rollout_batch_size=16, update_quorum=1)  # fmt: skip
     finally:
         many.close()

@@ -41,7 +41,7 @@ def test_a_push_that_hangs_and_a_reward_that_does(d, tmp_path):  # noqa: F811
     late.held = asyncio.Event()
     try:
         with program("clime-router", "--worker-urls", *(m.url for m in many.mocks)) as router:
-            run = Run(rl(d, tmp_path / "run", "--router-url", router.url, server_threads=None, rm_type="command",
+            run = Run(rl(d, tmp_path / "run", "--router-url", router.url, "--allow-difference", "identity", server_threads=None, rm_type="command",
                          rm_command=command, rm_timeout=5 * LIMIT))  # fmt: skip
             try:
                 wait_until(lambda: lock.exists() and lock.read_text(), run)

@@ -54,6 +54,8 @@ static bool decides(const void *arg, const char *name) {
                                        "server-start-timeout",
                                        "server-evict-after",
                                        "allow-mixed-devices",
+                                       "allow-difference",
+                                       "recompute-granularity",
                                        "rollout-health-check-interval",
                                        "rollout-health-check-timeout",
                                        "threads",

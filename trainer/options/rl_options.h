@@ -38,6 +38,7 @@ struct clime_rl_options {
     const char *run, *hf_checkpoint, *ref_load, *load, *save, *save_hf;
     int64_t save_interval, keep_checkpoints, save_retain_interval, keep_rollouts;
     bool no_save_optim, gap_must_be_zero;
+    struct clime_opt_list allow_difference; /* keys (docs/devices.md) */
     bool explain;
     const char *page_host;
     int64_t page_port; /* -1 = no page */

@@ -37,7 +37,8 @@ int clime_rl_learning_rows(struct clime_rl_options *o, struct clime_opt *t, stru
          "opd-kl-coef (logp - teacher's logp). Without --rm-type the reward is 0 and the teacher alone decides"},
         {"opd-kl-coef", D, &l->objective.opd_kl_coef, "1", "C", "its coefficient", 0, -1},
         {"opd-teacher-url", S, &o->opd_teacher_url, NULL, "URL",
-         "a server with /generate whose model has the same tokenizer: clime-server, SGLang, a router"},
+         "a server with /generate whose model has the same tokenizer, which is compared where it says its own: "
+         "clime-server, SGLang, a router"},
         {"opd-teacher-timeout", D, &o->opd_teacher_timeout, "300", "SECONDS",
          "for one sample, all tries together; past it the sample has failed", 0.001, 1e6},
         {"opd-teacher-concurrency", I, &o->opd_teacher_concurrency, "32", "N", "requests in flight to the teacher", 1,
@@ -185,6 +186,9 @@ int clime_rl_learning_rows(struct clime_rl_options *o, struct clime_opt *t, stru
          0.01, 1},
         {"allow-mixed-devices", B, &o->mixed_devices, NULL, NULL,
          "servers may be of another kind of device or instruction set than the trainer: the gap is not 0 then"},
+        {"allow-difference", CLIME_OPT_LIST, &o->allow_difference, NULL, "KEY",
+         "what may differ between this run and a server, its teacher or its own record, by the key that the refusal "
+         "names (docs/devices.md); an event says both values"},
         {"server-start-timeout", D, &o->server_start_timeout, "600", "SECONDS",
          "for a server or router that the trainer starts, until it answers", 0.1, 1e6},
         {"server-evict-after", D, &o->server_evict_after, "3600", "SECONDS",

@@ -18,7 +18,9 @@ int clime_rl_sample_rows(struct clime_rl_options *o, struct clime_opt *t, struct
         {"load", S, &o->load, NULL, "DIR",
          "Hugging Face folder of the initial weights; where it does not exist, --ref-load"},
         {"ref-load", S, &o->ref_load, NULL, "DIR",
-         "reference model of the KL loss, read into the policy's type; default --hf-checkpoint"},
+         "reference model of the KL loss, read into the policy's type; default --hf-checkpoint. Without --load also "
+         "the "
+         "policy's beginning, which a new run refuses where --hf-checkpoint has other weights"},
         {"save", S, &o->save, NULL, "DIR", "where checkpoints go; default DIR/checkpoints of the run folder"},
         {"save-interval", I, &o->save_interval, "20", "N",
          "a checkpoint every N rollouts and at the end; recovery runs at most N rollouts' steps again", 1, 0,

@@ -1,11 +1,13 @@
 /* Which folder the initial weights come from, and whether all folders of models can be what they are given for. Called
  * by open.c, main thread; reads options and configurations, no weights.
  */
+#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/log.h"
 #include "model/weights/folder.h"
-#include "model/weights/layout.h"
+#include "model/weights/weights_map.h"
 #include "trainer/run/run.h"
 
 static bool same_folder(const char *a, const char *b) {
@@ -13,20 +15,56 @@ static bool same_folder(const char *a, const char *b) {
     return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-/* The servers that are started here make their model from --hf-checkpoint, and get these weights. */
+/* The servers make their model from --hf-checkpoint, and get these weights. */
 static enum clime_err check_shape(const char *option, const char *dir, const char *servers, struct clime_error *e) {
     struct clime_config c[2];
-    struct clime_layout l[2];
     if (same_folder(dir, servers)) return CLIME_OK;
     if (clime_config_load(dir, &c[0], e) || clime_config_load(servers, &c[1], e)) return e->code;
-    for (int i = 0; i < 2; i++) clime_layout_make(&c[i], &l[i]);
-    bool same = l[0].hash == l[1].hash;
-    for (int i = 0; i < 2; i++) clime_layout_free(&l[i]);
-    if (same) return CLIME_OK;
+    char *a = xasprintf("--%s %s", option, dir), *b = xasprintf("--hf-checkpoint %s", servers);
+    enum clime_err rc = clime_config_compare(a, &c[0], b, &c[1], e);
+    if (rc) clime_error_prefix(e, "the initial weights have another architecture or shape than the servers'");
+    free(a);
+    free(b);
+    return rc;
+}
+
+static void put_nowhere(void *arg, int64_t offset, const void *data, int64_t n) {
+    (void)arg, (void)offset, (void)data, (void)n;
+}
+
+enum clime_err clime_rl_weights_sum(const char *dir, enum clime_dtype dt, uint64_t *sum, struct clime_error *e) {
+    struct clime_config c;
+    struct clime_layout l;
+    enum clime_err rc = clime_config_load(dir, &c, e);
+    if (rc) return rc;
+    clime_layout_make(&c, &l);
+    rc = clime_weights_import_blocks(dir, &c, &l, dt, put_nowhere, NULL, sum, e);
+    clime_layout_free(&l);
+    return rc;
+}
+
+/* slime's rule makes a reference that is given alone the policy too. Nobody who adds a KL term to a command that had
+ * none means that, so both must be said. A run that has begun goes on. */
+enum clime_err clime_rl_check_initial(const struct clime_rl *rl, struct clime_error *e) {
+    const struct clime_rl_options *o = &rl->o;
+    const char *option = rl->initial_dir == o->load       ? "load"
+                         : rl->initial_dir == o->ref_load ? "ref-load"
+                                                          : "hf-checkpoint";
+    uint64_t given, reference;
+    bool begun;
+    LOG_INFO("the initial weights are those of --%s %s", option, rl->initial_dir);
+    if (rl->initial_dir != o->ref_load || o->load || same_folder(o->ref_load, o->hf_checkpoint)) return CLIME_OK;
+    enum clime_err rc = clime_version_any(clime_ledger_reader(rl->ledger), &begun, e);
+    if (rc || begun) return rc;
+    if (!clime_folder_has_weights(o->hf_checkpoint)) return CLIME_OK; /* a tokenizer's: only one can be meant */
+    if (clime_rl_weights_sum(o->hf_checkpoint, CLIME_F32, &given, e) ||
+        clime_rl_weights_sum(o->ref_load, CLIME_F32, &reference, e))
+        return e->code;
+    if (given == reference) return CLIME_OK;
     return clime_fail(e, CLIME_ERR_INPUT,
-                      "--%s %s: the initial weights are its, and it has another architecture or shape than "
-                      "--hf-checkpoint %s",
-                      option, dir, servers);
+                      "--ref-load %.150s without --load: the policy would begin with its weights, which are others "
+                      "than those of --hf-checkpoint %.150s; say --load with the folder that it is to begin with",
+                      o->ref_load, o->hf_checkpoint);
 }
 
 /* slime's rule: --load where it exists, else --ref-load, else --hf-checkpoint. Its recipes name one folder in --load
@@ -53,5 +91,5 @@ enum clime_err clime_rl_choose_initial(struct clime_rl *rl, struct clime_error *
                          : rl->initial_dir == o->ref_load ? "ref-load"
                                                           : "hf-checkpoint";
     if (clime_folder_check(option, rl->initial_dir, CLIME_FOLDER_WEIGHTS, e)) return e->code;
-    return o->router_url ? CLIME_OK : check_shape(option, rl->initial_dir, o->hf_checkpoint, e);
+    return check_shape(option, rl->initial_dir, o->hf_checkpoint, e);
 }

@@ -5,12 +5,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
 #include "common/hash.h"
 #include "common/json/tree.h"
+#include "common/log.h"
 #include "trainer/learn/manifest.h"
+#include "trainer/ledger/events.h"
 #include "trainer/ledger/inputs.h"
+#include "trainer/rollout/teacher.h"
 #include "trainer/run/run.h"
 
 /* ---- options ---- */
@@ -27,6 +30,23 @@ static bool same_value(const struct cJSON *x, const struct cJSON *y) {
            clime_tree_bool(x, false) == clime_tree_bool(y, false);
 }
 
+/* The error, with both values. */
+static enum clime_err other_option(const char *name, const char *recorded, const char *now, const char *defaults,
+                                   struct clime_error *e) {
+    struct clime_facts f[3] = {{0}};
+    const char *const texts[] = {recorded, defaults, now};
+    struct clime_error unread;
+    for (int i = 0; i < 3; i++) clime_facts_read(clime_str_of(texts[i]), &f[i], &unread);
+    const char *was = clime_facts_get(&f[0], name), *is = clime_facts_get(&f[2], name);
+    if (!was) was = clime_facts_get(&f[1], name);
+    clime_fail(e, CLIME_ERR_INPUT,
+               "--%s differs from what this run was begun with (%.100s, it was %.100s); it decides what comes out, so "
+               "another value needs another run folder",
+               name, is ? is : "nothing", was ? was : "nothing");
+    for (int i = 0; i < 3; i++) clime_facts_free(&f[i]);
+    return e->code;
+}
+
 /* Names the first option whose value differs between the record and now. What the record does not know came into being
  * after it: then the run has the default, and goes on with it. */
 enum clime_err clime_rl_compare_options(const struct clime_rl *rl, const char *defaults_json, struct clime_error *e) {
@@ -40,11 +60,7 @@ enum clime_err clime_rl_compare_options(const struct clime_rl *rl, const char *d
         const struct cJSON *was = clime_tree_get(a, clime_tree_key(x));
         if (!was) was = clime_tree_get(defaults, clime_tree_key(x));
         if (was && !same_value(x, was)) /* neither: the hash of a library, whose path is compared */
-            rc = clime_fail(
-                e, CLIME_ERR_INPUT,
-                "--%s differs from what this run was begun with; it decides what comes out, so another value "
-                "needs another run folder",
-                clime_tree_key(x));
+            rc = other_option(clime_tree_key(x), recorded, now, defaults_json, e);
     }
     clime_tree_free(a);
     clime_tree_free(b);
@@ -54,48 +70,129 @@ enum clime_err clime_rl_compare_options(const struct clime_rl *rl, const char *d
 
 /* ---- files and models ---- */
 
+/* An input that may not change, unless the user says so by its key: then what it was stays recorded, and an event says
+ * what it is. what: in the user's words. */
+static enum clime_err put_input(struct clime_rl *rl, const char *name, const char *key, const char *value,
+                                const char *what, struct clime_error *e) {
+    const struct clime_opt_list *allowed = &rl->o.allow_difference;
+    char *was = NULL;
+    if (!clime_facts_allowed(key, allowed->items, allowed->n)) return clime_input_put(rl->ledger, name, value, what, e);
+    enum clime_err rc = clime_input_get(clime_ledger_reader(rl->ledger), name, &was, e);
+    if (!rc && was && strcmp(was, value))
+        clime_event(rl->ledger, rl->run.incarnation, "difference",
+                    "%s is %.200s, this run was begun with %.200s: --allow-difference %s", what, value, was, key);
+    if (!rc && !was) rc = clime_input_put(rl->ledger, name, value, what, e);
+    free(was);
+    return rc;
+}
+
 static enum clime_err put_sum(struct clime_rl *rl, const char *name, uint64_t sum, const char *option, const char *path,
                               struct clime_error *e) {
     char hex[17], *what = xasprintf("%s %s", option, path);
     snprintf(hex, sizeof hex, "%016" PRIx64, sum);
-    enum clime_err rc = clime_input_put(rl->ledger, name, hex, what, e);
+    enum clime_err rc = put_input(rl, name, name, hex, what, e);
     free(what);
     return rc;
 }
 
-/* The files that say how text becomes tokens and back, and the model's shape. */
-static enum clime_err sum_folder(const char *dir, uint64_t *sum, struct clime_error *e) {
-    char *json = xasprintf("%s/tokenizer.json", dir);
-    const char *names[] = {
-        "config.json",           "generation_config.json",  access(json, F_OK) ? "tiktoken.model" : "tokenizer.json",
-        "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"};
-    struct clime_checksum all;
-    enum clime_err rc = CLIME_OK;
-    clime_checksum_init(&all);
-    for (size_t i = 0; i < CLIME_COUNT(names) && !rc; i++) {
-        char *path = xasprintf("%s/%s", dir, names[i]);
-        uint64_t one = 0;
-        if (!access(path, F_OK)) rc = clime_file_checksum(path, &one, e);
-        clime_checksum_add(&all, &one, sizeof one);
-        free(path);
+/* The folder that says how text becomes tokens and back, and what is computed. */
+static enum clime_err put_folder(struct clime_rl *rl, struct clime_error *e) {
+    enum clime_err rc = clime_rl_make_truth(rl, e);
+    for (int i = 0; i < rl->truth.n && !rc; i++) {
+        const struct clime_fact *x = &rl->truth.items[i];
+        char *name = xasprintf("model-folder.%s", x->key);
+        char *what = xasprintf("the %s of --hf-checkpoint %s", x->key, rl->o.hf_checkpoint);
+        rc = put_input(rl, name, x->key, x->value, what, e);
+        free(name);
+        free(what);
     }
-    free(json);
-    *sum = clime_checksum_done(&all);
     return rc;
 }
 
+#define MOST_SCRIPT (1 << 20) /* bytes; a larger program is the machine's */
+
+static bool is_script(const char *path) {
+    static const char *const ends[] = {".py", ".sh", ".pl", ".rb", ".js", ".lua"};
+    const char *dot = strrchr(path, '.');
+    struct stat st;
+    if (stat(path, &st) || !S_ISREG(st.st_mode) || st.st_size > MOST_SCRIPT) return false;
+    bool is = st.st_mode & S_IXUSR;
+    for (size_t i = 0; i < CLIME_COUNT(ends); i++) is |= dot && !strcmp(dot, ends[i]);
+    return is; /* other files of a command change while it runs, as a log does */
+}
+
+/* A command by its text, and the scripts that its words name by their content. */
+static enum clime_err put_command(struct clime_rl *rl, const char *option, const char *command, struct clime_error *e) {
+    static const char between[] = " \t\n'\"=;&|<>()";
+    char *what = xasprintf("--%s", option), *words = command ? xstrdup(command) : NULL, *rest = NULL;
+    enum clime_err rc = command ? put_input(rl, option, option, command, what, e) : CLIME_OK;
+    for (char *word = command ? strtok_r(words, between, &rest) : NULL; word && !rc;
+         word = strtok_r(NULL, between, &rest)) {
+        uint64_t sum;
+        char hex[17];
+        if (!is_script(word)) continue;
+        char *name = xasprintf("%s %s", option, word), *file = xasprintf("--%s's file %s", option, word);
+        if (!(rc = clime_file_checksum(word, &sum, e))) {
+            snprintf(hex, sizeof hex, "%016" PRIx64, sum);
+            rc = put_input(rl, name, option, hex, file, e);
+        }
+        free(name);
+        free(file);
+    }
+    free(words);
+    free(what);
+    return rc;
+}
+
+/* What is behind an address may move: another one is told. An address may hold a secret: it is recorded by checksum. */
+static enum clime_err note_address(struct clime_rl *rl, const char *option, const char *url, struct clime_error *e) {
+    char hex[17], *was = NULL;
+    if (!url) return CLIME_OK;
+    snprintf(hex, sizeof hex, "%016" PRIx64, clime_text_checksum(clime_str_of(url)));
+    enum clime_err rc = clime_input_get(clime_ledger_reader(rl->ledger), option, &was, e);
+    if (!rc && was && strcmp(was, hex))
+        clime_event(rl->ledger, rl->run.incarnation, "difference",
+                    "--%s is another address than this run was begun with", option);
+    if (!rc && !was) rc = clime_input_put(rl->ledger, option, hex, option, e);
+    free(was);
+    return rc;
+}
+
+static enum clime_err put_rewards(struct clime_rl *rl, struct clime_error *e) {
+    if (rl->o.replay || rl->o.load_rollouts) return CLIME_OK; /* the record has them */
+    enum clime_err rc = put_command(rl, "rm-command", rl->o.rm_command, e);
+    if (!rc) rc = put_command(rl, "environment-command", rl->o.environment_command, e);
+    if (!rc) rc = note_address(rl, "rm-url", rl->o.rm_url, e);
+    return rc ? rc : note_address(rl, "opd-teacher-url", rl->o.opd_teacher_url, e);
+}
+
 enum clime_err clime_rl_record_data(struct clime_rl *rl, const uint64_t *prompts, struct clime_error *e) {
-    uint64_t folder;
-    enum clime_err rc = sum_folder(rl->o.hf_checkpoint, &folder, e);
-    if (!rc)
-        rc = put_sum(rl, "model-folder", folder, "the configuration or tokenizer of --hf-checkpoint",
-                     rl->o.hf_checkpoint, e);
+    enum clime_err rc = put_folder(rl, e);
+    if (!rc) rc = put_rewards(rl, e);
     if (!rc && rl->o.evaluate)
         rc = put_sum(rl, "evaluation", clime_evaluation_checksum(&rl->eval),
                      "the evaluation, by its options and by what its files say,", "--eval-...", e);
     if (rc || !prompts) return rc;
     return put_sum(rl, "prompts", *prompts, "what --prompt-data says in",
                    rl->o.prompt_data.n > 1 ? "its sources" : rl->o.prompt_data.items[0], e);
+}
+
+enum clime_err clime_rl_record_teacher(struct clime_rl *rl, struct clime_error *e) {
+    struct clime_facts said = {0};
+    struct clime_error why = {0};
+    enum clime_err rc = CLIME_OK;
+    const char *url = rl->o.learner.objective.use_opd ? rl->o.opd_teacher_url : NULL;
+    if (!url) return CLIME_OK;
+    if (clime_teacher_ask(url, &said, &why)) LOG_WARN("the teacher does not say what it is: %s", why.msg);
+    for (int i = 0; i < said.n && !rc; i++) {
+        const struct clime_fact *x = &said.items[i];
+        char *name = xasprintf("teacher.%s", x->key), *what = xasprintf("the teacher's %s", x->key);
+        rc = put_input(rl, name, name, x->value, what, e);
+        free(name);
+        free(what);
+    }
+    clime_facts_free(&said);
+    return rc;
 }
 
 enum clime_err clime_rl_record_models(struct clime_rl *rl, struct clime_error *e) {
@@ -107,6 +204,6 @@ enum clime_err clime_rl_record_models(struct clime_rl *rl, struct clime_error *e
                  {"critic", sha.critic, "the critic's initial model"},
                  {"critic-frozen", sha.critic_frozen, "what is frozen of the critic's model"}};
     for (size_t i = 0; i < CLIME_COUNT(given) && !rc; i++)
-        if (given[i].sha256[0]) rc = clime_input_put(rl->ledger, given[i].name, given[i].sha256, given[i].what, e);
+        if (given[i].sha256[0]) rc = put_input(rl, given[i].name, given[i].name, given[i].sha256, given[i].what, e);
     return rc;
 }

@@ -95,6 +95,16 @@ static enum clime_err longest_sample(const struct clime_rl *rl, int *most, struc
     return rc;
 }
 
+/* What a server must have room for: of the prompts' and the evaluation's samples the longest. A session may fill the
+ * model's context where no option limits it. */
+static enum clime_err longest_served(const struct clime_rl *rl, int *most, struct clime_error *e) {
+    enum clime_err rc = longest_sample(rl, most, e);
+    if (rl->o.environment && !rl->o.sampling.max_context_len && !rl->o.evaluate) *most = rl->max_pos;
+    if (rl->eval.max_len > *most) *most = rl->eval.max_len;
+    if (*most > rl->max_pos) *most = rl->max_pos;
+    return rc;
+}
+
 /* Samples that keep their KV over an update are trained with the experts that the servers chose. */
 static bool replays_experts(const struct clime_rl_options *o) {
     return o->rollout_routing_replay && o->pause_generation_mode == CLIME_PAUSE_IN_PLACE && !o->evaluate;
@@ -313,8 +323,12 @@ static enum clime_err open_fleet(struct clime_rl *rl, struct clime_error *e) {
                                     .router_args = &rl->o.router_args,
                                     .ledger = rl->ledger,
                                     .incarnation = rl->run.incarnation};
-    enum clime_err rc = CLIME_OK;
-    if (rl->o.colocate && !rl->o.evaluate) {
+    enum clime_err rc = clime_rl_make_truth(rl, e);
+    if (!rc) rc = longest_served(rl, &o.longest, e);
+    o.truth = &rl->truth;
+    o.served = &rl->served;
+    o.allowed = &rl->o.allow_difference;
+    if (!rc && rl->o.colocate && !rl->o.evaluate) {
         const struct clime_ring *ring = clime_learner_model(rl->learner)->ring;
         rc = clime_learner_show(rl->learner, rl->owners, &o.n_owners, e);
         o.owners = rl->owners;
@@ -360,7 +374,7 @@ enum clime_err clime_rl_open(struct clime_rl *rl, struct clime_error *e) {
     if (rl->o.explain) return prepare_learner(rl, e);
     if ((!rl->o.evaluate && (rc = clime_rl_check_save_hf(rl, e))) || (rc = clime_rl_lock(rl, e)) ||
         (rc = clime_rl_make_checkpoint_dir(rl, e)) || (rc = open_ledger(rl, e)) ||
-        (!rl->o.evaluate && (rc = clime_rl_check_next_hf(rl, e))) ||
+        (rc = clime_rl_check_initial(rl, e)) || (!rl->o.evaluate && (rc = clime_rl_check_next_hf(rl, e))) ||
         (rl->o.page_control && (rc = open_control(rl, e))) || (rc = open_page(rl, e)) ||
         (rl->o.mlflow.url && (rc = clime_mlflow_open(&rl->o.mlflow, &rl->run, rl->o.run, &rl->mlflow, e))))
         return rc;
@@ -409,6 +423,7 @@ static enum clime_err open_environments(struct clime_rl *rl, struct clime_error 
 
 enum clime_err clime_rl_open_client(struct clime_rl *rl, struct clime_error *e) {
     enum clime_err rc = rl->o.environment ? open_environments(rl, e) : CLIME_OK;
+    if (!rc && rl->ledger) rc = clime_rl_record_teacher(rl, e);
     if (rc) return rc;
     struct clime_client_options o = {.fleet = rl->fleet,
                                      .api_key = clime_fleet_api_key(rl->fleet),
@@ -424,6 +439,8 @@ enum clime_err clime_rl_open_client(struct clime_rl *rl, struct clime_error *e) 
                                      .teacher_url = rl->o.learner.objective.use_opd ? rl->o.opd_teacher_url : NULL,
                                      .teacher_threads = (int)rl->o.opd_teacher_concurrency,
                                      .teacher_timeout_us = (int64_t)(rl->o.opd_teacher_timeout * 1e6),
+                                     .vocabulary = clime_facts_get(&rl->truth, "vocabulary"),
+                                     .allowed = &rl->o.allow_difference,
                                      .library = rl->hooks[CLIME_HOOK_REWARD],
                                      .device = clime_fleet_device(rl->fleet)};
     return clime_client_open(&o, &rl->client, e);
@@ -447,6 +464,8 @@ void clime_rl_close(struct clime_rl *rl) {
     clime_dataset_free(&rl->data);
     clime_tokenizer_free(rl->tokenizer);
     clime_run_free(&rl->run);
+    clime_facts_free(&rl->truth);
+    clime_facts_free(&rl->served);
     clime_ledger_close(rl->ledger);
     free(rl->checkpoint_dir);
     free(rl->hf_dir);

@@ -8,6 +8,7 @@
  *   step.c             from a rollout to steps, one step, weights to the fleet
  *   checkpoints.c      checkpoints: written, found again, given up
  *   inputs.c           what the run was given is what it was begun with
+ *   truth.c            what servers must have alike
  *   recover.c          bringing the weights to where the ledger says the run was
  *   replay_generate.c  --replay-generate
  *   summary.c          the last lines of a run that is done
@@ -41,17 +42,20 @@ struct clime_rl {
     int lock_fd, dir_fd;   /* the run folder's lock and the folder, both locked; -1 = not open */
     struct clime_now *now; /* says what is waited for; NULL = not yet */
     char *checkpoint_dir, *hf_dir;
-    char *tensorboard_dir;    /* NULL = no event file */
-    const char *initial_dir;  /* Hugging Face folder of version 0 */
-    int64_t num_rollout;      /* of the whole run */
-    int64_t rollouts_done;    /* trained on */
-    int bad_in_row;           /* groups that could not be trained on, up to the last one */
-    int64_t step;             /* optimizer steps done = the version of the learner's weights */
-    bool offloaded;           /* the servers' KV memory is released, until the next publish */
-    int64_t replay_generated; /* tokens, by --replay-generate */
-    int64_t published;        /* version the fleet serves, -1 = none */
-    void *h_weights;          /* those weights in host memory, for pushes over HTTP; NULL until one was wanted */
-    int64_t exported;         /* version that --save-hf was written of last, -1 = none */
+    char *tensorboard_dir;     /* NULL = no event file */
+    const char *initial_dir;   /* Hugging Face folder of version 0 */
+    struct clime_facts truth;  /* what it computes and samples with, which servers must have alike */
+    struct clime_facts served; /* checksums of the weights that servers have of their own folder, by their type */
+    int max_pos;               /* tokens of a sequence that --hf-checkpoint takes; with truth */
+    int64_t num_rollout;       /* of the whole run */
+    int64_t rollouts_done;     /* trained on */
+    int bad_in_row;            /* groups that could not be trained on, up to the last one */
+    int64_t step;              /* optimizer steps done = the version of the learner's weights */
+    bool offloaded;            /* the servers' KV memory is released, until the next publish */
+    int64_t replay_generated;  /* tokens, by --replay-generate */
+    int64_t published;         /* version the fleet serves, -1 = none */
+    void *h_weights;           /* those weights in host memory, for pushes over HTTP; NULL until one was wanted */
+    int64_t exported;          /* version that --save-hf was written of last, -1 = none */
 
     struct clime_ledger *ledger;
     struct clime_tokenizer *tokenizer;
@@ -83,6 +87,10 @@ enum clime_err clime_rl_check_rewards(const struct clime_rl *rl, struct clime_er
 
 /* initial.c: fills initial_dir */
 enum clime_err clime_rl_choose_initial(struct clime_rl *rl, struct clime_error *e);
+/* The checksum of a folder's weights read as dt, as a server says it ("weights"). */
+enum clime_err clime_rl_weights_sum(const char *dir, enum clime_dtype dt, uint64_t *sum, struct clime_error *e);
+/* Once the ledger is open: says which folder that is, and CLIME_ERR_INPUT where a new run may mean another one. */
+enum clime_err clime_rl_check_initial(const struct clime_rl *rl, struct clime_error *e);
 
 /* open.c */
 enum clime_err clime_rl_open(struct clime_rl *rl, struct clime_error *e);        /* rl->o is parsed; the rest is zero */
@@ -189,11 +197,16 @@ enum clime_err clime_rl_load_version(struct clime_rl *rl, const char *run, const
 /* Before the current weights' evaluation is recorded: where none was better, the folder best/ of the run gets them. */
 enum clime_err clime_rl_keep_best(struct clime_rl *rl, const struct clime_eval_record *r, struct clime_error *e);
 
+/* truth.c: fills truth and max_pos, from --hf-checkpoint; once. */
+enum clime_err clime_rl_make_truth(struct clime_rl *rl, struct clime_error *e);
+
 /* inputs.c: CLIME_ERR_INPUT names what is another one than the run was begun with. */
 enum clime_err clime_rl_compare_options(const struct clime_rl *rl, const char *defaults, struct clime_error *e);
 /* Tokenizer and config; prompts: checksum of what the prompt data say, NULL = there are none. */
 enum clime_err clime_rl_record_data(struct clime_rl *rl, const uint64_t *prompts, struct clime_error *e);
 enum clime_err clime_rl_record_models(struct clime_rl *rl, struct clime_error *e); /* reference and critic, as given */
+/* What the teacher of --use-opd says of itself, where it answers and does. */
+enum clime_err clime_rl_record_teacher(struct clime_rl *rl, struct clime_error *e);
 
 /* step.c */
 /* Evaluates the current weights, which the fleet serves, and records it. */
