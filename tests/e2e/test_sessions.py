@@ -162,6 +162,8 @@ def test_forced_calls_and_ids(d):
         assert len(first.prompt_token_ids) == first.usage.prompt_tokens and len(choice.token_ids) == first.usage.completion_tokens
         assert [t.token for t in choice.logprobs.content] == [f"token_id:{i}" for i in choice.token_ids]
         path = first.prompt_token_ids + choice.token_ids
+        tokens = run.http.post(f"{task['session']}/tokenize", json={"messages": m, "tools": ask["tools"]}).json()
+        assert tokens["tokens"] == first.prompt_token_ids and tokens["count"] == first.usage.prompt_tokens
         m += [choice.message, {"role": "user", "content": "and?"}]
         named = {"type": "function", "function": {"name": "f"}}
         chunks = list(ai.chat.completions.create(messages=m, max_tokens=6, tool_choice=named, stream=True, **ask))

@@ -346,6 +346,7 @@ static enum clime_err convert(struct clime_env_body *b, const struct raw *raw, b
             rc = clime_fail(e, CLIME_ERR_INPUT, "give one of input_ids (the whole context) and text (what is new)");
         return rc;
     case CLIME_ENV_CHAT:
+    case CLIME_ENV_TOKENIZE:
         if (!a->messages.ptr) return clime_fail(e, CLIME_ERR_INPUT, "messages: missing");
         if (clime_custom_tool_any(given)) a->custom = given;
         rc = clime_chat_functions(given, &b->arena, &a->tools, e);
@@ -387,15 +388,17 @@ enum clime_err clime_env_body_read(struct clime_str body, enum clime_env_api api
     bool tools = true;
     *b = (struct clime_env_body){
         .api = api,
-        .ask = {.chat = api != CLIME_ENV_GENERATE, .count = api == CLIME_ENV_COUNT || api == CLIME_ENV_INPUT_TOKENS},
+        .ask = {.chat = api != CLIME_ENV_GENERATE,
+                .count = api == CLIME_ENV_COUNT || api == CLIME_ENV_INPUT_TOKENS || api == CLIME_ENV_TOKENIZE},
         .asked = {.parallel_calls = true}};
     b->ask.max_new = -1;
     clime_arena_init(&b->arena, CLIME_RENDER_MAX);
     clime_json_init(&j, body.ptr, body.len, &b->arena, e);
     for (clime_json_object(&j); clime_json_key(&j, &key);) {
         bool responses = api == CLIME_ENV_RESPONSES || api == CLIME_ENV_INPUT_TOKENS;
+        bool chat = api == CLIME_ENV_CHAT || api == CLIME_ENV_TOKENIZE;
         bool read = api == CLIME_ENV_GENERATE ? read_generate(b, &j, key)
-                    : api == CLIME_ENV_CHAT   ? read_chat(b, &j, key, &tools)
+                    : chat                    ? read_chat(b, &j, key, &tools)
                     : responses               ? read_responses(b, &j, key, &raw, &tools)
                                               : read_messages(b, &j, key, &raw, &tools);
         if (!read && clime_str_is(key, "stream"))

@@ -299,6 +299,7 @@ static enum clime_err check_turns(const struct clime_task *t, const struct clime
 void clime_env_call_free(struct clime_env_call *c) {
     clime_sample_free(c->answer);
     clime_env_reading_free(&c->said);
+    clime_ids_free(&c->context);
     *c = (struct clime_env_call){0};
 }
 

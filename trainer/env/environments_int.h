@@ -60,6 +60,7 @@ struct clime_env_call {
     /* from the turn's beginning */
     int turn;                          /* its number in the session */
     int64_t n_prompt;                  /* tokens of the context */
+    struct clime_ids context;          /* of a call that only counts: which */
     const struct clime_tokenizer *tok; /* borrowed */
     int64_t created;                   /* seconds since 1970 */
     double temperature, top_p;         /* that it is sampled with */
@@ -187,8 +188,9 @@ enum clime_env_api {
     CLIME_ENV_CHAT,
     CLIME_ENV_RESPONSES,
     CLIME_ENV_MESSAGES,
-    CLIME_ENV_COUNT,       /* Messages' */
-    CLIME_ENV_INPUT_TOKENS /* Responses' */
+    CLIME_ENV_COUNT,        /* Messages' */
+    CLIME_ENV_INPUT_TOKENS, /* Responses' */
+    CLIME_ENV_TOKENIZE      /* a chat's context, as vLLM's /tokenize */
 };
 struct clime_env_body {
     enum clime_env_api api;

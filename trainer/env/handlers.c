@@ -126,6 +126,10 @@ static void handle_input_tokens(struct clime_http_request *rq, void *context) {
     take_turn(rq, context, CLIME_ENV_INPUT_TOKENS);
 }
 
+static void handle_tokenize(struct clime_http_request *rq, void *context) {
+    take_turn(rq, context, CLIME_ENV_TOKENIZE);
+}
+
 /* Clients ask for it first: the one model, as long as the session is. */
 static void handle_models(struct clime_http_request *rq, void *context) {
     struct clime_error e = {0};
@@ -155,6 +159,7 @@ const struct clime_http_route clime_environment_routes[] = {
     {"POST", "/sessions/{id}/v1/responses/input_tokens", CLIME_HTTP_USER, handle_input_tokens, .slot = true},
     {"POST", "/sessions/{id}/v1/messages", CLIME_HTTP_USER, handle_messages, .slot = true},
     {"POST", "/sessions/{id}/v1/messages/count_tokens", CLIME_HTTP_USER, handle_count, .slot = true},
+    {"POST", "/sessions/{id}/tokenize", CLIME_HTTP_USER, handle_tokenize, .slot = true},
     {"GET", "/sessions/{id}/v1/models", CLIME_HTTP_USER, handle_models},
     {"POST", "/sessions/{id}/generate", CLIME_HTTP_USER, handle_generate, .slot = true},
     {"GET", "/openapi.json", CLIME_HTTP_OPEN, handle_openapi},

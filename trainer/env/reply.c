@@ -131,10 +131,18 @@ static void reply_generate(const struct clime_env_call *c, struct clime_buf *out
     clime_jw_close(&w);
 }
 
-static void reply_count(const struct clime_env_call *c, bool responses, struct clime_buf *out) {
+static void reply_count(const struct clime_env_call *c, enum clime_env_api api, struct clime_buf *out) {
     struct clime_jw w;
     clime_jw_init(&w, out);
-    if (responses) {
+    if (api == CLIME_ENV_TOKENIZE) {
+        clime_jw_object(&w);
+        clime_jw_put_int(&w, "count", c->n_prompt);
+        clime_env_put_ids(&w, "tokens", c->context.data, c->context.len);
+        clime_jw_put_strz(&w, "token_strs", NULL);
+        clime_jw_close(&w);
+        return;
+    }
+    if (api == CLIME_ENV_INPUT_TOKENS) {
         clime_responses_write_count(&w, c->n_prompt);
         return;
     }
@@ -147,7 +155,7 @@ static void reply_count(const struct clime_env_call *c, bool responses, struct c
 
 void clime_env_reply(const struct clime_env_body *b, const struct clime_env_call *c, struct clime_buf *out) {
     struct clime_jw w;
-    if (b->ask.count) return reply_count(c, b->api == CLIME_ENV_INPUT_TOKENS, out);
+    if (b->ask.count) return reply_count(c, b->api, out);
     if (b->api == CLIME_ENV_GENERATE) return reply_generate(c, out);
     struct clime_answer a = clime_env_answer(c, &c->said, c->answer);
     const struct clime_sample *s = c->answer;

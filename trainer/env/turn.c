@@ -183,6 +183,15 @@ static enum clime_err check_size(const struct clime_environments *v, const struc
     return CLIME_OK;
 }
 
+static void keep_context(const struct clime_session *s, const struct clime_history *h, struct clime_env_call *call) {
+    int n = clime_session_path(s, h->parent, NULL);
+    int32_t *path = xmalloc((size_t)n * sizeof *path + 1);
+    clime_session_path(s, h->parent, path);
+    clime_ids_append(&call->context, path, (size_t)n);
+    clime_ids_append(&call->context, h->given.data, h->given.len);
+    free(path);
+}
+
 void clime_env_turn(struct clime_environments *v, struct clime_task *t, struct clime_env_call *call, clime_turn_fn *fn,
                     void *arg) {
     struct clime_request turn = *t->r;
@@ -193,6 +202,7 @@ void clime_env_turn(struct clime_environments *v, struct clime_task *t, struct c
     if (!call->ask->count && check_size(v, t->session, e)) goto done;
     if (place(v, t, call->ask, &h, e)) goto done;
     call->n_prompt = clime_session_path(t->session, h.parent, NULL) + (int64_t)h.given.len;
+    if (call->ask->count) keep_context(t->session, &h, call);
     if (call->ask->count || generate(v, t, call, &h, &turn, fn, arg, e)) goto done;
     finish(v, t, &h, &turn, call);
     turn.sample = NULL;
