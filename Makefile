@@ -134,9 +134,11 @@ test: ## set up, build, run every test (the same as scripts/test)
 quickstart: ## set up, build, train a small policy (the same as scripts/quickstart)
 	scripts/quickstart
 # Other people's packages, too heavy for the tests' own environment; and with them other versions of OpenAI's and Anthropic's.
-clients: all ## lm-eval, openai-agents, langchain and litellm against server and router
+clients: all ## other people's clients, each in its own version (tests/e2e/clients/rows.txt), against server, router and sessions
+	scripts/setup test
 	scripts/setup clients
-	CLIME_BUILD=$(O) build/clients/bin/python -m pytest -q -p no:cacheprovider tests/e2e/test_clients_*.py \
+	CLIME_BUILD=$(O) build/venv/bin/python -m pytest -q -p no:cacheprovider -rs tests/e2e/test_clients_table.py
+	CLIME_BUILD=$(O) build/clients/bin/python -m pytest -q -p no:cacheprovider tests/e2e/test_clients_agents.py tests/e2e/test_clients_lm_eval.py \
 	    tests/e2e/test_tool_loops.py tests/e2e/test_server_openai.py tests/e2e/test_tools.py tests/e2e/test_responses.py tests/e2e/test_messages.py
 lint: ## clang-format, banned functions
 	scripts/lint
