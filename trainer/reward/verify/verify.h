@@ -11,9 +11,10 @@
  *   verify_equal.c    whether two trees are equal
  *   verify.c          the reward
  *
- * One question is one struct clime_verify: an arena, a number of steps and a deadline. A tree is never changed once
- * made. Passing the steps or the arena sets `spent`, and the answers then count as not equal, as they would for any
- * text that cannot be read; passing the deadline sets `late`, which is an error state. Any thread; no other state.
+ * One question is one struct clime_verify: an arena, a number of steps and a deadline in processor time. A tree is
+ * never changed once made. Passing the steps or the arena sets `spent`, and the answers then count as not equal, as
+ * they would for any text that cannot be read; passing the deadline sets `late`, which is an error state. Any thread;
+ * no other state.
  */
 #ifndef CLIME_TRAINER_REWARD_VERIFY_VERIFY_H
 #define CLIME_TRAINER_REWARD_VERIFY_VERIFY_H
@@ -28,7 +29,7 @@
 #define CLIME_VERIFY_MAX_DEPTH 120
 #define CLIME_VERIFY_MAX_KIDS 256      /* elements of a set, cells of a matrix */
 #define CLIME_VERIFY_MAX_STEPS 2000000 /* nodes read or evaluated: about 0.2 s */
-#define CLIME_VERIFY_TIME_US 2000000   /* never reached but on a stalled machine: the steps end first */
+#define CLIME_VERIFY_TIME_US 2000000   /* of the processor, never reached: the steps end first */
 
 struct clime_verify {
     struct clime_arena arena;
