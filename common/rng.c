@@ -5,7 +5,10 @@
  */
 #include "common/rng.h"
 
+#include <errno.h>
 #include <math.h>
+#include <stdio.h>
+#include <sys/random.h>
 
 #include "common/err.h"
 
@@ -79,4 +82,17 @@ double clime_rng_normal(struct clime_rng *r) {
     r->has_spare = true;
     r->spare = radius * sin(angle);
     return radius * cos(angle);
+}
+
+void clime_random_bytes(void *out, size_t n) {
+    ssize_t got;
+    do got = getrandom(out, n, 0); /* up to 256 bytes come whole */
+    while (got < 0 && errno == EINTR);
+    CHECK(n <= 256 && got == (ssize_t)n);
+}
+
+void clime_random_id(char out[CLIME_RANDOM_ID + 1]) {
+    uint8_t bytes[CLIME_RANDOM_ID / 2];
+    clime_random_bytes(bytes, sizeof bytes);
+    for (size_t i = 0; i < sizeof bytes; i++) snprintf(out + 2 * i, 3, "%02x", bytes[i]);
 }

@@ -5,6 +5,7 @@
 #define CLIME_COMMON_RNG_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* One Philox block: counter[4], key[2] -> out[4]. */
@@ -27,5 +28,11 @@ void clime_rng_init(struct clime_rng *r, uint64_t seed);
 uint32_t clime_rng_u32(struct clime_rng *r);
 uint64_t clime_rng_below(struct clime_rng *r, uint64_t n); /* unbiased in [0, n), n > 0 */
 double clime_rng_normal(struct clime_rng *r);              /* mean 0, deviation 1 (Box-Muller), within 6.7 */
+
+/* n <= 256 bytes from the kernel, which nobody can guess: for keys, and for ids that open something to those that know
+ * them. Aborts where the kernel has no such call (before Linux 3.17). */
+void clime_random_bytes(void *out, size_t n);
+#define CLIME_RANDOM_ID 32 /* hex digits: 128 bits */
+void clime_random_id(char out[CLIME_RANDOM_ID + 1]);
 
 #endif

@@ -52,7 +52,7 @@ static bool call(struct clime_http_client *client, const struct clime_registrati
     struct clime_http_result result = {0};
     enum clime_err err = clime_http_client_call(client, &c, &result, e);
     if (!err && result.status >= 300)
-        err = clime_fail(e, CLIME_ERR_UNAVAILABLE, "%s answered %d: %.200s", url, result.status,
+        err = clime_fail(e, CLIME_ERR_UNAVAILABLE, "%s answered %d: %.200s", clime_url_shown(url).text, result.status,
                          result.reply.data ? result.reply.data : "");
     free(url);
     if (reply && !err)
@@ -101,8 +101,8 @@ static char *address_towards(struct clime_registration *r, struct clime_error *e
         if (a->ai_family == clime_http_port_family(r->host)) out = own_address(a);
     freeaddrinfo(found);
     if (!out)
-        clime_fail(e, CLIME_ERR_UNAVAILABLE, "no way leads to %s from an address that --host %s listens on", url,
-                   r->host);
+        clime_fail(e, CLIME_ERR_UNAVAILABLE, "no way leads to %s from an address that --host %s listens on",
+                   clime_url_shown(url).text, r->host);
     return out;
 }
 
@@ -132,26 +132,11 @@ static bool enter(struct clime_http_client *client, struct clime_registration *r
     return ok;
 }
 
-/* A path that names us in its query. */
-static void put_path(const struct clime_registration *r, const char *path, struct clime_buf *out) {
-    clime_buf_init(out, 4096);
-    clime_buf_adds(out, path);
-    for (const char *c = r->self; *c; c++) {
-        bool plain = (*c >= '0' && *c <= '9') || (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || *c == '.' ||
-                     *c == '-' || *c == '_';
-        if (plain)
-            clime_buf_addc(out, *c);
-        else
-            clime_buf_printf(out, "%%%02X", (unsigned char)*c);
-    }
-}
-
 static void leave(struct clime_http_client *client, const struct clime_registration *r) {
     struct clime_error e = {0};
-    struct clime_buf path;
-    put_path(r, "/remove_worker?url=", &path);
-    if (!call(client, r, "POST", path.data, clime_str_of("{}"), NULL, &e)) LOG_WARN("leaving the router: %s", e.msg);
-    clime_buf_free(&path);
+    char *path = clime_url_with("/remove_worker?url=", r->self);
+    if (!call(client, r, "POST", path, clime_str_of("{}"), NULL, &e)) LOG_WARN("leaving the router: %s", e.msg);
+    free(path);
 }
 
 /* True when it is time to stop. */
@@ -168,17 +153,17 @@ static bool sleep_until(struct clime_registration *r, int64_t at) {
  * *instance: the answer it is registered under, NULL = none. */
 static bool keep_registered(struct clime_http_client *client, struct clime_registration *r, char **instance,
                             struct clime_error *e) {
-    struct clime_buf health, path;
+    struct clime_buf health;
     if (!r->self && !locate(r, e)) return false;
-    put_path(r, "/health?worker=", &path);
-    bool ok = call(client, r, "GET", path.data, clime_str_of(""), &health, e);
-    clime_buf_free(&path);
+    char *path = clime_url_with("/health?worker=", r->self);
+    bool ok = call(client, r, "GET", path, clime_str_of(""), &health, e);
+    free(path);
     if (!ok) return false;
     char *answer = clime_buf_take(&health);
     if (*instance && strcmp(*instance, answer) == 0) {
         free(answer);
     } else if ((ok = enter(client, r, e))) {
-        LOG_INFO("registered with %s as %s", r->router, r->self);
+        LOG_INFO("registered with %s as %s", clime_url_shown(r->router).text, r->self);
         free(*instance);
         *instance = answer;
     } else {

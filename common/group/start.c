@@ -10,11 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "common/os/child.h"
+#include "common/rng.h"
 
 struct clime_group_children {
     struct clime_child *child;
@@ -59,8 +59,7 @@ enum clime_err clime_group_start(int world, const char *const *argv, const char 
     struct clime_place *p = &o->place;
     *p = (struct clime_place){.world = world, .local_rank = clime_place_device(o->left_out, 0), .address = "127.0.0.1"};
     CHECK(world > 1 && world <= CLIME_GROUP_MAX);
-    if (getrandom(&p->secret, sizeof p->secret, 0) != sizeof p->secret)
-        return clime_fail(e, CLIME_ERR_INTERNAL, "no random numbers: %s", strerror(errno));
+    clime_random_bytes(&p->secret, sizeof p->secret);
     enum clime_err rc = listen_here(&o->listener, &p->port, e);
     if (rc) return rc;
     struct clime_group_children *c = xcalloc(1, sizeof *c);

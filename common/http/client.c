@@ -338,20 +338,20 @@ static enum clime_err class_of(CURL *h, CURLcode rc) {
 
 static enum clime_err report(const struct transfer *t, CURLcode rc, struct clime_error *e) {
     const struct clime_http_call *call = t->call;
+    const struct clime_url_shown url = clime_url_shown(call->url);
     if (t->stopped == CLIME_ERR_LIMIT)
-        return clime_fail(e, CLIME_ERR_LIMIT, "%s %s: the reply is larger than %zu bytes", call->method, call->url,
+        return clime_fail(e, CLIME_ERR_LIMIT, "%s %s: the reply is larger than %zu bytes", call->method, url.text,
                           call->max_reply);
-    if (t->stopped) return clime_fail(e, t->stopped, "%s %s: stopped on request", call->method, call->url);
+    if (t->stopped) return clime_fail(e, t->stopped, "%s %s: stopped on request", call->method, url.text);
     if (t->bad_head)
-        return clime_fail(e, CLIME_ERR_INTERNAL, "%s %s: this is no answer: %s", call->method, call->url, t->bad_head);
+        return clime_fail(e, CLIME_ERR_INTERNAL, "%s %s: this is no answer: %s", call->method, url.text, t->bad_head);
     if (rc == CURLE_OK && t->has_head) return CLIME_OK;
     if (rc == CURLE_OK) /* to libcurl an end inside the head is one of the answer */
         return clime_fail(e, CLIME_ERR_UNAVAILABLE, "%s %s: no whole head of an answer came (its status: %d)",
-                          call->method, call->url, t->out->status);
+                          call->method, url.text, t->out->status);
     if (t->no_descriptor)
-        return clime_fail(e, CLIME_ERR_BUSY, "%s %s: this process has no file descriptor left", call->method,
-                          call->url);
-    return clime_fail(e, class_of(t->easy, rc), "%s %s: %s", call->method, call->url,
+        return clime_fail(e, CLIME_ERR_BUSY, "%s %s: this process has no file descriptor left", call->method, url.text);
+    return clime_fail(e, class_of(t->easy, rc), "%s %s: %s", call->method, url.text,
                       t->why[0] ? t->why : curl_easy_strerror(rc));
 }
 

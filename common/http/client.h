@@ -10,6 +10,7 @@
 
 #include "common/buf.h"
 #include "common/err.h"
+#include "common/http/url.h"
 
 struct clime_http_client;
 
@@ -62,7 +63,7 @@ struct clime_http_result {
 /* CLIME_OK for any HTTP status; errors are of the transport: CLIME_ERR_UNAVAILABLE (refused, reset, host unknown),
  * CLIME_ERR_TIMEOUT, CLIME_ERR_LIMIT, CLIME_ERR_ABORTED, CLIME_ERR_BUSY (we have no file descriptor left),
  * CLIME_ERR_INTERNAL (what the peer says is no HTTP/1.1, has two lengths or a head over 256 KiB). The message names the
- * URL. */
+ * URL as url.h shows it. */
 enum clime_err clime_http_client_call(struct clime_http_client *c, const struct clime_http_call *call,
                                       struct clime_http_result *out, struct clime_error *e);
 

@@ -6,10 +6,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 bool clime_secret_equal(const char *given, const char *key) {
@@ -20,11 +18,8 @@ bool clime_secret_equal(const char *given, const char *key) {
 }
 
 enum clime_err clime_secret_make(const char *path, char key[CLIME_SECRET_CHARS + 1], struct clime_error *e) {
-    uint8_t bytes[CLIME_SECRET_CHARS / 2];
     enum clime_err rc = CLIME_OK;
-    if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes)
-        return clime_fail(e, CLIME_ERR_IO, "getrandom: %s", strerror(errno));
-    for (size_t i = 0; i < sizeof bytes; i++) snprintf(key + 2 * i, 3, "%02x", bytes[i]);
+    clime_random_id(key);
     unlink(path);
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0 || dprintf(fd, "%s\n", key) < 0)

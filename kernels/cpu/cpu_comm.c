@@ -10,11 +10,11 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/rng.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/cpu_device.h"
 
@@ -77,10 +77,11 @@ enum clime_err clime_cpu_comm_id(struct clime_dev *d, uint8_t id[CLIME_COMM_ID_B
     (void)d;
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0 || bind(fd, (struct sockaddr *)&a, sizeof a) || listen(fd, 64) ||
-        getsockname(fd, (struct sockaddr *)&a, &len) || getrandom(&out.secret, sizeof out.secret, 0) < 0) {
+        getsockname(fd, (struct sockaddr *)&a, &len)) {
         if (fd >= 0) close(fd);
         return clime_fail(e, CLIME_ERR_UNAVAILABLE, "a group cannot listen: %s", strerror(errno));
     }
+    clime_random_bytes(&out.secret, sizeof out.secret);
     out.listener = fd;
     out.port = a.sin_port;
     memset(id, 0, CLIME_COMM_ID_BYTES);

@@ -6,13 +6,12 @@
  */
 #include "server/api/generation.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/random.h>
 
 #include "common/clock.h"
 #include "common/hash.h"
+#include "common/rng.h"
 #include "server/api/request_log.h"
 #include "server/api/resume.h"
 #include "server/job/chat_newest.h"
@@ -206,10 +205,9 @@ enum clime_err clime_generation_check(const struct clime_generation *gen, struct
 /* ---- outputs ----------------------------------------------------------------------------------------------- */
 
 struct clime_str clime_generation_make_rid(struct clime_generation *gen) {
-    uint64_t r[2] = {0, 0};
-    char z[64];
-    if (getrandom(r, sizeof r, 0) != (ssize_t)sizeof r) r[0] = (uint64_t)clime_now_us();
-    snprintf(z, sizeof z, "%s%016" PRIx64 "%016" PRIx64, gen->rid_prefix, r[0], r[1]);
+    char id[CLIME_RANDOM_ID + 1], z[64];
+    clime_random_id(id);
+    snprintf(z, sizeof z, "%s%s", gen->rid_prefix, id);
     const char *copy = clime_arena_strdup(&gen->job->arena, clime_str_of(z));
     return clime_str_of(copy ? copy : "");
 }
@@ -219,8 +217,8 @@ static uint64_t make_seed(struct clime_server *s) {
     if (s->opts.random_seed >= 0) {
         uint64_t words[2] = {(uint64_t)s->opts.random_seed, atomic_fetch_add(&s->n_made_seeds, 1)};
         r = clime_hash64(words, 2);
-    } else if (getrandom(&r, sizeof r, 0) != (ssize_t)sizeof r) {
-        r = (uint64_t)clime_now_us();
+    } else {
+        clime_random_bytes(&r, sizeof r);
     }
     return r & ((1ull << 53) - 1); /* a seed we make up survives clients whose JSON numbers are doubles */
 }

@@ -54,7 +54,9 @@ static void on_header(void *arg, int status, const char *name, const char *value
 static bool on_data(void *arg, const char *data, size_t len) {
     struct range *r = arg;
     if (r->status != 200) /* what it says beside the status may have no end */
-        return clime_fail(&r->e, CLIME_ERR_UNAVAILABLE, "%s answers %d", r->f->sources[r->f->at], r->status), false;
+        return clime_fail(&r->e, CLIME_ERR_UNAVAILABLE, "%s answers %d", clime_url_shown(r->f->sources[r->f->at]).text,
+                          r->status),
+               false;
     if (len > r->length - r->n_taken)
         return clime_fail(&r->e, CLIME_ERR_INTERNAL, "it sends more than was asked for"), false;
     r->n_taken += len;
@@ -82,13 +84,14 @@ static enum clime_err from_url(struct range *r, const char *source, const char *
                                    .cancel = cancelled,
                                    .arg = r};
     struct clime_http_result result = {0};
-    enum clime_err rc = call.timeout_us <= 0 ? clime_fail(e, CLIME_ERR_TIMEOUT, "%s: the time is over", url)
-                                             : clime_http_client_call(r->f->http, &call, &result, e);
+    enum clime_err rc = call.timeout_us <= 0
+                            ? clime_fail(e, CLIME_ERR_TIMEOUT, "%s: the time is over", clime_url_shown(url).text)
+                            : clime_http_client_call(r->f->http, &call, &result, e);
     if (r->e.code) { /* take's word goes before the transport's */
         *e = r->e;
         rc = e->code;
     } else if (!rc && result.status != 200) {
-        rc = clime_fail(e, CLIME_ERR_UNAVAILABLE, "%s answers %d", url, result.status);
+        rc = clime_fail(e, CLIME_ERR_UNAVAILABLE, "%s answers %d", clime_url_shown(url).text, result.status);
     }
     clime_buf_free(&result.reply);
     free(url);
@@ -139,8 +142,8 @@ static enum clime_err from_source(struct range *r, const char *source, struct cl
     r->e = (struct clime_error){0};
     enum clime_err rc = url ? from_url(r, source, hex, e) : from_folder(r, source, hex, e);
     if (!rc && r->n_taken < r->length)
-        rc = clime_fail(e, CLIME_ERR_UNAVAILABLE, "%s breaks off after %" PRIu64 " of %" PRIu64 " bytes", source,
-                        r->n_taken, r->length);
+        rc = clime_fail(e, CLIME_ERR_UNAVAILABLE, "%s breaks off after %" PRIu64 " of %" PRIu64 " bytes",
+                        clime_url_shown(source).text, r->n_taken, r->length);
     return rc;
 }
 

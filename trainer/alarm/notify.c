@@ -123,7 +123,7 @@ static void post(struct clime_notify *n, struct clime_http_client *http, struct 
         clime_buf_free(&r.reply);
         if (!rc) return;
         if (passes && clime_retry_wait(&again, r.retry_after_us, &e) == CLIME_RETRY_AGAIN) continue;
-        LOG_WARN("--alarm-url %s: an alarm was not told: %s", n->url, e.msg);
+        LOG_WARN("--alarm-url %s: an alarm was not told: %s", clime_url_shown(n->url).text, e.msg);
         return;
     }
 }

@@ -4,11 +4,9 @@
  * Invariant: a call that was accepted is answered: by its owner, or when the owner leaves, whatever the reason. */
 #include "trainer/env/environments.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "common/clock.h"
 #include "common/hash.h"
@@ -205,8 +203,7 @@ static bool given_up(struct clime_environments *v, struct clime_task *t, bool st
 }
 
 static void give_lease(struct clime_environments *v, struct clime_task *t) {
-    const uint64_t words[3] = {v->secret, v->next_lease++, (uint64_t)clime_wall_us()};
-    snprintf(t->id, sizeof t->id, "%016" PRIx64 "%016" PRIx64, clime_hash64(words, 3), clime_hash64(words, 2));
+    clime_random_id(t->id); /* whoever knows it acts in the session and gives the reward */
     struct clime_task **place = place_of(v, clime_str_of(t->id));
     t->next_leased = *place;
     *place = t;
@@ -486,11 +483,9 @@ static enum clime_err listen_at(struct clime_environments *v, struct clime_error
 enum clime_err clime_environments_open(const struct clime_environments_options *o, struct clime_environments **out,
                                        struct clime_error *e) {
     struct clime_environments *v = xcalloc(1, sizeof *v);
-    const uint64_t words[2] = {(uint64_t)clime_wall_us(), (uint64_t)getpid()};
     enum clime_err rc = CLIME_OK;
     *out = NULL;
     v->o = *o;
-    v->secret = clime_hash64(words, 2);
     pthread_mutex_init(&v->lock, NULL);
     cond_init(&v->offered);
     cond_init(&v->hook_left);

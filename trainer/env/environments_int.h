@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 
 #include "common/arena.h"
+#include "common/rng.h"
 #include "text/chat/allowed_tools.h"
 #include "text/chat/responses_answer.h"
 #include "text/output/output_parser.h"
@@ -104,8 +105,8 @@ struct clime_task {
     struct clime_task *next, *next_leased; /* of the table; of its place among the leased */
     struct clime_request *r;
     enum clime_task_state state;
-    char id[33];  /* of the lease, hex */
-    int attempts; /* leases so far */
+    char id[CLIME_RANDOM_ID + 1]; /* of the lease */
+    int attempts;                 /* leases so far */
     int64_t lease_until_us;
     struct clime_env_call *call; /* waiting for the owner, or in its hands */
     bool taken;                  /* calls and results come one after another: one has the task */
@@ -135,7 +136,6 @@ struct clime_environments {
     pthread_cond_t offered;                      /* a task is there to be leased */
     struct clime_task *tasks;                    /* in the order in which they were offered */
     struct clime_task *leased[CLIME_ENV_PLACES]; /* by a hash of the lease's id */
-    uint64_t next_lease, secret;                 /* of lease ids */
     int n_slots;                                 /* requests that may wait at a time */
     int n_waiting;                               /* of which for a task */
     /* with a generate hook */

@@ -20,7 +20,7 @@
 
 struct run {
     struct clime_environments *v;
-    char id[33]; /* of the lease */
+    char id[CLIME_RANDOM_ID + 1]; /* of the lease */
     struct clime_arena arena;
     struct clime_plugin_task task;     /* points into the arena */
     struct clime_ids more;             /* appended after the newest turn */

@@ -44,8 +44,8 @@ static void *run_post(void *arg) {
     struct clime_http_result r = {0};
     p->err = clime_http_client_call(c, &call, &r, &p->error);
     if (!p->err && r.status != 200)
-        p->err = clime_fail(&p->error, CLIME_ERR_INTERNAL, "POST %s answers %d: %.300s", p->url, r.status,
-                            r.reply.len ? r.reply.data : "");
+        p->err = clime_fail(&p->error, CLIME_ERR_INTERNAL, "POST %s answers %d: %.300s", clime_url_shown(p->url).text,
+                            r.status, r.reply.len ? r.reply.data : "");
     if (p->err) atomic_store(&p->failed, true);
     clime_buf_free(&r.reply);
     clime_http_client_free(c);
@@ -64,7 +64,8 @@ static struct clime_comm_wait begin_post(struct post *p, const struct clime_push
     atomic_init(&p->failed, false);
     p->has_thread = !pthread_create(&p->thread, NULL, run_post, p);
     if (!p->has_thread) {
-        p->err = clime_fail(&p->error, CLIME_ERR_UNAVAILABLE, "POST %s: no thread is to be had", p->url);
+        p->err = clime_fail(&p->error, CLIME_ERR_UNAVAILABLE, "POST %s: no thread is to be had",
+                            clime_url_shown(p->url).text);
         atomic_store(&p->failed, true);
     }
     return (struct clime_comm_wait){.limit_us = (int64_t)LIMIT_S * 1000000, .cancelled = post_failed, .arg = p};

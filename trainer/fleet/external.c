@@ -78,9 +78,10 @@ static enum clime_err take_list(struct clime_fleet *f, struct clime_str reply, i
     clime_json_init(&j, reply.ptr, reply.len, &a, &je);
     bool is_list = read_list(f, &j, listed);
     if (!clime_json_end(&j))
-        rc = clime_fail(e, CLIME_ERR_INTERNAL, "%s/workers: %s", f->o.router_url, je.msg);
+        rc = clime_fail(e, CLIME_ERR_INTERNAL, "%s/workers: %s", clime_url_shown(f->o.router_url).text, je.msg);
     else if (!is_list)
-        rc = clime_fail(e, CLIME_ERR_INTERNAL, "%s/workers lists no workers: %.200s", f->o.router_url, reply.ptr);
+        rc = clime_fail(e, CLIME_ERR_INTERNAL, "%s/workers lists no workers: %.200s",
+                        clime_url_shown(f->o.router_url).text, reply.ptr);
     for (int i = 0; i < f->n_servers && !rc; i++) {
         struct clime_fleet_server *s = f->servers[i];
         bool telling =
@@ -107,7 +108,7 @@ enum clime_err clime_fleet_open_external(struct clime_fleet *f, struct clime_err
         .method = "GET", .url = url, .timeout_us = CLIME_FLEET_CONTROL_US, .max_reply = CLIME_FLEET_MAX_REPLY};
     enum clime_err rc = clime_http_client_call(f->one, &call, &r, e);
     if (!rc && r.status != 200)
-        rc = clime_fail(e, CLIME_ERR_UNAVAILABLE, "GET %s answers %d: %.200s", url, r.status,
+        rc = clime_fail(e, CLIME_ERR_UNAVAILABLE, "GET %s answers %d: %.200s", clime_url_shown(url).text, r.status,
                         r.reply.len ? r.reply.data : "");
     if (!rc) rc = take_list(f, clime_buf_str(&r.reply), since, e);
     clime_buf_free(&r.reply);
@@ -122,15 +123,15 @@ static void list_ended(void *arg, enum clime_err rc) {
     struct clime_error *e = &f->list_error;
     pthread_mutex_lock(f->lock);
     if (!rc && r->status != 200)
-        rc = clime_fail(e, CLIME_ERR_UNAVAILABLE, "GET %s answers %d: %.200s", f->list_url, r->status,
-                        r->reply.len ? r->reply.data : "");
+        rc = clime_fail(e, CLIME_ERR_UNAVAILABLE, "GET %s answers %d: %.200s", clime_url_shown(f->list_url).text,
+                        r->status, r->reply.len ? r->reply.data : "");
     if (!rc) rc = take_list(f, clime_buf_str(&r->reply), f->list_us, e);
     int64_t now = clime_now_us();
     if (!rc)
         f->external_seen_us = now;
     else if (now - f->external_seen_us > CLIME_FLEET_READY_US)
         clime_fail(&f->fatal, CLIME_ERR_TIMEOUT, "waiting for the router %s to come back: not within %d s: %.300s",
-                   f->o.router_url, CLIME_FLEET_READY_US / 1000000, e->msg);
+                   clime_url_shown(f->o.router_url).text, CLIME_FLEET_READY_US / 1000000, e->msg);
     else if (!f->closing)
         LOG_WARN("%s", e->msg);
     clime_buf_free(&r->reply);
@@ -163,8 +164,8 @@ static void announce_ended(void *arg, enum clime_err rc) {
     const bool unknown = !rc && (r->status == 404 || r->status == 405 || r->status == 501);
     const bool again = rc || (!unknown && clime_http_status_passes(r->status));
     if (!rc && !unknown && (r->status < 200 || r->status > 299))
-        rc = clime_fail(&f->announce_error, CLIME_ERR_UNAVAILABLE, "PUT %s answers %d: %.200s", f->announce_url,
-                        r->status, r->reply.len ? r->reply.data : "");
+        rc = clime_fail(&f->announce_error, CLIME_ERR_UNAVAILABLE, "PUT %s answers %d: %.200s",
+                        clime_url_shown(f->announce_url).text, r->status, r->reply.len ? r->reply.data : "");
     if (rc && !f->announce_failed && !f->closing)
         LOG_WARN("the router does not know which version the fleet is on: %s", f->announce_error.msg);
     f->announce_failed = rc != CLIME_OK;

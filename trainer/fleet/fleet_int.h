@@ -117,7 +117,7 @@ struct clime_fleet_server {
     struct clime_http_result result;
     struct clime_error call_error;
     const char *call_method;
-    char call_url[2 * CLIME_FLEET_URL + 48];
+    char call_url[4 * CLIME_FLEET_URL + 48]; /* may hold another URL in its query, encoded */
     struct clime_buf body;
 };
 

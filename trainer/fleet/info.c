@@ -68,7 +68,8 @@ static enum clime_err read_info(const struct clime_fleet_server *s, struct serve
         else if (!j.failed)
             snprintf(at, 64, CLIME_STR_FMT, CLIME_STR_ARG(v));
     }
-    if (!clime_json_end(&j)) rc = clime_fail(e, CLIME_ERR_INTERNAL, "%s: %s", s->call_url, je.msg);
+    if (!clime_json_end(&j))
+        rc = clime_fail(e, CLIME_ERR_INTERNAL, "%s: %s", clime_url_shown(s->call_url).text, je.msg);
     clime_arena_free(&a);
     return rc;
 }

@@ -164,7 +164,8 @@ static enum clime_err not_ready(const struct clime_fleet *f, struct clime_error 
                           clime_fleet_name(s), f->push.version, CLIME_FLEET_READY_US / 1000000,
                           s->last.code ? ": " : "", s->last.code ? s->last.msg : "");
     return clime_fail(e, CLIME_ERR_TIMEOUT, "waiting for workers at %s: none within %d s",
-                      f->o.router_url ? f->o.router_url : "the router", CLIME_FLEET_READY_US / 1000000);
+                      f->o.router_url ? clime_url_shown(f->o.router_url).text : "the router",
+                      CLIME_FLEET_READY_US / 1000000);
 }
 
 /* Says from time to time what a push waits for. */
@@ -262,7 +263,7 @@ static void announce(struct clime_fleet *f) {
     clime_http_loop_wake(f->http);
     if (f->announce_failed) return;
     clime_wait_begin(&wait, "the router to know the version", CLIME_FLEET_PROBE_US, "version %" PRId64 ": %s",
-                     f->push.version, f->o.router_url);
+                     f->push.version, clime_url_shown(f->o.router_url).text);
     while ((f->announce_now || f->announcing) && clime_now_us() < limit) clime_fleet_wait_for_loop(f);
     clime_wait_end(&wait);
 }

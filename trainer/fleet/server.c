@@ -7,6 +7,7 @@
  */
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/clock.h"
@@ -228,7 +229,9 @@ static void admit(struct clime_fleet *f, struct clime_fleet_server *s) {
 }
 
 static void drain(struct clime_fleet *f, struct clime_fleet_server *s, const char *more) {
-    snprintf(s->call_url, sizeof s->call_url, "%s/remove_worker?url=%s%s", f->url, s->url, more);
+    char *path = clime_url_with("/remove_worker?url=", s->url);
+    snprintf(s->call_url, sizeof s->call_url, "%s%s%s", f->url, path, more);
+    free(path);
     const struct clime_http_call call = {
         .method = "POST", .url = s->call_url, .timeout_us = CLIME_FLEET_CONTROL_US, .max_reply = CLIME_FLEET_MAX_REPLY};
     clime_fleet_enter(s, CLIME_SERVER_DRAINING);
@@ -364,8 +367,8 @@ static void ended(void *arg, enum clime_err rc) {
         s->last = (struct clime_error){0};
         if (rc) s->last = s->call_error;
         if (!rc && (s->result.status < 200 || s->result.status > 299))
-            rc = clime_fail(&s->last, CLIME_ERR_UNAVAILABLE, "%s %s answers %d: %.300s", s->call_method, s->call_url,
-                            s->result.status, reply.len ? reply.data : "");
+            rc = clime_fail(&s->last, CLIME_ERR_UNAVAILABLE, "%s %s answers %d: %.300s", s->call_method,
+                            clime_url_shown(s->call_url).text, s->result.status, reply.len ? reply.data : "");
         switch (doing) {
         case CLIME_DOING_INFO:
             if (rc)

@@ -26,8 +26,8 @@ struct told { /* a server, and the call to it */
 static void told(void *arg, enum clime_err rc) {
     struct told *t = arg;
     if (!rc && (t->result.status < 200 || t->result.status > 299))
-        clime_fail(&t->e, CLIME_ERR_UNAVAILABLE, "POST %s answers %d: %.200s", t->url, t->result.status,
-                   t->result.reply.len ? t->result.reply.data : "");
+        clime_fail(&t->e, CLIME_ERR_UNAVAILABLE, "POST %s answers %d: %.200s", clime_url_shown(t->url).text,
+                   t->result.status, t->result.reply.len ? t->result.reply.data : "");
     else if (!rc)
         t->e.code = CLIME_OK;
     clime_buf_free(&t->result.reply);
@@ -86,7 +86,9 @@ void clime_fleet_leave_behind(struct clime_fleet *f) {
         if (!s->in_router || s->lost || s->unlisted || s->pushed == f->push.version) continue;
         all[n].s = s;
         all[n].limit_us = CLIME_FLEET_CONTROL_US;
-        all[n++].url = xasprintf("%s/remove_worker?url=%s", f->url, s->url);
+        char *path = clime_url_with("/remove_worker?url=", s->url);
+        all[n++].url = xasprintf("%s%s", f->url, path);
+        free(path);
         s->out = true;
         s->with_owner = true; /* it is not told to the router again before it is out */
         clime_event(f->o.ledger, f->o.incarnation, "worker", "%s is out of the router: it lacks version %" PRId64,

@@ -112,7 +112,7 @@ static enum clime_err save_state(const struct clime_mlflow *m, struct clime_erro
     clime_buf_init(&b, 1 << 16);
     clime_jw_init(&w, &b);
     clime_jw_object(&w);
-    clime_jw_put_strz(&w, "url", m->o.url);
+    clime_jw_put_strz(&w, "url", clime_url_shown(m->o.url).text);
     clime_jw_put_strz(&w, "run_id", m->id);
     for (size_t i = 0; i < KINDS; i++) clime_jw_put_int(&w, kinds[i], m->sent[i]);
     clime_jw_close(&w);
@@ -127,7 +127,7 @@ static void read_state(struct clime_mlflow *m) {
     struct clime_error e;
     for (size_t i = 0; i < KINDS; i++) m->sent[i] = -1;
     if (clime_tree_read_file(m->state_path, 1 << 16, &t, &e)) return;
-    if (!strcmp(clime_tree_str(clime_tree_get(t, "url"), ""), m->o.url)) {
+    if (!strcmp(clime_tree_str(clime_tree_get(t, "url"), ""), clime_url_shown(m->o.url).text)) {
         snprintf(m->id, sizeof m->id, "%s", clime_tree_str(clime_tree_get(t, "run_id"), ""));
         for (size_t i = 0; i < KINDS; i++) m->sent[i] = (int64_t)clime_tree_num(clime_tree_get(t, kinds[i]), -1);
     }
@@ -136,14 +136,6 @@ static void read_state(struct clime_mlflow *m) {
 
 /* ---- experiment and run ---- */
 
-static void put_encoded(struct clime_buf *out, const char *text) {
-    for (const unsigned char *c = (const unsigned char *)text; *c; c++)
-        if ((*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || (*c >= '0' && *c <= '9') || strchr("-_.~", *c))
-            clime_buf_addc(out, (char)*c);
-        else
-            clime_buf_printf(out, "%%%02X", *c);
-}
-
 /* *id: "" where there is none. */
 static enum clime_err find_experiment(struct clime_mlflow *m, char id[64], struct clime_error *e) {
     struct clime_buf path;
@@ -151,7 +143,7 @@ static enum clime_err find_experiment(struct clime_mlflow *m, char id[64], struc
     int status;
     clime_buf_init(&path, 1 << 16);
     clime_buf_adds(&path, "experiments/get-by-name?experiment_name=");
-    put_encoded(&path, m->o.experiment);
+    clime_url_encode(&path, clime_str_of(m->o.experiment), "");
     enum clime_err rc = call(m, "GET", path.data, (struct clime_str){0}, &status, &reply, e);
     const struct cJSON *x = clime_tree_get(reply, "experiment");
     snprintf(id, 64, "%s", clime_tree_str(clime_tree_get(x, "experiment_id"), ""));
@@ -362,7 +354,7 @@ static int64_t look_again(struct clime_periodic *p, void *arg) {
     enum clime_err rc = look(m, &e);
     if (rc == CLIME_ERR_ABORTED) return LOOK_US;
     if (rc && !m->pause_us) LOG_WARN("mlflow: %s; what is missing there is sent later", e.msg);
-    if (!rc && m->pause_us) LOG_INFO("mlflow: %s has everything again", m->o.url);
+    if (!rc && m->pause_us) LOG_INFO("mlflow: %s has everything again", clime_url_shown(m->o.url).text);
     m->pause_us = !rc ? 0 : m->pause_us ? 2 * m->pause_us : FIRST_PAUSE_US;
     if (m->pause_us > MOST_PAUSE_US) m->pause_us = MOST_PAUSE_US;
     return rc ? m->pause_us : LOOK_US;

@@ -48,13 +48,13 @@ static bool ask(const struct round *o, const char *url, struct clime_buf *reply,
     struct clime_http_result got = {0};
     bool well = !clime_http_client_call(o->http, &call, &got, e);
     if (well && got.status != 200) {
-        clime_fail(e, CLIME_ERR_UNAVAILABLE, "%s answers %d", url, got.status);
+        clime_fail(e, CLIME_ERR_UNAVAILABLE, "%s answers %d", clime_url_shown(url).text, got.status);
         well = false;
     } else if (well && clime_json_check(got.reply.data ? got.reply.data : "", got.reply.len, e)) {
         *reply = got.reply;
         return true;
     } else if (well) {
-        clime_error_prefix(e, "%s", url);
+        clime_error_prefix(e, "%s", clime_url_shown(url).text);
         well = false;
     }
     clime_buf_free(&got.reply);

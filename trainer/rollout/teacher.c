@@ -270,8 +270,8 @@ static bool try_once(struct clime_teacher *t, struct clime_http_client *http, st
     } else {
         last = !clime_http_status_passes(res.status);
         *retry_after_us = res.retry_after_us;
-        clime_fail(e, last ? CLIME_ERR_INPUT : CLIME_ERR_UNAVAILABLE, "%s answers %d: %.300s", t->url, res.status,
-                   res.reply.len ? res.reply.data : "");
+        clime_fail(e, last ? CLIME_ERR_INPUT : CLIME_ERR_UNAVAILABLE, "%s answers %d: %.300s",
+                   clime_url_shown(t->url).text, res.status, res.reply.len ? res.reply.data : "");
     }
     clime_buf_free(&res.reply);
     return last;

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "common/http/secret.h"
+#include "common/http/url.h"
 
 static void test_only_the_key_is_the_key(void **state) {
     (void)state;
@@ -105,8 +106,31 @@ static void test_a_new_key(void **state) {
     assert_int_equal(clime_secret_make("/nowhere/key", key[0], &e), CLIME_ERR_IO);
 }
 
+static void test_a_url_as_it_is_shown(void **state) {
+    static const char *const cases[][2] = {
+        {"http://h:1/a", "http://h:1/a"},
+        {"https://user:SECRET@h:1/a?key=SECRET#SECRET", "https://h:1/a"},
+        {"http://SECRET@[::1]:8/", "http://[::1]:8/"},
+        {"user:SECRET@h/a", "h/a"},
+        {"http://user:SEC@RET@h", "http://h"},
+        {"http://h?key=SECRET", "http://h"},
+        {"http://h/a@b", "http://h/a@b"},
+        {"http://h:80/a@b", "http://h:80/a@b"},
+        {"http://[::1]:8/a@b", "http://[::1]:8/a@b"},
+        {"http://user:1SECRET/SECRET@h/a", "http://"},
+        {"http://user:SECRET?SECRET@h/a", "http://"},
+        {"", ""},
+    };
+    (void)state;
+    for (size_t i = 0; i < CLIME_COUNT(cases); i++) assert_string_equal(clime_url_shown(cases[i][0]).text, cases[i][1]);
+    char *made = clime_url_with("/remove_worker?url=", "http://h:1/a&evict=true#%\n");
+    assert_string_equal(made, "/remove_worker?url=http%3A%2F%2Fh%3A1%2Fa%26evict%3Dtrue%23%25%0A");
+    free(made);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_only_the_key_is_the_key), cmocka_unit_test(test_a_new_key),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_a_url_as_it_is_shown),
+                                       cmocka_unit_test(test_only_the_key_is_the_key), cmocka_unit_test(test_a_new_key),
                                        cmocka_unit_test(test_a_better_guess_takes_no_longer)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

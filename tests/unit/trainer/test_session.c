@@ -2,6 +2,7 @@
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -14,6 +15,8 @@
 #include <malloc.h>
 
 #include "common/clock.h"
+#include "common/hash.h"
+#include "common/http/client.h"
 #include "common/os/dirs.h"
 #include "tests/unit/shared_data.h"
 #include "trainer/env/environments_int.h"
@@ -857,15 +860,95 @@ static void test_a_turn_wakes_no_other_session(void **state) {
     end(&w);
 }
 
+/* ---- leases ---- */
+
+static atomic_bool leaving;
+
+static bool is_leaving(void *arg) {
+    (void)arg;
+    return atomic_load(&leaving);
+}
+
+struct offer {
+    struct clime_environments *v;
+    struct clime_request *r;
+};
+
+static void *offer(void *arg) {
+    struct offer *o = arg;
+    const struct clime_task_owner owner = {.stopping = is_leaving};
+    clime_environments_run(o->v, o->r, &owner);
+    return NULL;
+}
+
+/* Its id is all that a lease's holder shows, so it must not follow from the clock and the process: a program that
+ * knows both within 50 ms once had 50,000 ids to try. */
+static void test_a_lease_id_is_no_function_of_the_clock(void **state) {
+    struct world w = begin(template, "<end>");
+    char dir[] = "/tmp/clime_lease.XXXXXX", id[40] = "";
+    struct clime_error e = {0};
+    struct clime_buf url;
+    pthread_t thread;
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    const struct clime_environments_options o = {
+        .host = "127.0.0.1", .tok = w.tok, .lease_us = 60000000, .max_attempts = 1, .n_tasks = 1, .run_dir = dir};
+    struct offer all = {.r = &w.request};
+    w.request.deadline_us = clime_now_us() + 60000000;
+    w.request.sampling = &w.sampling;
+    int64_t first_us = clime_wall_us();
+    if (clime_environments_open(&o, &all.v, &e)) fail_msg("%s", e.msg);
+    int64_t last_us = clime_wall_us();
+    atomic_store(&leaving, false);
+    pthread_create(&thread, NULL, offer, &all);
+    clime_buf_init(&url, 100);
+    clime_buf_printf(&url, "http://127.0.0.1:%d/tasks/lease", clime_http_server_port(all.v->http));
+    const struct clime_http_call call = {.method = "POST",
+                                         .url = url.data,
+                                         .body = clime_str_of("{\"wait_s\": 20}"),
+                                         .timeout_us = 60000000,
+                                         .max_reply = 1 << 20};
+    struct clime_http_result got = {0};
+    struct clime_http_client *http = clime_http_client_new();
+    if (clime_http_client_call(http, &call, &got, &e)) fail_msg("%s", e.msg);
+    assert_int_equal(got.status, 200);
+    for (const char *c = got.reply.data; *c && !id[0]; c++)
+        if (strspn(c, "0123456789abcdef") == 32) snprintf(id, sizeof id, "%.32s", c);
+    assert_int_equal(strlen(id), 32);
+    for (int64_t us = first_us; us <= last_us; us++) {
+        const uint64_t start[2] = {(uint64_t)us, (uint64_t)getpid()};
+        const uint64_t guess[2] = {clime_hash64(start, 2), 0};
+        char half[17];
+        snprintf(half, sizeof half, "%016llx", (unsigned long long)clime_hash64(guess, 2));
+        assert_string_not_equal(id + 16, half);
+    }
+    atomic_store(&leaving, true);
+    pthread_join(thread, NULL);
+    clime_http_client_free(http);
+    clime_buf_free(&got.reply);
+    clime_buf_free(&url);
+    clime_environments_close(all.v);
+    clime_dir_remove(dir, NULL);
+    end(&w);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_families),          cmocka_unit_test(test_reasons),
-        cmocka_unit_test(test_a_template_raises), cmocka_unit_test(test_ids_that_the_tokenizer_lacks),
-        cmocka_unit_test(test_calls_come_back),   cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_forms_agree),       cmocka_unit_test(test_stop_strings),
-        cmocka_unit_test(test_readings_grow),     cmocka_unit_test(test_streams_from_two_threads),
-        cmocka_unit_test(test_memory_is_linear),  cmocka_unit_test(test_experts_of_turns),
-        cmocka_unit_test(test_what_is_kept),      cmocka_unit_test(test_a_turn_wakes_no_other_session),
+        cmocka_unit_test(test_a_lease_id_is_no_function_of_the_clock),
+        cmocka_unit_test(test_families),
+        cmocka_unit_test(test_reasons),
+        cmocka_unit_test(test_a_template_raises),
+        cmocka_unit_test(test_ids_that_the_tokenizer_lacks),
+        cmocka_unit_test(test_calls_come_back),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_forms_agree),
+        cmocka_unit_test(test_stop_strings),
+        cmocka_unit_test(test_readings_grow),
+        cmocka_unit_test(test_streams_from_two_threads),
+        cmocka_unit_test(test_memory_is_linear),
+        cmocka_unit_test(test_experts_of_turns),
+        cmocka_unit_test(test_what_is_kept),
+        cmocka_unit_test(test_a_turn_wakes_no_other_session),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
