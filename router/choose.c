@@ -147,6 +147,7 @@ static void take(struct clime_workers *w, const struct clime_route_request *rq, 
     *out = (struct clime_lease){.slot = v->slot, .id = v->id, .cost = rq->cost, .todo = todo, .output = rq->output};
     memcpy(out->url, v->url, sizeof out->url);
     memcpy(out->key, v->key, sizeof out->key);
+    out->named = v->named;
 }
 
 void clime_workers_began(struct clime_workers *w, struct clime_lease *l) {

@@ -32,8 +32,8 @@ bool clime_workers_name(struct clime_workers *w, int64_t id) {
     struct clime_str none = {0};
     pthread_mutex_lock(&w->lock);
     struct worker *k = clime_workers_find(w, id, none);
-    bool was = k && k->named;
-    if (k) k->named = true;
+    bool was = k && k->v.named;
+    if (k) k->v.named = true;
     pthread_mutex_unlock(&w->lock);
     return was;
 }
@@ -53,7 +53,7 @@ int clime_workers_evict(struct clime_workers *w, int64_t after_us) {
     pthread_mutex_lock(&w->lock);
     for (int i = 0; i < CLIME_WORKERS_MAX; i++) {
         struct worker *k = &w->w[i];
-        if (k->v.state != CLIME_WORKER_DOWN || k->named || k->v.requests || k->added_us > since_us ||
+        if (k->v.state != CLIME_WORKER_DOWN || k->v.named || k->v.requests || k->added_us > since_us ||
             atomic_load(&k->heard_us) > since_us || !clime_workers_another_was_heard(w, k, since_us))
             continue;
         LOG_WARN("worker %s has said nothing for %.0f s: it is out of the fleet until it comes back", k->v.url,

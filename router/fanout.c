@@ -121,7 +121,7 @@ void clime_fanout_run_to(struct clime_fanout *f, struct clime_router *r, struct 
         all[i].began_us = clime_now_us();
         all[i].limit_us = limit_of(r, rq);
         all[i].most_bytes = ALL_REPLIES / (size_t)f->n < LARGEST_REPLY ? ALL_REPLIES / (size_t)f->n : LARGEST_REPLY;
-        all[i].key = clime_forward_key(r, views[i].key, rq);
+        all[i].key = clime_forward_key(r, views[i].key, views[i].named, rq);
         all[i].result = &f->results[i];
         all[i].started = pthread_create(&all[i].thread, NULL, call_one, &all[i]) == 0;
         if (!all[i].started) call_one(&all[i]); /* no thread to be had: in turn */

@@ -8,19 +8,9 @@
 #include <stdlib.h>
 
 #include "common/buf.h"
+#include "common/http/url.h"
 
 #define URL_CAP ((size_t)256 << 10) /* heads are shorter, even with three bytes for each */
-
-static bool is_unreserved(unsigned char c) {
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c && strchr("-._~", c));
-}
-
-static void put_byte(struct clime_buf *out, unsigned char c, const char *also) {
-    if (is_unreserved(c) || (c && strchr(also, c)))
-        clime_buf_addc(out, (char)c);
-    else
-        clime_buf_printf(out, "%%%02X", c);
-}
 
 static bool segment_is_sane(struct clime_str s) {
     return s.len > 0 && !clime_str_is(s, ".") && !clime_str_is(s, "..");
@@ -33,7 +23,7 @@ static bool put_path(struct clime_buf *out, struct clime_str path) {
         struct clime_str segment = {path.ptr + at + 1, (slash ? (size_t)(slash - path.ptr) : path.len) - at - 1};
         if (path.ptr[at] != '/' || !segment_is_sane(segment)) return false;
         clime_buf_addc(out, '/');
-        for (size_t i = 0; i < segment.len; i++) put_byte(out, (unsigned char)segment.ptr[i], "");
+        clime_url_encode(out, segment, "");
         at += segment.len + 1;
     }
     return path.len > 0;
@@ -48,7 +38,7 @@ enum clime_err clime_forward_target(struct clime_str path, struct clime_str quer
         return clime_fail(e, CLIME_ERR_INPUT, "the path has empty segments, or \".\" or \"..\" in it");
     }
     if (query.len) clime_buf_addc(&b, '?');
-    for (size_t i = 0; i < query.len; i++) put_byte(&b, (unsigned char)query.ptr[i], "%!$&'()*+,;=:@/?");
+    clime_url_encode(&b, query, "%!$&'()*+,;=:@/?");
     if (b.full) {
         clime_buf_free(&b);
         return clime_fail(e, CLIME_ERR_LIMIT, "the path and query are too long");
@@ -63,8 +53,10 @@ char *clime_forward_method(const struct clime_http_request *rq) {
     return xstrndup(method.ptr, method.len);
 }
 
-const char *clime_forward_key(const struct clime_router *r, const char *own, const struct clime_http_request *rq) {
+const char *clime_forward_key(const struct clime_router *r, const char *own, bool named,
+                              const struct clime_http_request *rq) {
     const char *key = clime_router_key_for(r, own);
+    if (!key && r->anyone_adds && !named) return "";
     if (key || !clime_http_key_is_named(rq)) return key;
     return r->api_key ? r->api_key : "";
 }

@@ -15,8 +15,10 @@ enum clime_err clime_forward_target(struct clime_str path, struct clime_str quer
 char *clime_forward_method(const struct clime_http_request *rq);
 
 /* The key to send to a worker whose own is `own`; NULL: what the client sent, "": none. A client's named key is none
- * that a worker knows; what the router's clients may have in common with workers is --api-key. */
-const char *clime_forward_key(const struct clime_router *r, const char *own, const struct clime_http_request *rq);
+ * that a worker knows; what the router's clients may have in common with workers is --api-key. At a router without any
+ * key any program may add itself as a worker: clients' keys go only to workers that an option or a file names. */
+const char *clime_forward_key(const struct clime_router *r, const char *own, bool named,
+                              const struct clime_http_request *rq);
 
 /* Has the request been here already: a worker's URL leads back to this router, by itself or through another one? Asked
  * before anything is sent to workers, for each round would ask all of them again. */

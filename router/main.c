@@ -191,6 +191,7 @@ static enum clime_err open_router(const struct options *o, struct clime_router *
         .connections = clime_connections_new(fit->max_kept),
         .worker_key = o->worker_key,
         .api_key = o->api_key,
+        .anyone_adds = !o->api_key && !o->admin_key && !o->key_file,
         .request_timeout_us = (int64_t)(o->request_timeout * 1e6),
         .control_timeout_us = (int64_t)(o->control_timeout * 1e6),
         .probe_interval_us = (int64_t)(o->probe_interval * 1e6),

@@ -7,6 +7,7 @@
 #include "common/http/openapi.h"
 #include "common/json/scan.h"
 #include "common/json/write.h"
+#include "common/log.h"
 #include "router/queue.h"
 #include "router/router.h"
 #include "router/worker_body.h"
@@ -254,6 +255,8 @@ void clime_router_add_worker(struct clime_http_request *rq, void *context) {
     enum clime_err err = clime_http_query(rq, "url", url, sizeof url, &given, &e);
     if (!err) err = clime_http_query(rq, "api_key", key, sizeof key, &has_key, &e);
     if (!err && has_key) err = clime_worker_key_check(b.settings.key = key, &e);
+    if (!err && has_key)
+        LOG_WARN("a worker's key came in a query, which logs of addresses keep: POST /workers has a body");
     b.url = clime_str_of(url);
     if (err)
         clime_http_reply_err(rq, &e);
@@ -339,7 +342,7 @@ void clime_router_metrics(struct clime_http_request *rq, void *context) {
         {"clime_router_worker_served", "requests served"},
         {"clime_router_worker_failed", "requests failed"},
     };
-    for (size_t s = 0; s < CLIME_COUNT(series); s++) {
+    for (size_t s = 0; s < CLIME_COUNT(series) && clime_http_is_known(rq); s++) {
         clime_buf_printf(&out, "# HELP %s %s\n# TYPE %s gauge\n", series[s].name, series[s].help, series[s].name);
         for (int i = 0; i < n; i++) {
             int64_t values[] = {views[i].state == CLIME_WORKER_READY, views[i].tokens, views[i].requests,

@@ -260,7 +260,7 @@ void clime_relay_attempt(struct clime_relay *y, struct clime_lease *lease) {
     fresh.look_us = fresh.began_us + LOOK_US;
     *y = fresh;
     struct clime_headers headers;
-    const char *key = clime_forward_key(r, lease->key, y->rq);
+    const char *key = clime_forward_key(r, lease->key, lease->named, y->rq);
     y->has_own_key = clime_router_key_for(r, lease->key) != NULL;
     clime_forward_headers(r, key, y->rq, &headers);
     char *url = xasprintf("%s%s", lease->url, y->target);

@@ -30,6 +30,7 @@ struct clime_router {
     _Atomic(struct clime_prober *) prober; /* NULL: not yet */
     const char *worker_key;                /* bearer for workers, NULL = pass the client's header on */
     const char *api_key;                   /* that clients may have in common with workers; NULL = none */
+    bool anyone_adds;                      /* workers: it has no key at all */
     int64_t request_timeout_us;            /* of a whole generation */
     int64_t control_timeout_us;            /* of a control call to one worker */
     int64_t probe_interval_us, probe_timeout_us;

@@ -127,7 +127,7 @@ enum clime_err clime_workers_remove(struct clime_workers *w, int64_t id, struct 
     struct worker *k = clime_workers_find(w, id, clime_workers_trim_url(url));
     if (k) {
         k->v.state = CLIME_WORKER_DRAINING;
-        k->named = false;
+        k->v.named = false;
         free_if_drained(k);
     } else {
         err = clime_fail(e, CLIME_ERR_NOT_FOUND, "no such worker");

@@ -77,6 +77,7 @@ struct clime_lease {
     int64_t id, cost;
     int64_t todo;   /* of cost: less what its worker was sent before, and the prompt once that is done */
     int64_t output; /* of cost: what may be generated */
+    bool named;     /* as in the view */
     char url[CLIME_WORKER_URL], key[CLIME_WORKER_KEY];
 };
 enum clime_err clime_workers_pick(struct clime_workers *w, const struct clime_route_request *rq,

@@ -18,7 +18,6 @@ struct worker {
     int64_t suspect_since_us;          /* the probe that it did not answer; 0 = it is not suspected */
     _Atomic int64_t heard_us;          /* set without the lock */
     int64_t added_us;                  /* when it was added last */
-    bool named;                        /* by an option or a source, which alone takes it out */
     int64_t pause_us, paused_until_us; /* after trials that failed */
     int64_t trial_us;                  /* when its trial's request began */
     int64_t emptied_us;                /* what it was sent before then is in no cache any more */

@@ -4,15 +4,14 @@
  * Invariant: nothing is read of a body that will not be wanted, so whatever can be refused by the head is refused
  * first. A slot is taken only when the body is there: slow senders hold threads, which others may be given, not slots.
  */
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/random.h>
 
 #include "common/clock.h"
 #include "common/http/secret.h"
 #include "common/http/server_int.h"
+#include "common/rng.h"
 
 bool clime_http_refuse(struct clime_http_request *rq, int status, const char *message, const char *extra_headers) {
     clime_http_reply_error_with(rq, status, message, extra_headers);
@@ -25,13 +24,11 @@ void clime_http_identify(struct clime_http_request *rq) {
     static const char plain[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_.:/+=";
     const char *given = clime_http_header(rq, "X-Request-Id");
     size_t n = given ? strspn(given, plain) : 0;
-    uint64_t r[2] = {0, 0};
     if (n > 0 && n < sizeof rq->id && !given[n]) {
         memcpy(rq->id, given, n + 1);
         return;
     }
-    if (getrandom(r, sizeof r, 0) != (ssize_t)sizeof r) r[0] = (uint64_t)clime_now_us();
-    snprintf(rq->id, sizeof rq->id, "%016" PRIx64 "%016" PRIx64, r[0], r[1]);
+    clime_random_id(rq->id);
 }
 
 const char *clime_http_request_id(const struct clime_http_request *rq) {
@@ -62,6 +59,16 @@ static bool is_users_key(struct clime_http_request *rq, const char *given) {
     bool is_api_key = s->api_key && clime_secret_equal(given, s->api_key);
     if (s->keys) rq->key = clime_http_keys_find(s->keys, given);
     return is_api_key || rq->key;
+}
+
+bool clime_http_is_known(struct clime_http_request *rq) {
+    struct clime_http_request as_main = {.server = rq->server->main};
+    const struct clime_http_server *s = as_main.server;
+    const char *given = given_key(rq);
+    if (!s->api_key && !s->admin_key && !s->keys) return true;
+    if (!given) return false;
+    bool is_admins = s->admin_key && clime_secret_equal(given, s->admin_key);
+    return is_users_key(&as_main, given) || is_admins;
 }
 
 static bool check_key(struct clime_http_request *rq) {
@@ -164,6 +171,7 @@ bool clime_http_admit(struct clime_http_request *rq) {
     }
     if (!clime_http_origin_check(rq) || clime_http_preflight(rq)) return false;
     if (!clime_http_route_find(rq) || !check_key(rq) || !check_coding(rq)) return false;
+    if (rq->route->auth == CLIME_HTTP_ADMIN && !clime_http_origin_check_command(rq)) return false;
     if (no_slot_left(rq)) return refuse_busy(rq);
     if (!take_key(rq) || !take_body(rq)) return false;
     if (!rq->route->slot) return true;

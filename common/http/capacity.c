@@ -34,7 +34,7 @@ int clime_http_choose_slots(const struct clime_http_options *o) {
     return o->n_slots > 0 && o->n_slots < most ? o->n_slots : most;
 }
 
-void clime_http_metrics(const struct clime_http_request *rq, struct clime_buf *out) {
+void clime_http_metrics(struct clime_http_request *rq, struct clime_buf *out) {
     const struct clime_http_server *s = rq->server->main;
     const struct {
         const char *name, *kind, *help;
@@ -52,5 +52,5 @@ void clime_http_metrics(const struct clime_http_request *rq, struct clime_buf *o
     for (size_t i = 0; i < CLIME_COUNT(all); i++)
         clime_buf_printf(out, "# HELP %s %s\n# TYPE %s %s\n%s %lld\n", all[i].name, all[i].help, all[i].name,
                          all[i].kind, all[i].name, all[i].value);
-    if (s->keys) clime_http_keys_metrics(s->keys, out);
+    if (s->keys && clime_http_is_known(rq)) clime_http_keys_metrics(s->keys, out);
 }

@@ -37,7 +37,7 @@ static bool is_ours(const struct clime_http_server *s, const char *host) {
     return inet_pton(AF_INET, text, &address) == 1 || inet_pton(AF_INET6, text, &address) == 1;
 }
 
-static bool is_loopback(const char *host) {
+bool clime_http_is_loopback(const char *host) {
     return !strncmp(host, "127.", 4) || !strcmp(host, "::1") || !strcasecmp(host, "localhost");
 }
 
@@ -63,12 +63,25 @@ bool clime_http_origin_check(struct clime_http_request *rq) {
                  origin);
         return clime_http_refuse(rq, 403, message, NULL);
     }
-    if (host && is_loopback(s->o.host) && !is_ours(s, host)) {
+    if (host && clime_http_is_loopback(s->o.host) && !is_ours(s, host)) {
         snprintf(message, sizeof message, "%.200s is no name of this server; ask by its address, or give it a key",
                  host);
         return clime_http_refuse(rq, 403, message, NULL);
     }
     return true;
+}
+
+/* All that a page needs for a GET is <img>, and such a request has no Origin. Browsers say with Sec-Fetch-Site which
+ * page it comes from ("none": typed by the user), but only to https and loopback addresses: elsewhere the name by which
+ * all of them begin their User-Agent tells them, which no page can change. */
+bool clime_http_origin_check_command(struct clime_http_request *rq) {
+    const struct clime_http_server *s = rq->server;
+    const char *site = clime_http_header(rq, "Sec-Fetch-Site"), *agent = clime_http_header(rq, "User-Agent");
+    bool by_get = clime_str_is(rq->method, "GET") || clime_str_is(rq->method, "HEAD");
+    if (s->api_key || s->admin_key || !by_get || rq->page) return true;
+    bool ours = site ? !strcmp(site, "same-origin") || !strcmp(site, "none") : !agent || strncmp(agent, "Mozilla/", 8);
+    if (ours) return true;
+    return clime_http_refuse(rq, 403, "without a key a browser's GET is no command: ask by POST, or set a key", NULL);
 }
 
 void clime_http_origin_headers(const struct clime_http_request *rq, struct clime_buf *out) {

@@ -313,6 +313,14 @@ static enum clime_err check_host(const char *host, struct clime_error *e) {
     return CLIME_OK;
 }
 
+static void warn_of_openness(const struct clime_http_server *s) {
+    const struct clime_http_route *r = s->o.routes;
+    while (r->path && r->auth == CLIME_HTTP_OPEN) r++;
+    if (!r->path || s->api_key || s->admin_key || clime_http_is_loopback(s->o.host)) return;
+    LOG_WARN("http: %s:%d needs no key: any program that reaches this address may use and command it", s->o.host,
+             s->port);
+}
+
 static enum clime_err start(const struct clime_http_options *o, struct clime_http_server *main_server,
                             struct clime_http_server **out, struct clime_error *e);
 
@@ -432,6 +440,7 @@ static enum clime_err start(const struct clime_http_options *o, struct clime_htt
         clime_http_server_stop(s);
         return rc;
     }
+    warn_of_openness(s);
     *out = s;
     return CLIME_OK;
 }

@@ -84,8 +84,8 @@ int clime_http_server_admin_port(const struct clime_http_server *s);  /* -1 = no
 /* How many slots a number of threads allows: all but a quarter of them, or but 64. And the threads for that many. */
 int clime_http_slots(int n_threads);
 int clime_http_threads(int n_slots);
-/* Appends the main port's connections, slots and refusals for /metrics. */
-void clime_http_metrics(const struct clime_http_request *rq, struct clime_buf *out);
+/* Appends the main port's connections, slots and refusals for /metrics, and those of each key where rq is known. */
+void clime_http_metrics(struct clime_http_request *rq, struct clime_buf *out);
 
 /* Marks the server as stopping (clime_http_stopping turns true, new requests get 503), gives running handlers 5 s,
  * then closes and joins: every handler must return and every stream be ended, or this waits for them. NULL is fine. */
@@ -103,6 +103,9 @@ const char *clime_http_header_next(const struct clime_http_request *rq, const ch
 bool clime_http_holds_slot(const struct clime_http_request *rq);
 /* Whether the key that let it in is one of those with names (key_file), which nobody else knows. */
 bool clime_http_key_is_named(const struct clime_http_request *rq);
+/* Whether it brings a key of the server, or the server has none: what an open route (health, metrics) tells beyond
+ * sums is told only then. */
+bool clime_http_is_known(struct clime_http_request *rq);
 /* Whether it brings this key. For a handler with one of its own; the server has seen to its own keys. */
 bool clime_http_has_key(const struct clime_http_request *rq, const char *key);
 /* What follows the "?", as it came; empty when there is none. */

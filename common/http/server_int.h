@@ -113,6 +113,8 @@ bool clime_http_admit(struct clime_http_request *rq);
 
 /* origin.c: refuses (403) what a foreign web page has a browser send; sets rq->page. */
 bool clime_http_origin_check(struct clime_http_request *rq);
+bool clime_http_origin_check_command(struct clime_http_request *rq); /* behind the route */
+bool clime_http_is_loopback(const char *host);
 /* True: the browser's question before a request of an admitted page, which has been answered. */
 bool clime_http_preflight(struct clime_http_request *rq);
 void clime_http_origin_headers(const struct clime_http_request *rq, struct clime_buf *out);

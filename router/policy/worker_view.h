@@ -27,6 +27,7 @@ struct clime_worker_view {
     char health_url[CLIME_WORKER_URL]; /* whose /health is asked */
     char version[CLIME_LABEL_SIZE];    /* label of its weights when last asked; empty = not known */
     char key[CLIME_WORKER_KEY];        /* bearer for it; empty = as for all */
+    bool named;                        /* by an option or a source, which alone takes it out */
     char labels[CLIME_WORKER_LABELS];  /* "\nname=value\nname=value\n"; empty = none */
     int64_t capacity; /* tokens that its KV holds, by its own word; 0 = not asked, -1 = it does not say */
     bool trial;       /* it failed requests until it was taken out: it gets one, which decides */

@@ -292,6 +292,22 @@ def test_a_web_page_cannot_command_a_server_without_a_key():
         assert locked.client.get("/workers", headers=key).status_code == 200
 
 
+def test_a_web_page_gives_no_command_by_get():
+    """<img src="http://127.0.0.1:30000/flush_cache"> sends no Origin. Browsers say where it comes from, or at least that they are one."""
+    browser = {"User-Agent": "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36"}
+    with program("clime-router") as r, program("clime-router", "--api-key", "secret") as locked:
+        ask = lambda headers, at=r: at.client.get("/flush_cache", headers=headers).status_code
+        for site in ("cross-site", "same-site"):
+            assert ask({"Sec-Fetch-Site": site, "Sec-Fetch-Dest": "image"}) == 403
+        assert ask(browser) == 403 and r.client.head("/flush_cache", headers=browser).status_code == 403
+        done = ask({})
+        assert done != 403
+        for site in ("none", "same-origin"):
+            assert ask({**browser, "Sec-Fetch-Site": site}) == done
+        assert ask({"Authorization": "Bearer secret", "Sec-Fetch-Site": "cross-site"}, locked) == done
+        assert r.client.get("/workers", headers={**browser, "Sec-Fetch-Site": "cross-site"}).status_code == 200  # no command
+
+
 def test_pages_that_are_let_in():
     page = "https://app.example"
     with program("clime-router", "--cors-origin", page) as r:

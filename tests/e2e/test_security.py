@@ -59,7 +59,7 @@ def test_keys_with_names_and_limits(tmp_path):
     words = ["--api-keys", keys, "--admin-api-key", "boss", "--api-key", "plain"]
     with server(*words) as s:
         ask = lambda key, path="/generate", body=SHORT: web.post(s.url + path, json=body, headers=bearer(key), timeout=LIMIT)
-        held_by = lambda n: f'clime_http_key_held{{key="alice"}} {n}' in web.get(s.url + "/metrics", timeout=LIMIT).text
+        held_by = lambda n: f'clime_http_key_held{{key="alice"}} {n}' in web.get(s.url + "/metrics", headers=bearer("boss"), timeout=LIMIT).text
         assert [ask(k).status_code for k in ("one", "plain", "boss", "three", "on", "one two")] == [200, 200, 200, 401, 401, 401]
         assert web.post(s.url + "/generate", json=SHORT, timeout=LIMIT).status_code == 401
         assert [ask(k, "/flush_cache").status_code for k in ("one", "two", "plain", "boss")] == [403, 403, 403, 200]
@@ -76,7 +76,7 @@ def test_keys_with_names_and_limits(tmp_path):
         assert held.result(LIMIT).status_code == 200
         wait_for(lambda: held_by(0))  # it is given back behind its answer
         assert ask("one").status_code == 200
-        said = web.get(s.url + "/metrics", timeout=LIMIT).text
+        said = web.get(s.url + "/metrics", headers=bearer("boss"), timeout=LIMIT).text
         assert 'clime_http_key_refused_total{key="bob"} 1' in said and 'clime_http_key_refused_total{key="alice"} 1' in said
         assert "two" not in re.findall(r'key="(\w+)"', said)
     status, _, err = run("clime-router", "--port", 0, "--api-keys", keys)
@@ -136,6 +136,73 @@ def test_a_named_key_stays_at_the_router(tmp_path):
             assert web.get(f"{r.url}/is_paused", headers=bearer("one"), timeout=LIMIT).status_code == 200
             seen = [headers for _, path, headers, _ in w.calls()]
             assert [h.get("Authorization") for h in seen] == [sent] * 3 and not any("X-Api-Key" in h for h in seen)
+
+
+def test_a_worker_that_anybody_adds_gets_no_key_of_clients():
+    """At a router without any key a worker may add itself: a client's key goes only to those that an option names."""
+    key = bearer("for-my-worker") | {"X-Api-Key": "for-my-worker"}
+    for words, told in [((), None), (("--admin-api-key", "boss"), "Bearer for-my-worker")]:
+        with workers(2) as (mine, added), program("clime-router", "--worker-urls", mine.url, *words, "--policy", "round_robin") as r:
+            reply = web.post(f"{r.url}/workers", json={"url": added.url}, headers=bearer("boss"), timeout=LIMIT)
+            assert reply.status_code == 202
+            wait_for(lambda: web.get(f"{r.url}/readiness", timeout=LIMIT).json()["healthy_workers"] == 2)
+            for _ in range(4):
+                assert web.post(f"{r.url}/generate", json=SHORT, headers=key, timeout=LIMIT).status_code == 200
+            assert web.get(f"{r.url}/is_paused", headers=key, timeout=LIMIT).status_code == 200
+            sent = lambda w: {h.get("Authorization") for _, _, h, _ in w.calls()}
+            assert sent(mine) == {"Bearer for-my-worker"} and sent(added) == {told} and len(added.calls()) == 3
+            assert told or not any("X-Api-Key" in h for _, _, h, _ in added.calls())
+
+
+def test_metrics_tell_strangers_no_names(tmp_path):
+    """Without a key where there is one: sums, but neither workers' addresses nor the names of keys."""
+    (tmp_path / "keys").write_text("alice one\n")
+    with workers(1) as (w,), program("clime-router", "--api-keys", tmp_path / "keys", "--admin-api-key", "boss", "--health-port", 0,
+                                     "--worker-urls", w.url) as r, program("clime-router", "--worker-urls", w.url) as free:  # fmt: skip
+        at = int(re.search(r"health on [^ ]*:(\d+)", r.log())[1])
+        for port in (r.port, at):
+            said = lambda **more: web.get(f"http://127.0.0.1:{port}/metrics", timeout=LIMIT, **more).text
+            strange = said() + said(headers=bearer("wrong"))
+            assert "clime_http_slots" in strange and w.url not in strange and "alice" not in strange
+            for key in ("one", "boss"):
+                assert w.url in said(headers=bearer(key)) and 'key="alice"' in said(headers=bearer(key))
+        assert w.url in free.get("/metrics").text
+
+
+def test_an_open_address_without_a_key_is_warned_about(tmp_path):
+    word = "needs no key"
+    for words, warns in [(("--host", "0.0.0.0"), True), ((), False), (("--host", "0.0.0.0", "--api-key", "k"), False)]:
+        with program("clime-router", *words) as r:
+            assert (word in r.log()) == warns, words
+    tiny_model(tmp_path / "init")
+    assert run("clime-train", "task", tmp_path / "task", "--kind", "add", "--num-warmup", 4, "--num-heldout", 4)[0] == 0
+    words = rl(tmp_path, tmp_path / "run", "--environment", "--environment-host", "0.0.0.0", rm_type=None, num_rollout=1, rollout_max_context_len=64,
+               rollout_request_timeout=1)[1:]  # fmt: skip
+    assert word in run("clime-train", *words)[2]
+
+
+# ---- addresses -------------------------------------------------------------------------------------------------------
+
+
+def test_a_url_is_told_without_its_secrets(tmp_path):
+    """User, password and query of any URL stay out of log, ledger, alarms and the files of the run."""
+    tiny_model(tmp_path / "init")
+    assert run("clime-train", "task", tmp_path / "task", "--kind", "add", "--num-warmup", 4, "--num-heldout", 4)[0] == 0
+    with workers(1) as (hook,):
+        secret = lambda at: f"http://user:SECRET@{at}/path?key=SECRET"
+        words = rl(tmp_path, tmp_path / "run", "--rm-url", secret("127.0.0.1:9"), "--rm-timeout", 1, "--alarm-url",
+                   secret(f"127.0.0.1:{hook.port}"), "--mlflow-url", "http://user:SECRET@127.0.0.1:9",
+                   rm_type="remote_rm", num_rollout=1)[1:]  # fmt: skip
+        status, out, err = run("clime-train", *words)
+        assert status == 1 and "http://127.0.0.1:9/path" in err and hook.calls()
+        told = [out, err, *(str(body) for *_, body in hook.calls())]
+        at = f"127.0.0.1:{hook.port}"  # which is no router
+        words = rl(tmp_path, tmp_path / "other", "--router-url", f"http://user:SECRET@{at}", server_threads=None)[1:]
+        status, out, err = run("clime-train", *words)
+        assert status == 1 and f"http://{at}/workers lists no workers" in err
+        told += [out, err]
+    told += [p.read_text(errors="replace") for p in (tmp_path / "run").rglob("*") if p.is_file()]
+    assert not [t[max(t.find("SECRET") - 200, 0) :][:300] for t in told if "SECRET" in t]
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
