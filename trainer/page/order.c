@@ -30,9 +30,7 @@ void clime_page_order(struct clime_http_request *rq, void *page) {
         return;
     }
     if (!clime_http_has_key(rq, clime_page_control_key(p->control))) {
-        clime_http_reply_error(rq, 401,
-                               "an order needs the key: the address that the run prints has it, and ports/page-key in "
-                               "its folder");
+        clime_http_reply_error(rq, 401, "an order needs the key: ports/page-key in the run's folder has it");
         return;
     }
     if (take(p, rq, &e)) {

@@ -107,9 +107,7 @@ int clime_page_port(const struct clime_page *p) {
 void clime_page_url(const struct clime_page *p, char *out, size_t size) {
     bool all = !strcmp(p->host, "0.0.0.0") || !strcmp(p->host, "::");
     const char *host = all ? "127.0.0.1" : p->host;
-    int n = snprintf(out, size, strchr(host, ':') ? "http://[%s]:%d/" : "http://%s:%d/", host, clime_page_port(p));
-    if (p->control && n > 0 && (size_t)n < size) /* behind the #: a browser keeps it to itself */
-        snprintf(out + n, size - (size_t)n, "#key=%s", clime_page_control_key(p->control));
+    snprintf(out, size, strchr(host, ':') ? "http://[%s]:%d/" : "http://%s:%d/", host, clime_page_port(p));
 }
 
 void clime_page_close(struct clime_page *p) {

@@ -283,6 +283,9 @@ static enum clime_err open_page(struct clime_rl *rl, struct clime_error *e) {
     if (rl->o.page_port >= 0 && !(rc = clime_make_dirs(dir, e)) && !(rc = clime_page_open(&o, &rl->page, e))) {
         clime_page_url(rl->page, url, sizeof url);
         clime_progress_line(&rl->progress, "page     %s", url);
+        if (rl->control) /* the key is not printed: output is kept in logs; behind the # a browser keeps it to itself */
+            clime_progress_line(&rl->progress, "orders   %s#key=KEY, with the key that %s/ports/page-key holds", url,
+                                rl->o.run);
     }
     if (rc && !rl->o.page_port) {
         LOG_WARN("no page: %s", e->msg);
