@@ -271,7 +271,7 @@ int main(int argc, char **argv) {
         return 0;
     }
     clime_log_open("router", (enum clime_log_level)o.log_level);
-    clime_process_begin();
+    if (clime_process_begin(&e)) goto failed;
     clime_http_client_global_init();
     if (open_router(&o, &r, &fit, &e)) goto failed;
     const struct clime_discovery_options discover = {.file = o.worker_file,

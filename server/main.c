@@ -367,7 +367,10 @@ int main(int argc, char **argv) {
     struct clime_place place = {.world = 1};
     bool follows = getenv("CLIME_GROUP_SECRET") && !clime_place_take(&place, &e) && place.ours;
     clime_log_open(follows ? "server rank" : "server", levels[s.opts.log_level]);
-    clime_process_begin();
+    if (clime_process_begin(&e)) {
+        LOG_ERROR("%s", e.msg);
+        return 1;
+    }
     if (follows) return clime_server_follow(&s.opts, &place);
     clime_http_client_global_init();
     clime_job_table_init(&s.jobs);

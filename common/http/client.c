@@ -402,16 +402,20 @@ static int set_timer(CURLM *multi, long ms, void *arg) {
     return 0;
 }
 
-struct clime_http_loop *clime_http_loop_new(int n_kept) {
+struct clime_http_loop *clime_http_loop_new(int n_kept, struct clime_error *e) {
     struct clime_http_loop *l = xcalloc(1, sizeof *l);
     l->multi = curl_multi_init();
     l->epoll = epoll_create1(EPOLL_CLOEXEC);
     l->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     l->timer_us = -1;
-    CHECK(l->multi && l->epoll >= 0 && l->wake >= 0);
     l->sessions = sessions_new();
     struct epoll_event v = {.events = EPOLLIN, .data.fd = l->wake};
-    CHECK(epoll_ctl(l->epoll, EPOLL_CTL_ADD, l->wake, &v) == 0);
+    CHECK(l->multi);
+    if (l->epoll < 0 || l->wake < 0 || epoll_ctl(l->epoll, EPOLL_CTL_ADD, l->wake, &v)) {
+        clime_fail(e, CLIME_ERR_BUSY, "calls cannot be waited for: %s", strerror(errno));
+        clime_http_loop_free(l);
+        return NULL;
+    }
     clime_http_loop_keep(l, n_kept);
     curl_multi_setopt(l->multi, CURLMOPT_SOCKETFUNCTION, watch_socket);
     curl_multi_setopt(l->multi, CURLMOPT_SOCKETDATA, l);
@@ -478,7 +482,7 @@ static void pass_event(struct clime_http_loop *l, const struct epoll_event *v) {
     int what = 0, running;
     uint64_t count;
     if (v->data.fd == l->wake) {
-        CHECK(read(l->wake, &count, sizeof count) == sizeof count || errno == EAGAIN);
+        if (read(l->wake, &count, sizeof count) < 0) return; /* nothing to take */
         return;
     }
     if (v->events & EPOLLIN) what |= CURL_CSELECT_IN;
@@ -506,7 +510,7 @@ int clime_http_loop_turn(struct clime_http_loop *l, int64_t until_us) {
 
 void clime_http_loop_wake(struct clime_http_loop *l) {
     uint64_t one = 1;
-    CHECK(write(l->wake, &one, sizeof one) == sizeof one || errno == EAGAIN);
+    if (write(l->wake, &one, sizeof one) < 0) return; /* it is awake already, or turns by itself after IDLE_POLL_MS */
 }
 
 void clime_http_loop_free(struct clime_http_loop *l) {
@@ -517,8 +521,8 @@ void clime_http_loop_free(struct clime_http_loop *l) {
     }
     curl_multi_cleanup(l->multi);
     CHECK(curl_share_cleanup(l->sessions) == CURLSHE_OK);
-    close(l->epoll);
-    close(l->wake);
+    if (l->epoll >= 0) close(l->epoll);
+    if (l->wake >= 0) close(l->wake);
     free(l->bearer);
     free(l);
 }

@@ -71,8 +71,8 @@ enum clime_err clime_http_client_call(struct clime_http_client *c, const struct 
 
 struct clime_http_loop;
 
-/* n_kept: idle connections that it keeps for calls to come. */
-struct clime_http_loop *clime_http_loop_new(int n_kept);
+/* n_kept: idle connections that it keeps for calls to come. NULL: CLIME_ERR_BUSY, no file descriptor is left. */
+struct clime_http_loop *clime_http_loop_new(int n_kept, struct clime_error *e);
 void clime_http_loop_free(struct clime_http_loop *l); /* what is under way ends with CLIME_ERR_ABORTED; NULL is fine */
 void clime_http_loop_keep(struct clime_http_loop *l, int n_kept); /* from now on; its thread */
 void clime_http_loop_bearer(struct clime_http_loop *l, const char *key);

@@ -36,11 +36,15 @@ static const char WRAPPER[] = "ulimit -S -n \"$1\" 2>/dev/null\n"
                               "( ( read -r _; kill -KILL 0 ) <&3 >/dev/null 2>&1 & )\n"
                               "exec /bin/sh -c \"$2\" 3<&-";
 
-static pthread_once_t pipe_once = PTHREAD_ONCE_INIT;
-static int parent_pipe[2]; /* both ends are ours until we end */
+static pthread_mutex_t pipe_lock = PTHREAD_MUTEX_INITIALIZER;
+static int parent_pipe[2] = {-1, -1}; /* both ends are ours until we end */
 
-static void open_pipe(void) {
-    CHECK(pipe2(parent_pipe, O_CLOEXEC) == 0);
+/* Returns errno. */
+static int open_pipe(void) {
+    pthread_mutex_lock(&pipe_lock);
+    int why = parent_pipe[0] < 0 && pipe2(parent_pipe, O_CLOEXEC) ? errno : 0;
+    pthread_mutex_unlock(&pipe_lock);
+    return why;
 }
 
 /* ---- what it is ---- */
@@ -185,8 +189,9 @@ static int64_t word_every_us(const struct clime_child *c) {
 
 static enum clime_err start(struct clime_child *c, struct clime_error *e) {
     int in[2] = {-1, -1}, out[2] = {-1, -1};
-    pthread_once(&pipe_once, open_pipe);
-    int rc = c->talk && (pipe2(in, O_CLOEXEC) || pipe2(out, O_CLOEXEC)) ? errno : spawn(c, in[0], out[1]);
+    int rc = open_pipe();
+    if (!rc && c->talk && (pipe2(in, O_CLOEXEC) || pipe2(out, O_CLOEXEC))) rc = errno;
+    if (!rc) rc = spawn(c, in[0], out[1]);
     if (in[0] >= 0) close(in[0]);
     if (out[1] >= 0) close(out[1]);
     c->to = in[1];

@@ -13,6 +13,10 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "common/log.h"
+
+#define MOST_OLD 100
+
 enum clime_err clime_make_dirs(const char *path, struct clime_error *e) {
     char *p = xstrdup(path);
     enum clime_err err = CLIME_OK;
@@ -78,16 +82,27 @@ static enum clime_err sync_parent(const char *path, struct clime_error *e) {
     return err;
 }
 
+/* Where path is moved aside: PATH.old, or the first PATH.old.N where an earlier one could not be removed. */
+static char *place_aside(const char *path, struct clime_error *e) {
+    for (int i = 0; i < MOST_OLD; i++) {
+        char *old = i ? xasprintf("%s.old.%d", path, i) : xasprintf("%s.old", path);
+        if (!clime_dir_remove(old, e)) return old;
+        free(old);
+    }
+    return NULL;
+}
+
 enum clime_err clime_dir_publish(const char *tmp, const char *path, struct clime_error *e) {
-    char *old = xasprintf("%s.old", path);
+    struct clime_error why;
     enum clime_err err = sync_path(tmp, e);
-    if (!err) err = clime_dir_remove(old, e);
+    char *old = err ? NULL : place_aside(path, e);
+    if (!err && !old) err = e ? e->code : CLIME_ERR_IO;
     if (!err && rename(path, old) && errno != ENOENT)
         err = clime_fail(e, CLIME_ERR_IO, "cannot move %s aside: %s", path, strerror(errno));
     if (!err && rename(tmp, path))
         err = clime_fail(e, CLIME_ERR_IO, "cannot rename %s to %s: %s", tmp, path, strerror(errno));
     if (!err) err = sync_parent(path, e);
-    if (!err) err = clime_dir_remove(old, e);
+    if (!err && clime_dir_remove(old, &why)) LOG_WARN("%s stays: %s", old, why.msg);
     free(old);
     return err;
 }

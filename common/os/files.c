@@ -1,6 +1,7 @@
-/* The limit of open files. Called in main and by who starts children; owns what the limit was. */
+/* The limits of files. Called in main and by who starts children; owns what the limit was. */
 #include "common/os/files.h"
 
+#include <signal.h>
 #include <sys/resource.h>
 
 #define MOST 1048576 /* some machines allow 2^30; what sizes a table by its limit would not like it */
@@ -13,6 +14,7 @@ static int64_t capped(rlim_t n) {
 
 void clime_files_raise(void) {
     struct rlimit l;
+    signal(SIGXFSZ, SIG_IGN);
     if (getrlimit(RLIMIT_NOFILE, &l)) return;
     if (given < 0) given = capped(l.rlim_cur);
     rlim_t want = (rlim_t)capped(l.rlim_max);

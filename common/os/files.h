@@ -5,7 +5,8 @@
 
 #include <stdint.h>
 
-/* Raises the soft limit to the hard one. First thing in main, before threads start. */
+/* Raises the soft limit to the hard one, and has a file that grows past the limit of sizes (ulimit -f) fail like a full
+ * disk (EFBIG) instead of ending the program by SIGXFSZ. First thing in main, before threads start. */
 void clime_files_raise(void);
 
 int64_t clime_files_limit(void); /* now */

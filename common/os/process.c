@@ -4,11 +4,13 @@
  * signal's context. */
 #include "common/os/process.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -18,7 +20,7 @@
 static int signal_fd = -1;
 static int wake_pipe[2] = {-1, -1};
 
-void clime_process_begin(void) {
+enum clime_err clime_process_begin(struct clime_error *e) {
     sigset_t set;
     clime_files_raise();
     sigemptyset(&set);
@@ -27,8 +29,9 @@ void clime_process_begin(void) {
     CHECK(pthread_sigmask(SIG_BLOCK, &set, NULL) == 0);
     signal(SIGPIPE, SIG_IGN);
     signal_fd = signalfd(-1, &set, SFD_CLOEXEC);
-    CHECK(signal_fd >= 0);
-    CHECK(pipe2(wake_pipe, O_CLOEXEC | O_NONBLOCK) == 0);
+    if (signal_fd < 0 || pipe2(wake_pipe, O_CLOEXEC | O_NONBLOCK))
+        return clime_fail(e, CLIME_ERR_BUSY, "signals cannot be waited for: %s", strerror(errno));
+    return CLIME_OK;
 }
 
 enum clime_process_end clime_process_wait(int parent_fd) {

@@ -11,8 +11,8 @@
 #include "common/err.h"
 
 /* Before any thread starts: SIGTERM and SIGINT are held for clime_process_wait, SIGPIPE is ignored, and as many files
- * may be open as the hard limit allows. */
-void clime_process_begin(void);
+ * may be open as the hard limit allows. CLIME_ERR_BUSY: it allows too few. */
+enum clime_err clime_process_begin(struct clime_error *e);
 
 enum clime_process_end {
     CLIME_END_SIGNAL, /* asked to stop: drain, then exit 0 */

@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import json
 import os
+import resource
 import shutil
 import socket
 import sqlite3
@@ -508,6 +509,49 @@ def test_eval_input(d, tmp_path):
     fails([*evaluate(rm_type="vibes"), "--eval-prompt-data", "a", held], "vibes")
     fails([*evaluate(hf_checkpoint="/nowhere"), "--eval-prompt-data", "a", held], "/nowhere")
     fails([*evaluate(router_url="http://127.0.0.1:9"), "--eval-prompt-data", "a", held], "--router-url")
+
+
+def limited(words, **limits):
+    """Runs clime-train with these limits (resource.RLIMIT_*): (status, errors). A crash is a failure here."""
+    def set_them():
+        for name, most in limits.items():
+            resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
+
+    done = subprocess.run([BUILD / "clime-train", *map(str, words)], capture_output=True, text=True, timeout=LIMIT,
+                          preexec_fn=set_them)  # fmt: skip
+    assert done.returncode >= 0, (limits, done.stderr[-2000:])
+    return done.returncode, done.stderr
+
+
+def test_few_descriptors_and_small_files(d):
+    """The run ends with a word, whichever file it could not open, and whatever it could not write; then it goes on."""
+    words = rl(d, "limits", save_interval=1)
+    for most in (12, 16, 24, 36):
+        status, err = limited(words, NOFILE=most)
+        assert status == 0 or err, most
+    for most in (4096, 200_000):
+        status, err = limited(words, FSIZE=most)
+        assert status == 1 and ("File too large" in err or "disk" in err), (most, err[-500:])
+    assert limited(words)[0] == 0
+
+
+def test_a_folder_inside_a_checkpoint(d):
+    """Retention removes a checkpoint's own files and goes on; what a user put there stays, with a warning."""
+    name = "folder-in-checkpoint"
+    words = lambda n: rl(d, name, num_rollout=n, save_interval=1, keep_checkpoints=1)
+    assert limited(words(1))[0] == 0
+    (first,) = (d / name / "checkpoints").iterdir()
+    for place in (first / "hf", first.parent / "hf"):
+        fails(["export", first, place, "--hf-checkpoint", d / "init", "--device", "cpu"], "name a place outside")
+    (first / "hf").mkdir()
+    (first / "notes.txt").write_text("mine")
+    status, err = limited(words(3))
+    assert status == 0 and f"{first} stays" in err, err[-2000:]
+    assert sorted(p.name for p in first.iterdir()) == ["hf", "notes.txt"]
+    left = [p for p in first.parent.iterdir() if p != first]
+    db = sqlite3.connect(d / name / "ledger.db")
+    assert len(left) == 1 and db.execute("SELECT count(*) FROM checkpoints").fetchone()[0] == 1
+    assert limited(words(4))[0] == 0
 
 
 def test_children_leave_nothing(d, done_run):

@@ -11,6 +11,7 @@
 #include "common/options/options.h"
 #include "model/weights/folder.h"
 #include "trainer/learn/learner.h"
+#include "trainer/learn/manifest.h"
 
 static enum clime_err check_checkpoint(const char *dir, struct clime_error *e) {
     char *state = xasprintf("%s/state.json", dir);
@@ -45,6 +46,7 @@ int clime_export_main(int argc, char **argv) {
     if (!err) err = clime_model_check_dtype(dtype, &e);
     if (!err) err = clime_folder_check("hf-checkpoint", o.hf_checkpoint, CLIME_FOLDER_WEIGHTS, &e);
     if (!err) err = check_checkpoint(where[0], &e);
+    if (!err) err = clime_manifest_check_outside(where[1], &e);
     if (!err) err = clime_folder_check_place(where[1], &e);
     if (!err) err = clime_learner_open(&o, &l, &e);
     if (!err) err = clime_learner_load(l, where[0], &e);

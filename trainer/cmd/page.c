@@ -57,9 +57,9 @@ int clime_page_main(int argc, char **argv) {
                                              .n_runs = n,
                                              .port_file = port_file,
                                              .tokenizer_dir = tokenizer};
-        clime_process_begin();
         clime_http_client_global_init();
-        rc = clime_page_open(&o, &page, &e);
+        rc = clime_process_begin(&e);
+        if (!rc) rc = clime_page_open(&o, &page, &e);
     }
     if (rc) {
         LOG_ERROR("page: %s", e.msg);

@@ -14,6 +14,7 @@
 #include "trainer/data/pair_data.h"
 #include "trainer/data/source.h"
 #include "trainer/learn/follower.h"
+#include "trainer/learn/manifest.h"
 #include "trainer/learn/optimizer.h"
 #include "trainer/learn/team.h"
 #include "trainer/ledger/events.h"
@@ -361,7 +362,9 @@ static enum clime_err load_samples(struct sft_options *o, struct clime_error *e)
     const int parts = CLIME_FOLDER_TOKENIZER | (o->print_samples ? 0 : CLIME_FOLDER_WEIGHTS);
     enum clime_err err = clime_model_check_dtype(o->dtype, e);
     if (!err) err = clime_folder_check("hf-checkpoint", l->hf_checkpoint, parts, e);
-    if (!err && !o->print_samples && clime_folder_check_place(o->save_hf, e)) return clime_error_prefix(e, "--save-hf");
+    if (!err && !o->print_samples &&
+        (clime_manifest_check_outside(o->save_hf, e) || clime_folder_check_place(o->save_hf, e)))
+        return clime_error_prefix(e, "--save-hf");
     for (int i = 0; i < o->set.data.n_sources && o->run.metrics && !err; i++)
         err = clime_source_is_kept(o->set.data.sources[i], "metrics", o->run.metrics, e);
     if (!err) err = clime_config_load(l->hf_checkpoint, &cfg, e);

@@ -97,7 +97,20 @@ const char *clime_fleet_device(struct clime_fleet *f) {
 
 /* ---- open and close ---- */
 
-static struct clime_fleet *make(const struct clime_fleet_options *o) {
+static void unmake(struct clime_fleet *f) {
+    clime_http_loop_free(f->http);
+    clime_http_loop_free(f->owner_http);
+    clime_http_client_free(f->one);
+    pthread_cond_destroy(&f->changed);
+    pthread_mutex_destroy(f->lock);
+    pthread_mutex_destroy(f->url_lock);
+    free(f->lock);
+    free(f->url_lock);
+    free(f);
+}
+
+/* NULL: no file descriptor is left. */
+static struct clime_fleet *make(const struct clime_fleet_options *o, struct clime_error *e) {
     struct clime_fleet *f = xcalloc(1, sizeof *f);
     pthread_condattr_t attr;
     f->o = *o;
@@ -115,9 +128,11 @@ static struct clime_fleet *make(const struct clime_fleet_options *o) {
     pthread_cond_init(&f->changed, &attr);
     pthread_condattr_destroy(&attr);
     f->one = clime_http_client_new();
-    f->http = clime_http_loop_new(KEPT_CONNECTIONS);
-    f->owner_http = clime_http_loop_new(16);
-    return f;
+    f->http = clime_http_loop_new(KEPT_CONNECTIONS, e);
+    if (f->http) f->owner_http = clime_http_loop_new(16, e);
+    if (f->owner_http) return f;
+    unmake(f);
+    return NULL;
 }
 
 /* A router that is just being started again, or a connection that breaks, is asked again before the run is called off.
@@ -137,8 +152,9 @@ static enum clime_err meet_router(struct clime_fleet *f, struct clime_error *e) 
 enum clime_err clime_fleet_open(const struct clime_fleet_options *o, struct clime_fleet **out, struct clime_error *e) {
     *out = NULL;
     CHECK(o->num_servers <= CLIME_FLEET_SERVERS);
-    struct clime_fleet *f = make(o);
+    struct clime_fleet *f = make(o, e);
     enum clime_err rc;
+    if (!f) return e->code;
     clime_http_client_bearer(f->one, o->api_key);
     if (o->router_url) {
         clime_fleet_set_url(f, o->router_url);
@@ -193,8 +209,9 @@ void clime_fleet_close(struct clime_fleet *f) {
         clime_http_loop_wake(f->http);
         pthread_join(f->thread, NULL);
     }
-    clime_http_loop_free(f->http);
+    clime_http_loop_free(f->http); /* ends what is under way, which is the servers' */
     clime_http_loop_free(f->owner_http);
+    f->http = f->owner_http = NULL;
     clime_source_close(f->source);
     for (int i = 0; i < f->n_servers; i++) {
         struct clime_fleet_server *s = f->servers[i];
@@ -206,11 +223,5 @@ void clime_fleet_close(struct clime_fleet *f) {
     clime_wait_end(&f->router_wait);
     clime_program_free(&f->router);
     free(f->children);
-    clime_http_client_free(f->one);
-    pthread_cond_destroy(&f->changed);
-    pthread_mutex_destroy(f->lock);
-    pthread_mutex_destroy(f->url_lock);
-    free(f->lock);
-    free(f->url_lock);
-    free(f);
+    unmake(f);
 }

@@ -66,7 +66,7 @@ static enum clime_err write_state(struct clime_learner *l, const char *dir, stru
     enum clime_err err = clime_manifest_write(dir, &w, e);
     clime_jw_close(&w);
     clime_buf_addc(&b, '\n');
-    char *path = xasprintf("%s/state.json", dir);
+    char *path = xasprintf("%s/" CLIME_MANIFEST_FILE, dir);
     if (!err) err = clime_atomic_save(path, b.data, b.len, e);
     free(path);
     clime_buf_free(&b);

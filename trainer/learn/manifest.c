@@ -9,9 +9,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/hash.h"
 
+#define MOST_STATE (1 << 16) /* bytes of a state.json */
 #define PIECE ((size_t)4 << 20)
 
 enum clime_err clime_file_checksum(const char *path, uint64_t *sum, struct clime_error *e) {
@@ -43,11 +45,10 @@ static int is_shown(const struct dirent *d) {
 }
 
 enum clime_err clime_manifest_write(const char *dir, struct clime_jw *w, struct clime_error *e) {
-    struct dirent **names;
-    enum clime_err err = CLIME_OK;
+    struct dirent **names = NULL;
     int n = scandir(dir, &names, is_shown, alphasort);
-    if (n < 0) return clime_fail(e, CLIME_ERR_IO, "cannot read %s: %s", dir, strerror(errno));
-    clime_jw_object(w);
+    enum clime_err err = n < 0 ? clime_fail(e, CLIME_ERR_IO, "cannot read %s: %s", dir, strerror(errno)) : CLIME_OK;
+    clime_jw_object(w); /* a value is written in any case: the caller's object is well formed after an error too */
     for (int i = 0; i < n; i++) {
         char hex[17];
         if (!err) err = sum_in_hex(dir, names[i]->d_name, hex, e);
@@ -56,6 +57,60 @@ enum clime_err clime_manifest_write(const char *dir, struct clime_jw *w, struct 
     }
     free(names);
     clime_jw_close(w);
+    return err;
+}
+
+static bool remove_in(const char *dir, const char *name) {
+    char *path = xasprintf("%s/%s", dir, name);
+    bool gone = !unlink(path) || errno == ENOENT;
+    int why = errno;
+    free(path);
+    errno = why;
+    return gone;
+}
+
+enum clime_err clime_manifest_remove(const char *dir, struct clime_error *e) {
+    char *path = xasprintf("%s/%s", dir, CLIME_MANIFEST_FILE);
+    struct cJSON *root = NULL;
+    struct clime_error damaged;
+    enum clime_err err = CLIME_OK;
+    if (access(dir, F_OK) && errno == ENOENT) goto done;
+    clime_tree_read_file(path, MOST_STATE, &root, &damaged);
+    for (const struct cJSON *x = clime_tree_first(clime_tree_get(root, "files")); x && !err; x = clime_tree_next(x))
+        if (strchr(clime_tree_key(x), '/') || !remove_in(dir, clime_tree_key(x)))
+            err = clime_fail(e, CLIME_ERR_IO, "cannot remove %s/%s: %s", dir, clime_tree_key(x), strerror(errno));
+    if (!err && root && !remove_in(dir, CLIME_MANIFEST_FILE))
+        err = clime_fail(e, CLIME_ERR_IO, "cannot remove %s: %s", path, strerror(errno));
+    if (!err && rmdir(dir) && errno != ENOENT)
+        err = clime_fail(e, CLIME_ERR_IO, "cannot remove %s: %s", dir,
+                         errno == ENOTEMPTY || errno == EEXIST ? "it holds what is no part of the checkpoint"
+                                                               : strerror(errno));
+done:
+    clime_tree_free(root);
+    free(path);
+    return err;
+}
+
+enum clime_err clime_manifest_check_outside(const char *path, struct clime_error *e) {
+    char *at = path[0] == '/' ? xstrdup(path) : NULL;
+    enum clime_err err = CLIME_OK;
+    if (!at) {
+        char *here = getcwd(NULL, 0);
+        at = xasprintf("%s/%s", here ? here : "", path);
+        free(here);
+    }
+    for (char *slash; !err && (slash = strrchr(at, '/')) && slash != at;) {
+        *slash = 0;
+        char *state = xasprintf("%s/" CLIME_MANIFEST_FILE, at), *ledger = xasprintf("%s/../ledger.db", at);
+        const char *name = strrchr(at, '/');
+        bool all = name && !strcmp(name + 1, "checkpoints") && !access(ledger, F_OK);
+        if (all || !access(state, F_OK))
+            err = clime_fail(e, CLIME_ERR_INPUT, "%s lies in %s, %s: name a place outside", path, at,
+                             all ? "whose folders the run removes by itself" : "a checkpoint, which is removed whole");
+        free(state);
+        free(ledger);
+    }
+    free(at);
     return err;
 }
 

@@ -304,14 +304,15 @@ enum clime_err clime_asker_open(const struct clime_asker_options *o, struct clim
     atomic_init(&a->closed, false);
     atomic_init(&a->n_most, o->n_most);
     a->inbox = clime_queue_new(CLIME_REQUESTS_MAX);
-    a->http = clime_http_loop_new(a->n_kept = o->n_most);
-    clime_http_loop_bearer(a->http, o->api_key);
-    if (!pthread_create(&a->thread, NULL, asker_main, a)) return CLIME_OK;
+    a->http = clime_http_loop_new(a->n_kept = o->n_most, e);
+    if (a->http) clime_http_loop_bearer(a->http, o->api_key);
+    if (a->http && !pthread_create(&a->thread, NULL, asker_main, a)) return CLIME_OK;
+    if (a->http) clime_fail(e, CLIME_ERR_INTERNAL, "cannot start the thread that asks for answers");
     clime_http_loop_free(a->http);
     clime_queue_free(a->inbox);
     free(a);
     *out = NULL;
-    return clime_fail(e, CLIME_ERR_INTERNAL, "cannot start the thread that asks for answers");
+    return e->code;
 }
 
 void clime_asker_ask(struct clime_asker *a, struct clime_request *r, clime_asker_done_fn *done, void *arg) {

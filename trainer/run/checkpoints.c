@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/log.h"
 #include "common/os/dirs.h"
 #include "model/weights/folder.h"
 #include "trainer/learn/manifest.h"
@@ -38,7 +39,8 @@ static char *with_rollout(const char *path, int64_t rollout) {
 }
 
 static enum clime_err check_place(const char *hf, bool asked, struct clime_error *e) {
-    enum clime_err rc = clime_folder_check_place(hf, e);
+    enum clime_err rc = clime_manifest_check_outside(hf, e);
+    if (!rc) rc = clime_folder_check_place(hf, e);
     return rc && asked ? clime_error_prefix(e, "--save-hf") : rc;
 }
 
@@ -116,8 +118,13 @@ static enum clime_err give_up_checkpoints(struct clime_rl *rl, struct clime_erro
            c.step >= 0) {
         char *dir = found_path(rl->o.run, rl->checkpoint_dir, c.path);
         bool surplus = kept == keep && !is_retained(rl, c.step);
-        if (surplus) rc = clime_dir_remove(dir, e);
-        if (surplus && !rc) rc = clime_checkpoint_remove(rl->ledger, c.step, e);
+        struct clime_error why;
+        if (surplus &&
+            clime_manifest_remove(dir, &why)) { /* the run goes on, and the folder is no checkpoint any more */
+            LOG_WARN("%s stays: %s", dir, why.msg);
+            clime_event(rl->ledger, rl->run.incarnation, "checkpoint", "%s stays: %s", dir, why.msg);
+        }
+        if (surplus) rc = clime_checkpoint_remove(rl->ledger, c.step, e);
         if (kept < keep && c.step <= serve && ++kept == keep) oldest = c.step;
         free(dir);
         clime_checkpoint_free(&c);

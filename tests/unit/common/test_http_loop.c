@@ -106,7 +106,7 @@ static void begin(struct one *o) {
 static void all_are_under_way_together(void **state) {
     (void)state;
     static struct one all[N];
-    struct clime_http_loop *l = clime_http_loop_new(4);
+    struct clime_http_loop *l = clime_http_loop_new(4, NULL);
     for (int i = 0; i < N; i++) {
         all[i].loop = l;
         snprintf(all[i].url, sizeof all[i].url, "%s/meet", base);
@@ -142,7 +142,7 @@ static int n_connected(void) {
 static void it_keeps_what_it_is_told_to_keep(void **state) {
     (void)state;
     static struct one all[N];
-    struct clime_http_loop *l = clime_http_loop_new(4);
+    struct clime_http_loop *l = clime_http_loop_new(4, NULL);
     for (int round = 0; round < 2; round++) {
         atomic_store(&n_waiting, 0);
         if (round) clime_http_loop_keep(l, N);
@@ -165,7 +165,7 @@ static void it_keeps_what_it_is_told_to_keep(void **state) {
 static void one_is_begun_where_another_ends(void **state) {
     (void)state;
     static struct one chain = {.body = "x", .n_more = 30};
-    struct clime_http_loop *l = chain.loop = clime_http_loop_new(4);
+    struct clime_http_loop *l = chain.loop = clime_http_loop_new(4, NULL);
     snprintf(chain.url, sizeof chain.url, "%s/echo", base);
     begin(&chain);
     while (clime_http_loop_turn(l, clime_now_us() + FAR_US) > 0) {
@@ -180,7 +180,7 @@ static void one_is_begun_where_another_ends(void **state) {
 static void every_end(void **state) {
     (void)state;
     static struct one kept, stopped, refused, limited;
-    struct clime_http_loop *l = clime_http_loop_new(4);
+    struct clime_http_loop *l = clime_http_loop_new(4, NULL);
     struct one *all[] = {&kept, &stopped, &refused};
     for (int i = 0; i < 3; i++) {
         all[i]->loop = l;
@@ -210,7 +210,7 @@ static void *wake(void *arg) {
 
 static void a_word_ends_a_turn(void **state) {
     (void)state;
-    struct clime_http_loop *l = clime_http_loop_new(4);
+    struct clime_http_loop *l = clime_http_loop_new(4, NULL);
     pthread_t thread;
     int64_t t0 = clime_now_us();
     assert_int_equal(pthread_create(&thread, NULL, wake, l), 0);

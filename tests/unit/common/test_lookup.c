@@ -122,7 +122,7 @@ static void done(void *arg, enum clime_err rc) {
 /* The one whose host is silent holds up no other, and the end of the loop is not held up by it. */
 static void a_loop_goes_on(void **state) {
     (void)state;
-    struct clime_http_loop *l = clime_http_loop_new(4);
+    struct clime_http_loop *l = clime_http_loop_new(4, NULL);
     struct clime_http_result out[2];
     struct clime_error e[2] = {0};
     enum clime_err rc[2] = {CLIME_OK, CLIME_OK};
