@@ -71,10 +71,17 @@ static void note(int fd) {
     pthread_mutex_unlock(&lock);
 }
 
-/* In place of libc's. Closed over an exec, which CivetWeb asks for a moment later. */
+static _Thread_local bool is_noted; /* what this thread accepts */
+
+void clime_accepted_note_mine(void) {
+    is_noted = true;
+}
+
+/* In place of libc's. Other threads (NCCL's) get what they asked for. CivetWeb's sockets are closed over an exec, which
+ * it asks for a moment later. */
 int accept(int listener, struct sockaddr *address, socklen_t *length) {
-    int fd = accept4(listener, address, length, SOCK_CLOEXEC);
-    if (fd >= 0) note(fd);
+    int fd = accept4(listener, address, length, is_noted ? SOCK_CLOEXEC : 0);
+    if (fd >= 0 && is_noted) note(fd);
     return fd;
 }
 

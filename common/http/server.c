@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/http/accepted.h"
 #include "common/http/peer.h"
 #include "common/http/port.h"
 #include "common/http/server_int.h"
@@ -313,6 +314,12 @@ static enum clime_err check_host(const char *host, struct clime_error *e) {
     return CLIME_OK;
 }
 
+static void *thread_begins(const struct mg_context *ctx, int type) {
+    (void)ctx;
+    if (type == 0) clime_accepted_note_mine(); /* it accepts */
+    return NULL;
+}
+
 static void warn_of_openness(const struct clime_http_server *s) {
     const struct clime_http_route *r = s->o.routes;
     while (r->path && r->auth == CLIME_HTTP_OPEN) r++;
@@ -404,7 +411,8 @@ static enum clime_err start(const struct clime_http_options *o, struct clime_htt
         {o->tls_certificate ? "ssl_certificate" : NULL, o->tls_certificate},
         {NULL, NULL},
     };
-    struct mg_callbacks callbacks = {.init_connection = connection_opened,
+    struct mg_callbacks callbacks = {.init_thread = thread_begins,
+                                     .init_connection = connection_opened,
                                      .begin_request = begin_request,
                                      .connection_close = connection_closes,
                                      .http_error = http_error,

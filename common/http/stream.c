@@ -87,7 +87,10 @@ bool clime_http_stream_write(struct clime_http_stream *st, const void *data, siz
     CHECK(!st->ended);
     st->written_us = clime_now_us();
     bool first = !st->draining && st->backlog.len == 0, owner = pthread_equal(pthread_self(), st->owner);
-    if (first && (owner || st->socket < 0 || (len <= SMALL_SEND && clime_peer_writable(st->socket))))
+    /* Where the socket is not known (its connection was not noted) nobody can ask whether it has room: the owner sends.
+     */
+    bool has_room = len <= SMALL_SEND && st->socket >= 0 && clime_peer_writable(st->socket);
+    if (first && (owner || has_room))
         send_now(st, head, data, len);
     else if (!atomic_load(&st->dead))
         queue(st, head, data, len);

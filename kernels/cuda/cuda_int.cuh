@@ -228,7 +228,7 @@ bool clime_lt_matmul(struct clime_dev *d, enum clime_lt_kind kind, bool aligned,
 
 /* ---- words (words.cuh): rows that go from kernel to kernel, or from block to block, before a kernel has ended ---- */
 
-/* Of one launch: a number, which no other of 2^32 has, and where they lie on the device. */
+/* Of one launch: a number, which no other of 2^31 has, and where they lie on the device. */
 struct clime_words {
     uint64_t *at;           /* NULL: there are none */
     const uint32_t *before; /* the device's; NULL: there is no number */

@@ -127,6 +127,22 @@ enum clime_err clime_cuda_probe(int gpu, struct clime_error *e) {
     return find_gpu(gpu, &found, &prop, e);
 }
 
+/* Blocks of a decode step wait for words of each other (words.cuh), which ends only where all of them run: a kernel has
+ * the GPU, or its slice of time, for itself. Under MPS another process's blocks run between them, and where two wait so
+ * neither ends. */
+static enum clime_err refuse_mps(int gpu, struct clime_error *e) {
+    const cudaDeviceAttr mps_enabled = (cudaDeviceAttr)133; /* cudaDevAttrMpsEnabled, which old headers lack */
+    int enabled = 0;
+    if (cudaDeviceGetAttribute(&enabled, mps_enabled, gpu) != cudaSuccess) cudaGetLastError(); /* an old driver */
+    if (!enabled) return CLIME_OK;
+    return clime_fail(
+        e, CLIME_ERR_UNAVAILABLE,
+        "GPU %d is shared through CUDA MPS, where kernels of two processes that wait for their own blocks "
+        "would wait for ever: stop its daemon (echo quit | nvidia-cuda-mps-control), or start this "
+        "program with CUDA_MPS_PIPE_DIRECTORY=/nowhere; processes then take turns",
+        gpu);
+}
+
 enum clime_err clime_cuda_open(const struct clime_dev_options *o, struct clime_dev **out, struct clime_error *e) {
     cudaDeviceProp prop;
     int gpu = 0;
@@ -135,6 +151,7 @@ enum clime_err clime_cuda_open(const struct clime_dev_options *o, struct clime_d
     if (gpu != o->gpu) LOG_WARN("GPU %d is GPU %d (CLIME_SHARE_GPUS): ranks share it, for checks alone", o->gpu, gpu);
     if (o->dt != CLIME_BF16)
         return clime_fail(e, CLIME_ERR_INPUT, "the CUDA table computes in bf16; give --dtype bf16");
+    if ((err = refuse_mps(gpu, e))) return err;
     cudaError_t rc = cudaSetDevice(gpu);
     if (rc != cudaSuccess)
         return clime_fail(e, CLIME_ERR_DEVICE, "GPU %d does not open: %s", gpu, cudaGetErrorString(rc));

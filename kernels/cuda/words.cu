@@ -3,7 +3,7 @@
  *
  * Only kernels of a recording have words. Their numbers are counted from its begin, and the device adds what all
  * replays before have had, which a kernel behind each replay's last one counts: so that is the same while it runs, and
- * known from a kernel's first instruction on. After 2^32 they come again: a word would be taken for a new one if it had
+ * known from a kernel's first instruction on. After 2^31 they come again: a word would be taken for a new one if it had
  * been written last exactly so many numbers ago. */
 #include <stdlib.h>
 

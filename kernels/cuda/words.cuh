@@ -9,6 +9,7 @@
 #define CLIME_KERNELS_CUDA_WORDS_CUH
 
 #include "kernels/cuda/cuda_int.cuh"
+#include "kernels/cuda/word_number.h"
 
 static __device__ __forceinline__ void put_word(uint64_t *to, uint32_t two, uint32_t number) {
     asm volatile("st.relaxed.gpu.global.b64 [%0], %1;\n" ::"l"(to), "l"((uint64_t)number << 32 | two) : "memory");
@@ -34,7 +35,7 @@ static __device__ __forceinline__ uint32_t number_of(const clime_words &w) {
     uint32_t before;
     if (!w.before) return 0;
     asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];\n" : "=r"(before) : "l"(w.before) : "memory");
-    return before + w.ordinal;
+    return clime_word_number(before, w.ordinal);
 }
 
 #endif

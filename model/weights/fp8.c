@@ -53,6 +53,7 @@ static enum clime_err read_file(void *arg, const char *path, struct clime_error 
         const struct clime_st_tensor *t = &f.header.tensors[i];
         if (clime_fp8_is_scale(t->name) && (rc = keep(s, t, f.data + t->begin, e))) clime_error_prefix(e, "%s", path);
     }
+    if (!rc && (rc = clime_st_check(&f, e))) clime_error_prefix(e, "%s", path);
     clime_st_close(&f);
     return rc;
 }

@@ -9,14 +9,9 @@
  */
 #include "model/weights/safetensors.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "common/json/scan.h"
 
@@ -202,15 +197,15 @@ void clime_st_header_free(struct clime_st_header *h) {
 
 static enum clime_err parse_mapped(struct clime_st_file *f, struct clime_error *e) {
     uint64_t len;
-    if (f->map_bytes < 8) return clime_fail(e, CLIME_ERR_INPUT, "truncated: %zu bytes", f->map_bytes);
-    enum clime_err rc = clime_st_header_length(f->map, &len, e);
+    if (f->map.bytes < 8) return clime_fail(e, CLIME_ERR_INPUT, "truncated: %zu bytes", f->map.bytes);
+    enum clime_err rc = clime_st_header_length(f->map.at, &len, e);
     if (rc) return rc;
-    if (len > f->map_bytes - 8)
+    if (len > f->map.bytes - 8)
         return clime_fail(e, CLIME_ERR_INPUT, "truncated: a header of %" PRIu64 " bytes in a file of %zu", len,
-                          f->map_bytes);
-    if ((rc = clime_st_header_parse((const char *)f->map + 8, len, &f->header, e))) return rc;
-    f->data = (const uint8_t *)f->map + 8 + len;
-    uint64_t have = f->map_bytes - 8 - len;
+                          f->map.bytes);
+    if ((rc = clime_st_header_parse((const char *)f->map.at + 8, len, &f->header, e))) return rc;
+    f->data = f->map.at + 8 + len;
+    uint64_t have = f->map.bytes - 8 - len;
     if (have == f->header.data_bytes) return CLIME_OK;
     rc = clime_fail(e, CLIME_ERR_INPUT, "%s: %" PRIu64 " bytes of tensors by the header, %" PRIu64 " in the file",
                     have < f->header.data_bytes ? "truncated" : "bytes after the last tensor", f->header.data_bytes,
@@ -223,36 +218,18 @@ enum clime_err clime_st_open(const char *path, struct clime_st_file *out, struct
     struct clime_error own;
     if (!e) e = &own;
     memset(out, 0, sizeof *out);
-    enum clime_err rc = CLIME_OK;
-    struct stat st;
-    /* O_NONBLOCK: a FIFO would hold us until somebody writes to it. */
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0)
-        return clime_fail(e, errno == ENOENT ? CLIME_ERR_NOT_FOUND : CLIME_ERR_IO, "cannot open %s: %s", path,
-                          strerror(errno));
-    if (fstat(fd, &st) || !S_ISREG(st.st_mode)) {
-        rc = clime_fail(e, CLIME_ERR_INPUT, "%s is not a regular file", path);
-        goto done;
-    }
-    out->map_bytes = (size_t)st.st_size;
-    if (out->map_bytes) {
-        out->map = mmap(NULL, out->map_bytes, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (out->map == MAP_FAILED) {
-            out->map = NULL;
-            rc = clime_fail(e, CLIME_ERR_IO, "cannot map %s: %s", path, strerror(errno));
-            goto done;
-        }
-        (void)madvise(out->map, out->map_bytes, MADV_SEQUENTIAL); /* a hint: read ahead */
-    }
-    if ((rc = parse_mapped(out, e))) clime_error_prefix(e, "%s", path);
-done:
-    close(fd);
+    enum clime_err rc = clime_mapped_open(path, &out->map, e);
+    if (!rc && (rc = parse_mapped(out, e))) clime_error_prefix(e, "%s", path);
     if (rc) clime_st_close(out);
     return rc;
 }
 
+enum clime_err clime_st_check(const struct clime_st_file *f, struct clime_error *e) {
+    return clime_mapped_check(&f->map, e);
+}
+
 void clime_st_close(struct clime_st_file *f) {
-    if (f->map) munmap(f->map, f->map_bytes);
+    clime_mapped_close(&f->map);
     clime_st_header_free(&f->header);
-    memset(f, 0, sizeof *f);
+    f->data = NULL;
 }

@@ -15,6 +15,7 @@
 
 #include "common/arena.h"
 #include "common/err.h"
+#include "common/os/mapped.h"
 
 #define CLIME_ST_MAX_HEADER (32 << 20) /* bytes; 10^5 tensors' worth. The reference reader allows 100 MB */
 #define CLIME_ST_MAX_DIMS 8
@@ -53,13 +54,14 @@ enum clime_err clime_st_header_length(const uint8_t first8[8], uint64_t *len, st
 struct clime_st_file {
     struct clime_st_header header;
     const uint8_t *data; /* header.data_bytes of it, mapped */
-    void *map;
-    size_t map_bytes;
+    struct clime_mapped map;
 };
 
-/* Errors carry the path. A file that another process truncates while it is mapped raises SIGBUS, as with every mmap
- * reader: checkpoints are replaced by rename, never rewritten in place. */
+/* Errors carry the path. Where another program cuts the file while it is mapped, zeros are read (common/os/mapped.h).
+ */
 enum clime_err clime_st_open(const char *path, struct clime_st_file *out, struct clime_error *e);
+/* Once the tensors are read: CLIME_ERR_IO when the file was cut or rewritten meanwhile, without its path. */
+enum clime_err clime_st_check(const struct clime_st_file *f, struct clime_error *e);
 void clime_st_close(struct clime_st_file *f);
 
 #endif

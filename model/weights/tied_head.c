@@ -62,7 +62,14 @@ enum clime_err clime_tied_head_check(const char *dir, struct clime_error *e) {
                         "%s: tie_word_embeddings is true, but tensor 'lm_head.weight' is not the embedding: say false "
                         "in config.json, or leave the tensor out",
                         dir);
-    for (int k = 0; k < 2; k++)
-        if (two[k].t) clime_st_close(&two[k].file);
+    for (int k = 0; k < 2; k++) {
+        struct clime_error changed;
+        if (!two[k].t) continue;
+        if (clime_st_check(&two[k].file, &changed)) {
+            *e = changed;
+            rc = clime_error_prefix(e, "%s", dir);
+        }
+        clime_st_close(&two[k].file);
+    }
     return rc;
 }

@@ -269,6 +269,9 @@ enum clime_err clime_weights_export(const char *dir, const struct clime_config *
     int n = count_shards(l, from->dt, max_shard_bytes);
     enum clime_err rc =
         n > 1 ? write_shards(dir, l, from, carried, max_shard_bytes, n, e) : write_one(dir, l, from, carried, e);
+    for (int i = 0; carried && i < carried->n_files && !rc; i++)
+        if ((rc = clime_st_check(&carried->files[i], e)))
+            clime_error_prefix(e, "a file that %s takes tensors from", dir);
     if (rc) return rc;
     /* An earlier export of the other kind into the same folder would be read first. */
     char *other = xasprintf("%s/%s", dir, n > 1 ? "model.safetensors" : "model.safetensors.index.json");

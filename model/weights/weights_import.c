@@ -274,6 +274,11 @@ static enum clime_err import_file(void *arg, const char *path, struct clime_erro
     if (rc) return rc;
     rc = place_tensors(&fi, &n_blocks, e);
     if (!rc) rc = clime_blocks_run(fi.im->blocks, n_blocks, make_block, take_block, &fi, e);
+    struct clime_error changed;
+    if (clime_st_check(&fi.f, &changed)) { /* before what its numbers are blamed for */
+        *e = changed;
+        rc = e->code;
+    }
     if (rc) clime_error_prefix(e, "%s", path);
     free(fi.tensors);
     clime_st_close(&fi.f);

@@ -5,7 +5,9 @@
 
 #include <arpa/inet.h>
 #include <cmocka.h>
+#include <fcntl.h>
 #include <netinet/in.h>
+#include <pthread.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -27,6 +29,7 @@ static int setup(void **state) {
     listener = socket(AF_INET, SOCK_STREAM, 0);
     if (bind(listener, (struct sockaddr *)&a, sizeof a) || listen(listener, 16)) return -1;
     port = port_of(listener);
+    clime_accepted_note_mine();
     return 0;
 }
 
@@ -62,6 +65,25 @@ static struct seen unclaimed(void) {
     struct seen s = {0};
     clime_accepted_each(port, see, &s);
     return s;
+}
+
+static void *dial_once(void *accepted) {
+    int *both = accepted;
+    both[0] = dial(0, &both[1]);
+    return NULL;
+}
+
+/* NCCL's threads accept too, and nobody claims their sockets: they are not noted. */
+static void test_other_threads(void **state) {
+    (void)state;
+    int both[2];
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, dial_once, both), 0);
+    pthread_join(thread, NULL);
+    assert_int_equal(unclaimed().n, 0);
+    assert_int_equal(fcntl(both[1], F_GETFD) & FD_CLOEXEC, 0); /* as accept(2) gives it */
+    close(both[0]);
+    close(both[1]);
 }
 
 /* By address, own port and peer's port; once. */
@@ -126,6 +148,7 @@ static void test_end(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_other_threads),
         cmocka_unit_test(test_claim),
         cmocka_unit_test(test_a_number_that_is_anothers),
         cmocka_unit_test(test_end),

@@ -18,6 +18,7 @@
 #include "common/clock.h"
 #include "common/http/port.h"
 #include "common/http/server.h"
+#include "common/http/server_int.h"
 
 static struct clime_http_server *server;
 static atomic_int gone_seen;
@@ -63,6 +64,17 @@ static void stream_flood(struct clime_http_request *rq, void *context) {
     pthread_join(thread, NULL);
 }
 
+/* As if its socket had not been found. */
+static void stream_blind(struct clime_http_request *rq, void *context) {
+    (void)context;
+    pthread_t thread;
+    struct clime_http_stream *st = clime_http_stream_begin(rq, 200, "text/plain", NULL);
+    st->socket = -1;
+    pthread_create(&thread, NULL, flood, st);
+    clime_http_stream_wait(st);
+    pthread_join(thread, NULL);
+}
+
 static void stream_short(struct clime_http_request *rq, void *context) {
     (void)context;
     struct clime_http_stream *st = clime_http_stream_begin(rq, 200, "text/plain", NULL);
@@ -82,13 +94,10 @@ static void stream_quiet(struct clime_http_request *rq, void *context) {
 }
 
 static const struct clime_http_route routes[] = {
-    {"POST", "/echo", CLIME_HTTP_OPEN, echo, false},
-    {"POST", "/locked", CLIME_HTTP_USER, echo, false},
-    {"GET", "/wait", CLIME_HTTP_OPEN, wait_for_leave, false},
-    {"GET", "/flood", CLIME_HTTP_OPEN, stream_flood, false},
-    {"GET", "/short", CLIME_HTTP_OPEN, stream_short, false},
-    {"GET", "/quiet", CLIME_HTTP_OPEN, stream_quiet, false},
-    {NULL, NULL, CLIME_HTTP_OPEN, NULL, false},
+    {"POST", "/echo", CLIME_HTTP_OPEN, echo, false},          {"POST", "/locked", CLIME_HTTP_USER, echo, false},
+    {"GET", "/wait", CLIME_HTTP_OPEN, wait_for_leave, false}, {"GET", "/flood", CLIME_HTTP_OPEN, stream_flood, false},
+    {"GET", "/blind", CLIME_HTTP_OPEN, stream_blind, false},  {"GET", "/short", CLIME_HTTP_OPEN, stream_short, false},
+    {"GET", "/quiet", CLIME_HTTP_OPEN, stream_quiet, false},  {NULL, NULL, CLIME_HTTP_OPEN, NULL, false},
 };
 
 static int set_up(void **state) {
@@ -325,6 +334,21 @@ static void test_reader_that_stops(void **state) {
     close(fd);
 }
 
+/* A stream whose socket is not known: a writer that is not the owner waits for its reader no more than for others. */
+static void test_reader_that_stops_unseen(void **state) {
+    (void)state;
+    atomic_store(&dead_after_bytes, 0);
+    int fd = dial();
+    say(fd, "GET /blind HTTP/1.1\r\n\r\n");
+    hear(fd, "chunked");
+    for (int i = 0; i < 500 && !atomic_load(&dead_after_bytes); i++) clime_sleep_us(10000);
+    bool in_time = atomic_load(&dead_after_bytes) > 0; /* it was 30 s */
+    close(fd);
+    for (int i = 0; i < 4000 && !atomic_load(&dead_after_bytes); i++) clime_sleep_us(10000);
+    assert_true(in_time);
+    assert_true(atomic_load(&longest_write_us) < 5000000);
+}
+
 static pthread_barrier_t all_have_memory;
 
 static void *have_memory(void *arg) {
@@ -381,6 +405,7 @@ int main(void) {
         cmocka_unit_test(test_http10),
         cmocka_unit_test(test_peer_leaves),
         cmocka_unit_test(test_reader_that_stops),
+        cmocka_unit_test(test_reader_that_stops_unseen),
         cmocka_unit_test(test_many_threads_few_heaps),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

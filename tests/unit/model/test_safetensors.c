@@ -5,6 +5,7 @@
 #include <stddef.h>
 
 #include <cmocka.h>
+#include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -98,6 +99,45 @@ static enum clime_err open_file(uint64_t field, const char *json, size_t data, s
     return rc;
 }
 
+enum { LARGE = 1 << 20 };
+
+/* A file with one tensor of LARGE bytes of ones. */
+static void write_large(const char *path) {
+    char header[100], *bytes = xmalloc(8 + sizeof header + LARGE);
+    uint64_t n = (uint64_t)snprintf(header, sizeof header,
+                                    "{\"t\":{\"dtype\":\"U8\",\"shape\":[%d],\"data_offsets\":[0,%d]}}", LARGE, LARGE);
+    memcpy(bytes, &n, 8);
+    memcpy(bytes + 8, header, n);
+    memset(bytes + 8 + n, 1, LARGE);
+    assert_int_equal(clime_atomic_save(path, bytes, 8 + n + LARGE, NULL), CLIME_OK);
+    free(bytes);
+}
+
+/* Another program cuts the file, or writes to it, while it is read: zeros and an error, where SIGBUS ended the process.
+ */
+static void test_files_that_change(void **state) {
+    (void)state;
+    char path[] = "/tmp/clime_st_XXXXXX";
+    close(mkstemp(path));
+    for (int how = 0; how < 4; how++) {
+        struct clime_st_file f;
+        struct clime_error e = {0};
+        write_large(path);
+        if (clime_st_open(path, &f, &e)) fail_msg("%s", e.msg);
+        usleep(20000); /* the clock of files has ticks */
+        int fd = open(path, O_WRONLY), sum = 0;
+        if (how == 0) assert_int_equal(ftruncate(fd, 5000), 0);
+        if (how == 1) assert_int_equal(pwrite(fd, "xyz", 3, LARGE / 2), 3);
+        if (how == 2) write_large(path); /* by rename: ours is the old one */
+        close(fd);
+        for (int i = 0; i < LARGE; i += 64) sum += f.data[i];
+        assert_true(how == 0 ? sum < LARGE / 64 : sum >= LARGE / 64);
+        assert_int_equal(clime_st_check(&f, &e), how < 2 ? CLIME_ERR_IO : CLIME_OK);
+        clime_st_close(&f);
+    }
+    unlink(path);
+}
+
 static void test_files(void **state) {
     (void)state;
     struct clime_error e = {0};
@@ -175,6 +215,7 @@ static void test_fuzz(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_refused), cmocka_unit_test(test_good),
-                                       cmocka_unit_test(test_files), cmocka_unit_test(test_fuzz)};
+                                       cmocka_unit_test(test_files), cmocka_unit_test(test_files_that_change),
+                                       cmocka_unit_test(test_fuzz)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
