@@ -15,12 +15,15 @@
 #include "common/err.h"
 #include "kernels/kernels.h"
 
+#define BUCKETS 4096 /* a power of two */
+
 void clime_sched_init(struct clime_sched *s, const struct clime_sched_options *o) {
     CHECK(o->max_running > 0 && o->chunk > 0 && o->n_pages > 0);
     *s = (struct clime_sched){.opts = *o, .version = CLIME_FIRST_VERSION, .closed_from = INT64_MAX};
     clime_pages_init(&s->pages, o->n_pages);
     clime_prefix_init(&s->prefix, &s->pages, o->cache);
     s->running = xcalloc((size_t)o->max_running, sizeof(struct clime_seq *));
+    s->alike = xcalloc(BUCKETS, sizeof(struct clime_seq *));
 }
 
 void clime_sched_free(struct clime_sched *s) {
@@ -28,6 +31,7 @@ void clime_sched_free(struct clime_sched *s) {
     clime_prefix_free(&s->prefix);
     clime_pages_free(&s->pages);
     free(s->running);
+    free(s->alike);
 }
 
 void clime_step_plan_init(struct clime_step_plan *p, int max_running) {
@@ -80,15 +84,34 @@ static bool same_prompt(const struct clime_seq *a, const struct clime_seq *b) {
            a->salt == b->salt && memcmp(a->ids, b->ids, (size_t)a->n_prompt * sizeof *a->ids) == 0;
 }
 
-/* The sequence that is going to compute, or is computing, q's prompt. One that has finished it is found through the
- * prefix cache, or was the leader when q arrived. */
+static struct clime_seq **bucket_of(const struct clime_sched *s, const struct clime_seq *q) {
+    return &s->alike[q->prompt_hash & (BUCKETS - 1)];
+}
+
+static void alike_add(struct clime_sched *s, struct clime_seq *q) {
+    struct clime_seq **first = bucket_of(s, q);
+    q->alike_prev = NULL;
+    q->alike_next = *first;
+    if (*first) (*first)->alike_prev = q;
+    *first = q;
+}
+
+static void alike_remove(struct clime_sched *s, struct clime_seq *q) {
+    if (q->alike_next) q->alike_next->alike_prev = q->alike_prev;
+    *(q->alike_prev ? &q->alike_prev->alike_next : bucket_of(s, q)) = q->alike_next;
+}
+
+/* The sequence that is going to compute, or is computing, q's prompt: the last of those that wait, or the first of
+ * those that run. One that has finished it is found through the prefix cache, or was the leader when q arrived. */
 static struct clime_seq *find_leader(const struct clime_sched *s, const struct clime_seq *q) {
+    struct clime_seq *waits = NULL, *runs = NULL;
     if (!q->share_prompt) return NULL;
-    for (struct clime_seq *w = s->last; w; w = w->prev)
-        if (same_prompt(w, q)) return w->leader ? w->leader : w;
-    for (int i = 0; i < s->n_running; i++)
-        if (same_prompt(s->running[i], q)) return s->running[i];
-    return NULL;
+    for (struct clime_seq *w = *bucket_of(s, q); w; w = w->alike_next) {
+        if (!same_prompt(w, q)) continue;
+        if (w->state == CLIME_SEQ_WAITING && (!waits || w->arrival > waits->arrival)) waits = w;
+        if (w->state == CLIME_SEQ_RUNNING && (!runs || w->arrival < runs->arrival)) runs = w;
+    }
+    return waits && waits->leader ? waits->leader : waits ? waits : runs;
 }
 
 static void follow(struct clime_seq *q, struct clime_seq *leader) {
@@ -102,6 +125,7 @@ void clime_sched_add(struct clime_sched *s, struct clime_seq *q) {
     follow(q, find_leader(s, q));
     s->held = false;
     wait_insert(s, q);
+    if (q->share_prompt) alike_add(s, q);
 }
 
 /* ---- pages ------------------------------------------------------------------------------------------------- */
@@ -389,13 +413,15 @@ void clime_sched_remove(struct clime_sched *s, struct clime_seq *q) {
     q->state = CLIME_SEQ_GONE;
     s->held = false;
     follow(q, NULL);
+    if (!q->share_prompt) return; /* nobody waits for it */
+    alike_remove(s, q);
     /* Of those that waited for it, the first takes its place. */
     struct clime_seq *heir = NULL;
-    for (struct clime_seq *w = s->first; w && q->n_followers > 0; w = w->next) {
-        if (w->leader != q) continue;
-        follow(w, heir);
-        if (!heir) heir = w;
-    }
+    for (struct clime_seq *w = *bucket_of(s, q); w; w = w->alike_next)
+        if (w->leader == q && (!heir || w->arrival < heir->arrival)) heir = w;
+    if (heir) follow(heir, NULL);
+    for (struct clime_seq *w = *bucket_of(s, q); w && q->n_followers > 0; w = w->alike_next)
+        if (w->leader == q) follow(w, heir);
 }
 
 void clime_sched_retract_all(struct clime_sched *s) {

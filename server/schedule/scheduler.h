@@ -63,6 +63,7 @@ struct clime_sched {
     struct clime_seq **running; /* [max_running], ascending arrival */
     int n_running;
     struct clime_seq *first, *last; /* waiting */
+    struct clime_seq **alike;       /* buckets of those that share prompts, waiting and running, by prompt_hash */
     int n_waiting;
     int64_t n_waiting_tokens; /* known ones, of those who wait */
     bool held;                /* of those who wait nobody can start before a sequence leaves or comes */

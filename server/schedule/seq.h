@@ -52,7 +52,8 @@ struct clime_seq {
     struct clime_draft_trust trust;
     struct clime_draft_counts drafts;
 
-    struct clime_seq *next, *prev; /* waiting list, ascending arrival */
+    struct clime_seq *next, *prev;             /* waiting list, ascending arrival */
+    struct clime_seq *alike_next, *alike_prev; /* those of one bucket by prompt_hash (scheduler.c) */
 };
 
 struct clime_seq_options { /* of the engine */
