@@ -48,6 +48,7 @@ struct clime_train_sizes {
     size_t activations; /* as many layers' as the recompute level keeps, and the gradients of one layer's */
     size_t head;        /* the loss rows and one chunk of logits, or all */
     size_t scratch;     /* what operations may ask of the device besides, reserved at open */
+    size_t trial;       /* not allocated at open: what a product's first use takes for a moment, at most */
 };
 void clime_train_sizes(const struct clime_model *m, const struct clime_train_options *o, struct clime_train_sizes *out);
 

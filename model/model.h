@@ -150,7 +150,10 @@ void clime_model_facts(const struct clime_model *m, struct clime_facts *out);
 
 size_t clime_model_bytes(const struct clime_model *m);     /* of all weights */
 size_t clime_model_own_bytes(const struct clime_model *m); /* of this rank's */
-size_t clime_model_memory(const struct clime_model *m);    /* of all that a model with weights of its own allocates */
+/* What the product that takes most takes for a moment at its first use (ops->trial_bytes; trials come one after
+ * another): T rows in the layers, R of the head; trains: their gradients too. */
+size_t clime_model_trial_bytes(const struct clime_model *m, int T, int R, bool trains);
+size_t clime_model_memory(const struct clime_model *m); /* of all that a model with weights of its own allocates */
 
 /* Replacing all weights, only between steps; then the matrices are packed again. */
 /* From memory of the same layout and type, of the host or the device. Foreign weights are left for memory of the

@@ -330,6 +330,7 @@ void clime_train_sizes(const struct clime_model *m, const struct clime_train_opt
                        struct clime_train_sizes *out) {
     struct clime_train *t = new_train((struct clime_model *)(uintptr_t)m, o);
     *out = t->sizes;
+    out->trial = clime_model_trial_bytes(m, t->max_rows, t->o.head_chunk, !o->forward_only);
     free_host(t);
 }
 

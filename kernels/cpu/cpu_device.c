@@ -122,8 +122,8 @@ size_t clime_cpu_scratch_bytes(const struct clime_scratch_shape *s) {
     return 0; /* rooms of a few MiB a thread, which grow */
 }
 
-size_t clime_cpu_trial_bytes(struct clime_dev *d, enum clime_dtype out, int T, int N, int K) {
-    (void)d, (void)out, (void)T, (void)N, (void)K;
+size_t clime_cpu_trial_bytes(struct clime_dev *d, enum clime_trial kind, int T, int N, int K) {
+    (void)d, (void)kind, (void)T, (void)N, (void)K;
     return 0; /* nothing is tried */
 }
 

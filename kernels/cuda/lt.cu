@@ -9,7 +9,8 @@
  * every run makes the same choice. Sizes that are no multiple of 8 are left to the plain kernel: what the library has
  * for them was seen to differ so rarely.
  * The check takes device memory for its operands for a moment. Where there is none the plain kernel computes the shape,
- * and a warning says so: slow, never other bits, never an abort. */
+ * and a warning says so: slow, never other bits, never an abort. It is tried again after FIRST_AGAIN products of the
+ * shape, then after twice as many, and so on: the bits are the same before and after. */
 #include <cublasLt.h>
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -23,7 +24,7 @@ extern "C" {
 #include "common/log.h"
 }
 
-enum { CANDIDATES = 16, WORKSPACE = 32 << 20, LEAST_ROWS = 16, DEEP_ROWS = 256, ENOUGH = 48 };
+enum { CANDIDATES = 16, FIRST_AGAIN = 16, WORKSPACE = 32 << 20, LEAST_ROWS = 16, DEEP_ROWS = 256, ENOUGH = 48 };
 enum { MANY_OUTPUTS = 16 * 176 * 128 }; /* of a multiprocessor */
 /* Outputs that a check looks at; and the most bytes of its output: beyond are hundreds of tiles a multiprocessor. */
 enum { CHECK_OUTPUTS = 1 << 20, MOST_ROUNDS = 32, CHECK_BYTES = 1 << 30 };
@@ -39,6 +40,8 @@ enum { CHECK_OUTPUTS = 1 << 20, MOST_ROUNDS = 32, CHECK_BYTES = 1 << 30 };
 struct shape {
     int kind, rows, N, K; /* rows: T rounded up to a power of two; 0: of any number, not aligned */
     bool usable;
+    int n_without,
+        again_in; /* trials without memory for them; products until the next one, 0 = there is none to come */
     cublasLtMatmulAlgo_t algo;
 };
 
@@ -330,8 +333,11 @@ static int bucket_of(int T, bool deep) {
     return rows;
 }
 
-CUDA_OP size_t clime_cuda_trial_bytes(struct clime_dev *d, enum clime_dtype out, int T, int N, int K) {
-    enum clime_lt_kind kind = out == CLIME_F32 ? CLIME_LT_FORWARD_F32 : CLIME_LT_FORWARD;
+CUDA_OP size_t clime_cuda_trial_bytes(struct clime_dev *d, enum clime_trial of, int T, int N, int K) {
+    const enum clime_lt_kind kind = of == CLIME_TRIAL_FORWARD       ? CLIME_LT_FORWARD
+                                    : of == CLIME_TRIAL_FORWARD_F32 ? CLIME_LT_FORWARD_F32
+                                    : of == CLIME_TRIAL_DX          ? CLIME_LT_DX
+                                                                    : CLIME_LT_DW;
     struct trial t;
     if (!d->lt || !d->deterministic) return 0;
     struct trial_parts p = trial_plan(kind, 1, bucket_of(T, is_deep(d, kind, N, K)), N, K, &t);
@@ -395,11 +401,17 @@ static void choose(struct clime_dev *d, struct shape *s, bool deep) {
             cudaFree(t.memory);
         } else {
             i = n;
-            why = "no device memory is left to check its algorithms";
+            why = "no device memory is left to check its algorithms (it is tried again)";
+            s->again_in = FIRST_AGAIN << (s->n_without < 16 ? s->n_without : 16);
+            s->n_without++;
         }
     }
     s->usable = i < n;
     if (s->usable) s->algo = found[i].algo;
+    if (s->usable && s->n_without > 0)
+        LOG_INFO("cuda: %s, N %d, K %d, up to %d rows: cuBLASLt computes it now, there was memory to check it",
+                 KIND[s->kind], s->N, s->K, s->rows);
+    if (!s->usable && s->n_without > 1) return; /* it was said */
     if (!s->usable)
         LOG_WARN(
             "cuda: %s, N %d, K %d, up to %d rows (0: any): cuBLASLt is not used, %s; the plain kernel, which is slow, "
@@ -422,6 +434,8 @@ bool clime_lt_matmul(struct clime_dev *d, enum clime_lt_kind kind, bool aligned,
         lt->shapes = (struct shape *)xrealloc(lt->shapes, (size_t)(lt->n_shapes + 1) * sizeof *s);
         s = &lt->shapes[lt->n_shapes++];
         *s = shape{kind, rows, N, K};
+        choose(d, s, deep);
+    } else if (s->again_in > 0 && !d->recording && --s->again_in == 0) {
         choose(d, s, deep);
     }
     if (!s->usable) return false;

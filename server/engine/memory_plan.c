@@ -41,29 +41,9 @@ static int64_t choose_pages(const struct clime_server_memory *p, const struct cl
 
 /* Of the product that takes most to choose its way, at any number of rows: trials come one after another. */
 static size_t trial_of(const struct clime_model *m, const struct clime_sched_options *o) {
-    const struct clime_config *c = &m->cfg;
-    enum clime_dtype dt = clime_dev_info(m->dev)->dt;
     int T = o->chunk + o->max_running,
         R = o->max_running < CLIME_GRAPH_MAX_ROWS ? o->max_running : CLIME_GRAPH_MAX_ROWS;
-    const struct {
-        enum clime_dtype out;
-        int T, N, K;
-    } products[] = {
-        {dt, T, (c->H + 2 * c->HK) * c->Dh, c->D},
-        {dt, T, c->D, c->H * c->Dh},
-        {dt, T, 2 * c->F, c->D},
-        {dt, T, c->D, c->F},
-        {CLIME_F32, R, c->V, c->D},
-        {CLIME_F32, T, c->router.E, c->D}, /* of experts these and the shared one's; grouped ones try nothing */
-        {dt, T, 2 * c->F_shared, c->D},
-        {dt, T, c->D, c->F_shared}};
-    size_t most = 0;
-    for (size_t i = 0; i < CLIME_COUNT(products); i++) {
-        if (products[i].N == 0 || products[i].K == 0) continue; /* the family has none */
-        size_t n = m->ops->trial_bytes(m->dev, products[i].out, products[i].T, products[i].N, products[i].K);
-        if (n > most) most = n;
-    }
-    return most;
+    return clime_model_trial_bytes(m, T, R, false);
 }
 
 enum clime_err clime_server_memory_make(const struct clime_model *m, const struct clime_sched_options *sched,

@@ -16,7 +16,7 @@ static const char *const names[CLIME_MEM_N] = {
     [CLIME_MEM_WEIGHTS] = "weights",     [CLIME_MEM_MASTER] = "master weights",     [CLIME_MEM_MOMENTS] = "moments",
     [CLIME_MEM_GRADIENTS] = "gradients", [CLIME_MEM_ACTIVATIONS] = "activations",   [CLIME_MEM_HEAD] = "head",
     [CLIME_MEM_SCRATCH] = "scratch",     [CLIME_MEM_REFERENCE] = "reference model", [CLIME_MEM_CRITIC] = "critic",
-    [CLIME_MEM_CODE] = "kernels' code",
+    [CLIME_MEM_CODE] = "kernels' code",  [CLIME_MEM_TRIAL] = "trials of products",
 };
 
 static double gib(size_t bytes) {
@@ -59,6 +59,7 @@ void clime_memory_plan_make(const struct clime_model *m, const struct clime_memo
     out->part[CLIME_MEM_HEAD] = s.head;
     out->part[CLIME_MEM_SCRATCH] = s.scratch + (u->part.world > 1 ? m->ops->links_bytes(u->part.world) : 0);
     out->part[CLIME_MEM_CODE] = m->ops->code_bytes;
+    out->part[CLIME_MEM_TRIAL] = s.trial; /* reference and critic have the policy's shapes */
     out->host = o.host * (u->has_critic ? 2 : 1);
     if (m->ring && u->part.rank == 0) out->host_weights = clime_model_bytes(m);
     out->host += out->host_weights;

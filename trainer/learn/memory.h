@@ -28,6 +28,7 @@ enum clime_memory_part {
     CLIME_MEM_REFERENCE, /* weights and scoring buffers of the reference model */
     CLIME_MEM_CRITIC,    /* all of the critic's, its optimizer's states on the device included */
     CLIME_MEM_CODE,
+    CLIME_MEM_TRIAL, /* of one product's choice of an algorithm: free again after it, but needed at any step */
     CLIME_MEM_N
 };
 

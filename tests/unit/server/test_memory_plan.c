@@ -33,8 +33,8 @@ static size_t scratch(const struct clime_scratch_shape *s) {
     return SCRATCH;
 }
 
-static size_t trial(struct clime_dev *d, enum clime_dtype out, int T, int N, int K) {
-    (void)d, (void)out, (void)T;
+static size_t trial(struct clime_dev *d, enum clime_trial kind, int T, int N, int K) {
+    (void)d, (void)kind, (void)T;
     assert_true(N > 0 && K > 0);
     return (size_t)N * TRIAL_PER_COLUMN;
 }

@@ -49,6 +49,38 @@ static void says_what_is_taken(void **state) {
     }
 }
 
+static size_t trial(struct clime_dev *d, enum clime_trial kind, int T, int N, int K) {
+    (void)d, (void)K;
+    assert_true(T > 0 && N > 0 && K > 0);
+    return (size_t)N * (kind == CLIME_TRIAL_DW ? 1000 : 10);
+}
+
+/* What a product's choice of an algorithm takes at its first use must be free at any step, or a slow way computes it:
+ * it is in the plan, by the product and the gradient that take most, though it is not taken at the start. */
+static void counts_the_trials(void **state) {
+    (void)state;
+    struct clime_learner *l = prepare("qwen3", "bf16", CLIME_RECOMPUTE_NONE, false, false);
+    struct clime_ops with;
+    struct clime_memory_plan p, q;
+    offered = (size_t)1 << 30;
+    make(l, &p);
+    with = *l->model->ops;
+    with.trial_bytes = trial;
+    l->model->ops = &with;
+    make(l, &q);
+    assert_int_equal(p.part[CLIME_MEM_TRIAL], 0);
+    const struct clime_config *c = &l->model->cfg;
+    const int widths[] = {c->V, 2 * c->F, (c->H + 2 * c->HK) * c->Dh};
+    int most = 0;
+    for (size_t i = 0; i < CLIME_COUNT(widths); i++) most = widths[i] > most ? widths[i] : most;
+    assert_int_equal(q.part[CLIME_MEM_TRIAL], (size_t)most * 1000); /* the widest product's gradient to its weights */
+    assert_int_equal(q.need, p.need + q.part[CLIME_MEM_TRIAL]);
+    offered = q.need - 1;
+    make(l, &q);
+    assert_false(clime_memory_plan_fits(&q));
+    clime_learner_close(l);
+}
+
 static void refuses(void **state) {
     (void)state;
     struct clime_error e;
@@ -247,6 +279,7 @@ static void offload_has_the_same_bits(void **state) {
 int main(void) {
     clime_log_open("test", CLIME_LOG_WARN);
     const struct CMUnitTest tests[] = {cmocka_unit_test(says_what_is_taken),
+                                       cmocka_unit_test(counts_the_trials),
                                        cmocka_unit_test(refuses),
                                        cmocka_unit_test(counts_the_reference),
                                        cmocka_unit_test(keeps_logits_where_there_is_room),

@@ -1,0 +1,38 @@
+/* What products take for a moment at their first use. Called by who plans memory; owns nothing. */
+#include "model/config/config.h"
+#include "model/model.h"
+
+static size_t most_of(const struct clime_model *m, enum clime_trial first, enum clime_trial last, int T, int N, int K,
+                      size_t most) {
+    if (T == 0 || N == 0 || K == 0) return most; /* the family has none */
+    for (int kind = (int)first; kind <= (int)last; kind++) {
+        size_t n = m->ops->trial_bytes(m->dev, (enum clime_trial)kind, T, N, K);
+        if (n > most) most = n;
+    }
+    return most;
+}
+
+size_t clime_model_trial_bytes(const struct clime_model *m, int T, int R, bool trains) {
+    const struct clime_config *c = &m->cfg;
+    const struct {
+        int T, N, K;
+        bool f32;
+    } products[] = {
+        {T, (c->H + 2 * c->HK) * c->Dh, c->D, false},
+        {T, c->D, c->H * c->Dh, false},
+        {T, 2 * c->F, c->D, false},
+        {T, c->D, c->F, false},
+        {R, c->V, c->D, true},
+        {T, c->router.E, c->D, true}, /* of experts these and the shared one's; grouped ones try nothing */
+        {T, 2 * c->F_shared, c->D, false},
+        {T, c->D, c->F_shared, false},
+    };
+    size_t most = 0;
+    for (size_t i = 0; i < CLIME_COUNT(products); i++) {
+        enum clime_trial kind = products[i].f32 ? CLIME_TRIAL_FORWARD_F32 : CLIME_TRIAL_FORWARD;
+        most = most_of(m, kind, kind, products[i].T, products[i].N, products[i].K, most);
+        if (trains)
+            most = most_of(m, CLIME_TRIAL_DX, CLIME_TRIAL_DW, products[i].T, products[i].N, products[i].K, most);
+    }
+    return most;
+}
