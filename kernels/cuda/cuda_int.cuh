@@ -41,7 +41,9 @@ struct clime_dev {
     struct clime_word_room *words; /* words.cu */
     unsigned *ended;               /* latent/few.cu: splits of each panel; 0 between launches */
     int *ticket;                   /* the next tile of attention/forward_wgmma.cu; 0 between launches */
-    char *h_stage;                 /* pinned ring that small copies to the device go through */
+    char *h_draw;                  /* where a step's parameters and masks are put together (draw/sample.cu); grows */
+    size_t h_draw_bytes;
+    char *h_stage; /* pinned ring that small copies to the device go through */
     /* Bytes put into it so far; how many of them the stream has certainly read; and had been put at each mark. */
     size_t staged, unstaged, staged_at[2];
     struct clime_cuda_fixed *fixed; /* memory at fixed addresses (fixed.cu) */

@@ -198,6 +198,7 @@ void clime_cuda_close(struct clime_dev *d) {
     cudaFree(d->scratch);
     cudaFree(d->ticket);
     cudaFreeHost(d->h_stage);
+    free(d->h_draw);
     for (cudaEvent_t mark : d->copied)
         if (mark) cudaEventDestroy(mark);
     if (d->stream) cudaStreamDestroy(d->stream);
@@ -243,8 +244,15 @@ static void before_pageable(struct clime_dev *d) {
     if (d->links) clime_cuda_wait(d);
 }
 
-/* A step of a server copies a few small arrays: through pinned memory they cost no wait. */
+/* A step of a server copies a few small arrays, and masks of grammars, 19 KB a row: through pinned memory they cost no
+ * wait. */
 void clime_cuda_copy_in(struct clime_dev *d, void *dst, const void *h_src, size_t bytes) {
+    for (const size_t most = STAGE_BYTES / 8; bytes > most && bytes <= STAGE_BYTES; bytes -= most) {
+        const void *at = clime_cuda_stage(d, h_src, most);
+        if (!at || !CU(d, cudaMemcpyAsync(dst, at, most, cudaMemcpyHostToDevice, d->stream))) return;
+        dst = (char *)dst + most;
+        h_src = (const char *)h_src + most;
+    }
     if (bytes > STAGE_BYTES / 8) {
         before_pageable(d);
         CU(d, cudaMemcpyAsync(dst, h_src, bytes, cudaMemcpyHostToDevice, d->stream));

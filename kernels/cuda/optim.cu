@@ -8,7 +8,7 @@
 #include "kernels/cuda/cuda_int.cuh"
 #include "kernels/cuda/ops.h"
 
-enum { THREADS = 256, SUM_BLOCK = CLIME_CUDA_NORM_BLOCK };
+enum { THREADS = 256, SUM_BLOCK = CLIME_CUDA_NORM_BLOCK, GRID_ROWS = 65535 /* most blocks of a grid in y */ };
 
 /* One element: 4 floats read, 3 written, one bf16 written: 30 bytes. Operation for operation the CPU's
  * (kernels/cpu/optim.c), so that states may lie on either side: the same bits. */
@@ -111,8 +111,13 @@ template <int LOG> static void accumulate(struct clime_dev *d, int rows, size_t 
     for (int i = 0; i < t.n; i++) all |= (uintptr_t)t.x[i] | t.step[i] * sizeof *y;
     bool aligned = all % 16 == 0;
     size_t threads = aligned ? (n + 3) / 4 : n, blocks = (threads + THREADS - 1) / THREADS;
-    launch_after(d, aligned ? accumulate_kernel<LOG, 4> : accumulate_kernel<LOG, 1>,
-                 dim3((unsigned)blocks, (unsigned)rows), THREADS, 0, n, t, y);
+    for (int first = 0; first < rows; first += GRID_ROWS) {
+        tree part = t;
+        for (int i = 0; i < t.n; i++) part.x[i] += first * t.step[i];
+        launch_after(d, aligned ? accumulate_kernel<LOG, 4> : accumulate_kernel<LOG, 1>,
+                     dim3((unsigned)blocks, (unsigned)(rows - first < GRID_ROWS ? rows - first : GRID_ROWS)), THREADS,
+                     0, n, part, y + first * t.y_step);
+    }
 }
 
 CUDA_OP void clime_cuda_accumulate(struct clime_dev *d, int rows, size_t n, int n_x, const float *const *x,
