@@ -611,8 +611,33 @@ static void test_optimizer(struct gpu_test *t) {
             }
         }
     }
+    const size_t one[] = {1, 1}; /* more rows than a grid has in y */
+    const float *cpu[] = {m.cpu, v.cpu}, *gpu[] = {m.gpu, v.gpu};
+    t->cpu.ops->accumulate(t->cpu.dev, 70000, 1, 2, cpu, one, p.cpu, 1);
+    t->gpu.ops->accumulate(t->gpu.dev, 70000, 1, 2, gpu, one, p.gpu, 1);
+    sides_agree(t, "accumulate by 70,000 rows", &p);
     struct both *all[] = {&g, &p, &m, &v, &w};
     for (size_t i = 0; i < CLIME_COUNT(all); i++) both_free(t, all[i]);
+}
+
+/* Small ones go through pinned memory at once, larger ones in pieces, the largest past it. */
+static void test_copies(struct gpu_test *t) {
+    static const size_t MIB = (size_t)1 << 20, sizes[] = {4 << 20, (4 << 20) + 4, 20 << 20, (32 << 20) - 4, 40 << 20};
+    struct both x = both_random(t, 10 * MIB, CLIME_F32, 1);
+    char *back = xmalloc(40 * MIB);
+    printf("copies\n");
+    for (size_t i = 0; i < CLIME_COUNT(sizes); i++) {
+        char name[40];
+        struct clime_error e;
+        snprintf(name, sizeof name, "copy_in of %zu bytes", sizes[i]);
+        t->gpu.ops->zero(t->gpu.dev, x.gpu, 40 * MIB);
+        for (int times = 0; times < 3; times++) t->gpu.ops->copy_in(t->gpu.dev, x.gpu, x.cpu, sizes[i]);
+        t->gpu.ops->copy_out(t->gpu.dev, back, x.gpu, sizes[i]);
+        bool well = !t->gpu.ops->sync(t->gpu.dev, &e);
+        check(t, well && !memcmp(back, x.cpu, sizes[i]), name, "");
+    }
+    free(back);
+    both_free(t, &x);
 }
 
 /* A buffer's checksum is the CPU's, whatever its length; one changed bit changes it. (Sharing itself needs two
@@ -653,7 +678,8 @@ int main(int argc, char **argv) {
         void (*run)(struct gpu_test *t);
     } TESTS[] = {{"products", test_products},   {"rows", test_rows},           {"norm_bwd", test_norm_bwd},
                  {"rope", test_rope},           {"attention", test_attention}, {"head", test_head},
-                 {"head_grad", test_head_grad}, {"optimizer", test_optimizer}, {"checksum", test_checksum}};
+                 {"head_grad", test_head_grad}, {"optimizer", test_optimizer}, {"checksum", test_checksum},
+                 {"copies", test_copies}};
     struct gpu_test t;
     gpu_test_open(&t);
     for (size_t i = 0; i < CLIME_COUNT(TESTS); i++)
