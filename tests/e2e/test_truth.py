@@ -10,9 +10,9 @@ import sqlite3
 import subprocess
 
 import pytest
-from programs import ROOT, free_port, server, tiny_model
-from test_external import fleet
-from test_rl import BUILD, LIMIT, TRAIN, command, model, run_whole, start  # noqa: F401  the fixture
+from programs import ROOT, free_port, needs_stories, server
+from test_external import call, fleet, until
+from test_rl import BUILD, LIMIT, TRAIN, command, held_until, model, run_whole, start  # noqa: F401  the fixture
 
 HEX = "[0-9a-f]{16}"
 
@@ -121,7 +121,7 @@ def test_a_rank_with_another_reference(hosts):
     words = [TRAIN, "dpo", "--hf-checkpoint", "m", "--ref-load", "r", "--prompt-data", hosts / "pairs.jsonl", "--apply-chat-template",
              "--global-batch-size", "4", "--actor-num-gpus-per-node", "2", "--save-hf", hosts / "out-dpo"]  # fmt: skip
     statuses, logs = launch(hosts, "reference", words)
-    assert statuses == [1, 1] and all(f"has reference.weights" in log for log in logs), logs[0][-2000:]
+    assert statuses == [1, 1] and all("has reference.weights" in log for log in logs), logs[0][-2000:]
 
 
 def test_a_rank_of_another_job(hosts):
@@ -132,17 +132,6 @@ def test_a_rank_of_another_job(hosts):
 
 
 # ---- servers ----
-
-
-def folder_with(model, name, file, text):  # noqa: F811
-    shutil.copytree(model / "init", model / name, dirs_exist_ok=True)
-    (model / name / file).write_text(text)
-    return model / name
-
-
-def external(model, name, folder, *more, **change):  # noqa: F811
-    """Words of a run whose one server is of another folder, and the log of it."""
-    return short(model, name, *more, **change), model / f"{name}.log"
 
 
 @pytest.mark.parametrize("what", ["stop ids", "template", "eps", "tokenizer"])
@@ -180,10 +169,7 @@ def test_a_server_of_another_folder_beside_a_good_one(model, tmp_path):  # noqa:
     shutil.copytree(model / "init", folder)
     (folder / "generation_config.json").write_text('{"eos_token_id": [48, 49, 257]}')
     with fleet(tmp_path, model / "init", 1) as (router, _), server(model=folder) as bad:
-        bad_url = {"url": bad.url}
-        import httpx
-
-        assert httpx.post(f"{router}/workers", json=bad_url, timeout=LIMIT).status_code < 300
+        call("POST", f"{router}/workers", {"url": bad.url})
         log = model / "beside.log"
         assert run_whole(short(model, "beside", "--router-url", router), log) == sha
     assert "is out of the router" in open(log).read() and "has stop-token-ids 48,49,257" in open(log).read()
@@ -204,9 +190,6 @@ def test_a_server_that_is_started_again_as_another(model, tmp_path):  # noqa: F8
     go = tmp_path / "go"
     run = lambda folder: subprocess.Popen([os.path.join(BUILD, "clime-server"), "--model-path", str(folder), "--device", "cpu", "--port", str(port)],
                                           stdout=open(tmp_path / "server.log", "a"), stderr=subprocess.STDOUT)  # fmt: skip
-    from test_external import call, until
-    from test_rl import held_until
-
     with fleet(tmp_path, init, 1) as (router, _):
         first = run(init)
         try:
@@ -254,8 +237,7 @@ def test_initial_weights_of_another_configuration(model, tmp_path, key, value): 
 
 def test_a_reference_alone(model, tmp_path):  # noqa: F811
     """It would be the policy's beginning too, which is said by --load."""
-    init, other = model / "init", tmp_path / "other"
-    tiny_model(other, seed=9)
+    init = model / "init"
     kl = ["--use-kl-loss", "--kl-loss-coef", "0.1", "--ref-load"]
     shutil.copytree(init, tmp_path / "copy")
     flip(tmp_path / "copy" / "model.safetensors")
@@ -304,10 +286,8 @@ def test_both_values_of_what_changed(model):  # noqa: F811
 # ---- a teacher ----
 
 
+@needs_stories
 def test_a_teacher_of_another_vocabulary(model):  # noqa: F811
-    from programs import need_stories
-
-    need_stories()
     with server() as t:
         words = short(model, "teacher", "--use-opd", "--opd-type", "sglang", "--opd-teacher-url", t.url)
         text = ends(words, model / "teacher.log")
