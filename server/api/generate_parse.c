@@ -251,10 +251,10 @@ static enum clime_err read_choices(struct clime_generation *gen, const struct fi
         if (!clime_lenient_int(&j, 0, INT32_MAX, &from) || !clime_json_end(&j))
             return clime_error_prefix(e, "routed_experts_start_len");
     }
-    const struct clime_config *c = &gen->server->model->cfg;
     job->choices_from = (int)from;
-    job->choices_width = c->L * c->router.k;
     if (!job->choices_wanted) return CLIME_OK;
+    const struct clime_config *c = &gen->server->model->cfg;
+    job->choices_width = c->L * c->router.k;
     if (!c->router.E) return clime_fail(e, CLIME_ERR_INPUT, "return_routed_experts: the model has no experts");
     if (!gen->server->opts.return_routed_experts)
         return clime_fail(e, CLIME_ERR_INPUT,
