@@ -229,7 +229,7 @@ static void letters(struct lexer *l, bool space) {
         char kind;
     } words[] = {{"and", ','},      {"or", ','},  {"percent", '%'}, {"percentage", '%'}, {"pct", '%'},
                  {"infinity", '8'}, {"inf", '8'}, {"oo", '8'},      {"sqrt", 'R'}};
-    size_t n = 0, more;
+    size_t n = 0, more = 0;
     bool foreign = false;
     while (is_letter(at(l, n)) || (more = foreign_letter(l, n))) {
         foreign |= !is_letter(at(l, n));
