@@ -200,7 +200,8 @@ static enum clime_err compare(struct clime_teacher *t, struct clime_facts *said,
     const char *vocabulary = clime_facts_get(said, "teacher.vocabulary");
     enum clime_err rc = CLIME_OK;
     if (!said->n && !t->told) {
-        LOG_WARN("the teacher %s does not say what it is: its vocabulary is not compared", t->url);
+        LOG_WARN("the teacher %s does not say what it is: its vocabulary is not compared",
+                 clime_url_shown(t->url).text);
         t->told = true;
     }
     if (vocabulary && t->vocabulary) {

@@ -129,7 +129,7 @@ static void test_a_folder_in_what_is_replaced(void **state) {
         put(tmp, i % 2 ? "odd" : "even");
         if (clime_dir_publish(tmp, path, &e)) fail_msg("%s", e.msg);
         assert_true(has(path, i % 2 ? "odd" : "even"));
-        snprintf(sub, sizeof sub, "%s/a/b/c", path);
+        snprintf(sub, sizeof sub, "%s/a/b", path);
         assert_int_equal(clime_make_dirs(sub, &e), CLIME_OK);
     }
     assert_true(has(run, "x.old/a/b") && has(run, "x.old.1/a/b") && !has(run, "x.old.2"));
