@@ -59,6 +59,15 @@ static void test_buf(void **state) {
     wide[sizeof wide - 1] = 0;
     clime_buf_printf(&b, "%s", wide); /* longer than the line that is formatted on the stack */
     assert_int_equal(b.len, 899);
+    for (int n = 254; n <= 258; n++) { /* as long as that line, and about it */
+        struct clime_buf about;
+        clime_buf_init(&about, 1000);
+        clime_buf_printf(&about, "%.*s|", n - 1, wide);
+        assert_int_equal(about.len, n);
+        assert_int_equal(strspn(about.data, "w"), n - 1);
+        assert_string_equal(about.data + n - 1, "|");
+        clime_buf_free(&about);
+    }
     clime_buf_adds(&b, "x");
     assert_non_null(clime_buf_reserve(&b, 100));
     assert_null(clime_buf_reserve(&b, 101));
