@@ -25,7 +25,7 @@ static void take_head(const struct kt *k, int T, const struct strided *s, void *
 }
 
 static void test_products(struct kt *k) {
-    static const int rows[] = {1, 5, 67};
+    static const int rows[] = {1, 5, 67, 515}; /* the CPU's products take 512 rows at a time */
     enum { H = 3, N = 9, K = 26, X_HEAD = 30, Y_HEAD = 15, W_HEAD = 14 * K, X_ROW = H * X_HEAD, Y_ROW = H * Y_HEAD };
     const struct strided xs = {K, X_ROW, X_HEAD}, ys = {N, Y_ROW, Y_HEAD};
     const struct clime_head_product p = {H, N, K, X_ROW, X_HEAD, Y_ROW, Y_HEAD, W_HEAD};
