@@ -14,6 +14,7 @@
 #include "common/log.h"
 #include "common/os/atomic_file.h"
 #include "common/os/dirs.h"
+#include "model/weights/fp8.h"
 #include "model/weights/safetensors.h"
 #include "model/weights/weights.h"
 
@@ -196,6 +197,23 @@ static void scales_in_bf16(void **state) {
     clime_buf_free(&config);
 }
 
+/* An import converts a large matrix in pieces, which may begin inside a row. */
+static void pieces_are_the_whole(void **state) {
+    (void)state;
+    enum { ROWS = 260, K = 300, N = ROWS * K };
+    static uint8_t codes[N];
+    static float whole[N], piece[N];
+    float scales[3 * 3];
+    for (int i = 0; i < N; i++) codes[i] = (uint8_t)(i * 37 % 127); /* no NaN */
+    for (int i = 0; i < 9; i++) scales[i] = 1 + (float)i;
+    clime_fp8_convert(codes, scales, K, 0, N, CLIME_F32, whole);
+    for (int first = 0, n; first < N; first += n) {
+        n = N - first < 1021 ? N - first : 1021;
+        clime_fp8_convert(codes, scales, K, first, n, CLIME_F32, piece + first);
+    }
+    assert_memory_equal(piece, whole, sizeof whole);
+}
+
 static int make_dir(void **state) {
     (void)state;
     return mkdtemp(dir) ? 0 : -1;
@@ -209,6 +227,7 @@ static int remove_dir(void **state) {
 int main(void) {
     clime_log_open("test", CLIME_LOG_WARN);
     const struct CMUnitTest tests[] = {cmocka_unit_test(as_torch_reads_it), cmocka_unit_test(what_is_wrong_is_said),
-                                       cmocka_unit_test(a_code_of_nan_is_refused), cmocka_unit_test(scales_in_bf16)};
+                                       cmocka_unit_test(a_code_of_nan_is_refused), cmocka_unit_test(scales_in_bf16),
+                                       cmocka_unit_test(pieces_are_the_whole)};
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }
