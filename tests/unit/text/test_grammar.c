@@ -319,6 +319,25 @@ static void test_schema(void **state) {
     check(CLIME_GRAMMAR_JSON_OBJECT, "", GOOD("{}", "{\"a\":{\"b\":[1,2]}}"), BAD("[]", "1"));
 }
 
+/* A character beyond U+FFFF is escaped as a high and a low surrogate; neither stands alone. */
+static void test_surrogates(void **state) {
+    (void)state;
+    static const char hex[] = "0123456789abcdefABCDEF";
+    struct clime_grammar *g = compile(CLIME_GRAMMAR_SCHEMA, "{\"type\":\"string\"}");
+    for (const char *a = hex; *a; a++) {
+        char one[16];
+        snprintf(one, sizeof one, "\"\\uD%c3d\"", *a);
+        if (accepts_from(g, one, false) != (*a < '8')) fail_msg("%s", one);
+        for (const char *b = hex; *b; b++) {
+            bool high = strchr("89abAB", *a), low = strchr("cdefCDEF", *b);
+            char pair[24];
+            snprintf(pair, sizeof pair, "\"\\ud%c3d\\uD%c00\"", *a, *b);
+            if (accepts_from(g, pair, false) != (high ? low : *a < '8' && *b < '8')) fail_msg("%s", pair);
+        }
+    }
+    clime_grammar_unref(g);
+}
+
 /* What generators write by default: bounds of zod 4's z.int(), of 64 and 32 bits, lengths without an end, formats. */
 static void test_generators(void **state) {
     const enum clime_grammar_kind S = CLIME_GRAMMAR_SCHEMA;
@@ -864,6 +883,7 @@ int main(void) {
         cmocka_unit_test(test_ebnf),
         cmocka_unit_test(test_choice),
         cmocka_unit_test(test_schema),
+        cmocka_unit_test(test_surrogates),
         cmocka_unit_test(test_generators),
         cmocka_unit_test(test_unions),
         cmocka_unit_test(test_schema_refused),
