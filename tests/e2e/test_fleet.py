@@ -151,7 +151,7 @@ def test_a_server_that_refuses_every_push(d, tmp_path):
     run ends with what it answers."""
     other = tiny_model(tmp_path / "other", **{"hidden-size": 128})
     train = with_programs(tmp_path / "bin", server=f'exec REAL "$@" --model-path {other}\n')
-    run = Run(rl(d, tmp_path / "run", train=train, num_servers=2))
+    run = Run(rl(d, tmp_path / "run", "--allow-difference", "hidden_size", train=train, num_servers=2))
     try:
         log = run.end(1)
     finally:
@@ -172,7 +172,7 @@ def test_servers_that_cannot_be_had(d, tmp_path):
     esac
     exec REAL "$@"
     """)
-    run = Run(rl(d, tmp_path / "run", train=train, num_servers=3))
+    run = Run(rl(d, tmp_path / "run", "--allow-difference", "hidden_size", train=train, num_servers=3))
     try:
         run.end()
     finally:

@@ -1,6 +1,7 @@
 """Orders from the page to its run (--page-control): who may give them, and what each does."""
 
 import contextlib
+import pathlib
 import re
 import sqlite3
 import stat
@@ -22,7 +23,8 @@ class Run:
     def __init__(self, words):
         self.process = subprocess.Popen([*words, "--page-control"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.lines = []
-        self.url, self.key = self.until(r"^page +(http://127\.0\.0\.1:\d+/)#key=([0-9a-f]{32})$").groups()
+        self.url = self.until(r"^page +(http://127\.0\.0\.1:\d+/)$")[1]
+        self.key = pathlib.Path(self.until(r"that (.*)/ports/page-key holds$")[1], "ports", "page-key").read_text().strip()
 
     def __enter__(self):
         return self

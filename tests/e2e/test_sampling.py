@@ -525,6 +525,7 @@ def test_pool_with_a_bound_that_bites(model, how):
 
     def words(reward):
         return command(model, run_dir, *POOL, "--over-sampling-batch-size", "60", "--eval-rm-type", "random", *more,
+                       "--allow-difference", "rm-command",
                        rm_type="command", rm_command=reward, rm_timeout=LIMIT, num_rollout=10, eval_interval=5)  # fmt: skip
 
     def killed_when(there, reward):
