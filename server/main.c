@@ -81,6 +81,7 @@ static bool open_template(void *arg, struct clime_tok_scratch *scratch) {
     struct template_task *t = arg;
     (void)scratch;
     t->err = clime_chat_template_open(&t->s->chat, t->s->tokenizer, t->s->opts.chat_template, t->error);
+    t->s->chat.strict = t->s->opts.strict_fields;
     return false;
 }
 
@@ -88,8 +89,9 @@ static bool open_template(void *arg, struct clime_tok_scratch *scratch) {
 static void choose_formats(struct clime_server *s) {
     const char *reasoning = s->opts.reasoning_parser, *calls = s->opts.tool_call_parser;
     struct clime_output_format *f = &s->format;
-    f->reasoning = strcmp(reasoning, "auto") == 0 ? s->chat.reasoning : clime_output_parser_find(reasoning);
-    f->calls = strcmp(calls, "auto") == 0 ? s->chat.calls : clime_call_format_find(calls);
+    f->reasoning =
+        strcmp(reasoning, "auto") == 0 ? clime_chat_reasoning(&s->chat) : clime_output_parser_find(reasoning);
+    f->calls = strcmp(calls, "auto") == 0 ? clime_chat_calls(&s->chat) : clime_call_format_find(calls);
     LOG_INFO("replies: reasoning %s, tool calls %s", f->reasoning->name, f->calls ? f->calls->name : "none");
     clime_call_format_markers(f->calls, s->tokenizer, &s->markers);
 }

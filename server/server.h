@@ -8,11 +8,11 @@
 #include "common/http/server.h"
 #include "common/json/write.h"
 #include "server/engine/engine.h"
-#include "server/job/chat_prompt.h"
 #include "server/job/grammar_cache.h"
 #include "server/job/job_table.h"
 #include "server/job/text_pool.h"
 #include "server/server_options.h"
+#include "text/chat/chat_template.h"
 
 #define CLIME_MAX_LABEL 256 /* bytes of a weight version's label */
 

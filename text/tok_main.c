@@ -12,8 +12,9 @@
 #include "common/json/scan.h"
 #include "common/json/write.h"
 #include "common/version.h"
+#include "text/chat/chat_template.h"
+#include "text/chat/prepare.h"
 #include "text/output/output_parser.h"
-#include "text/template/chat.h"
 #include "text/template/template.h"
 #include "text/tokenizer.h"
 
@@ -22,11 +23,10 @@
 struct session {
     struct clime_tokenizer *t;         /* NULL: render --template */
     struct clime_tok_scratch *scratch; /* NULL: render */
-    struct clime_template *template;   /* NULL: encode, decode */
+    struct clime_chat_template chat;   /* render, parse */
     struct clime_template_input input; /* what the folder fixes, and the date of render; vars are the line */
     struct clime_output_format format; /* parse: of the template */
     bool prepare;                      /* render: messages as the server gives them to the template */
-    unsigned takes;
     struct clime_ids ids;
     struct clime_buf text;
 };
@@ -84,18 +84,27 @@ static enum clime_err decode_line(struct session *s, struct clime_json *j, struc
     return CLIME_OK;
 }
 
-/* {"messages": ...}: those of the line, made ready as for a chat request. */
+/* {"messages": ...}: those of the line, made ready as for a chat request. Without prepare nothing. *form: the template
+ * for the line's tools. */
 static enum clime_err prepare_messages(const struct session *s, struct clime_str line, struct clime_arena *a,
-                                       struct clime_buf *out, struct clime_error *e) {
-    struct clime_str key, messages = {NULL, 0};
+                                       const struct clime_chat_form **form, struct clime_buf *out,
+                                       struct clime_error *e) {
+    struct clime_str key;
+    struct clime_chat_prompt p = {.messages = {NULL, 0}};
     struct clime_json j;
     clime_json_init(&j, line.ptr, line.len, a, e);
     for (clime_json_object(&j); clime_json_key(&j, &key);)
-        clime_json_skip(&j, clime_str_is(key, "messages") ? &messages : NULL);
+        clime_json_skip(&j, clime_str_is(key, "messages") ? &p.messages : clime_str_is(key, "tools") ? &p.tools : NULL);
     if (!clime_json_end(&j)) return e->code;
-    if (!messages.ptr) return clime_fail(e, CLIME_ERR_INPUT, "\"messages\" is missing");
+    *form = clime_chat_form_for(&s->chat, p.tools);
+    if (!s->prepare) return CLIME_OK;
+    if (!p.messages.ptr) return clime_fail(e, CLIME_ERR_INPUT, "\"messages\" is missing");
     clime_buf_adds(out, "{\"messages\":");
-    enum clime_err rc = clime_chat_messages(messages, s->takes, out, e);
+    struct clime_buf list;
+    clime_buf_init(&list, MAX_LINE_BYTES);
+    enum clime_err rc = clime_chat_prepared(&s->chat, &p, &list, e);
+    clime_buf_add(out, list.data, list.len);
+    clime_buf_free(&list);
     clime_buf_addc(out, '}');
     return rc;
 }
@@ -103,15 +112,16 @@ static enum clime_err prepare_messages(const struct session *s, struct clime_str
 static enum clime_err render_line(struct session *s, struct clime_json *j, struct clime_jw *w, struct clime_error *e) {
     struct clime_str vars[2] = {{NULL, 0}};
     struct clime_buf messages;
-    enum clime_err rc = CLIME_OK;
+    const struct clime_chat_form *form = NULL;
     clime_buf_init(&messages, MAX_LINE_BYTES);
     if (!clime_json_skip(j, &vars[0]) || !clime_json_end(j)) return e->code;
-    if (s->prepare) rc = prepare_messages(s, vars[0], j->arena, &messages, e);
+    enum clime_err rc = prepare_messages(s, vars[0], j->arena, &form, &messages, e);
     vars[1] = clime_buf_str(&messages);
     s->input.vars = vars;
     s->input.n_vars = s->prepare ? 2 : 1;
     clime_buf_clear(&s->text);
-    if (!rc) rc = clime_template_render(s->template, &s->input, &s->text, NULL, e);
+    if (!rc && !form->compiled) rc = clime_fail(e, CLIME_ERR_NOT_FOUND, "there is no chat template without tools");
+    if (!rc) rc = clime_template_render(form->compiled, &s->input, &s->text, NULL, e);
     clime_buf_free(&messages);
     if (rc) return rc;
     clime_jw_put_str(w, "text", clime_buf_str(&s->text));
@@ -244,7 +254,7 @@ static int complain(const struct clime_error *e) {
 static void close_session(struct session *s) {
     clime_buf_free(&s->text);
     clime_ids_free(&s->ids);
-    clime_template_free(s->template);
+    clime_chat_template_close(&s->chat);
     clime_tok_scratch_free(s->scratch);
     clime_tokenizer_free(s->t);
 }
@@ -283,26 +293,17 @@ static int64_t parse_date(const char *text) {
 
 /* Compiles the template of the folder, or of the file. */
 static enum clime_err open_template(struct session *s, const char *dir, const char *file, struct clime_error *e) {
-    struct clime_buf source;
-    struct clime_str text;
-    enum clime_err rc;
-    clime_buf_init(&source, (size_t)1 << 20);
-    if (file) {
-        rc = clime_buf_read_file(&source, file, e);
-        text = clime_buf_str(&source);
-    } else if (!(rc = clime_tokenizer_load(dir, &s->t, e))) {
-        text = clime_str_of(clime_tokenizer_chat_template(s->t, NULL));
-        if (!text.ptr) rc = clime_fail(e, CLIME_ERR_NOT_FOUND, "%s has no chat template", dir);
-        s->input.bos_token = clime_tokenizer_special_text(s->t, "bos_token");
-        s->input.eos_token = clime_tokenizer_special_text(s->t, "eos_token");
-        s->input.sort_tools = clime_tokenizer_sorts_tools(s->t);
-    }
-    if (!rc) rc = clime_template_compile(text, &s->template, e);
-    if (!rc) s->takes = clime_chat_takes(s->template);
-    if (!rc) s->format.reasoning = clime_output_parser_of_template(text);
-    if (!rc) s->format.calls = clime_call_format_of_template(text);
-    clime_buf_free(&source);
-    return rc;
+    enum clime_err rc = dir ? clime_tokenizer_load(dir, &s->t, e) : CLIME_OK;
+    if (!rc) rc = clime_chat_template_open(&s->chat, s->t, file, e);
+    if (rc) return rc;
+    if (!s->chat.plain.compiled && !s->chat.with_tools.compiled)
+        return clime_fail(e, CLIME_ERR_NOT_FOUND, "%s has no chat template", dir);
+    s->input.bos_token = s->chat.bos;
+    s->input.eos_token = s->chat.eos;
+    s->input.sort_tools = s->chat.sorts_tools;
+    s->format.reasoning = clime_chat_reasoning(&s->chat);
+    s->format.calls = clime_chat_calls(&s->chat);
+    return CLIME_OK;
 }
 
 /* render and parse: a folder, or a template by itself. */

@@ -114,7 +114,7 @@ enum clime_err clime_tokenizer_load(const char *dir, struct clime_tokenizer **ou
     clime_vocab_init(&t->added_ids);
     clime_vocab_init(&t->added_texts);
     clime_buf_init(&t->pieces, 1u << 30);
-    t->bos = t->pad = -1;
+    t->bos = t->pad = t->text_end = -1;
     t->longest = 1;
 
     struct clime_tokenizer_side side;
@@ -352,6 +352,16 @@ int32_t clime_tokenizer_pad(const struct clime_tokenizer *t) {
 const int32_t *clime_tokenizer_eos(const struct clime_tokenizer *t, size_t *n) {
     *n = t->eos.len;
     return t->eos.data;
+}
+
+bool clime_tokenizer_ends_turn(const struct clime_tokenizer *t, int32_t id) {
+    for (size_t i = 0; i < t->eos.len; i++)
+        if (t->eos.data[i] == id) return true;
+    return false;
+}
+
+int32_t clime_tokenizer_text_end(const struct clime_tokenizer *t) {
+    return t->text_end >= 0 || !t->eos.len ? t->text_end : t->eos.data[0];
 }
 
 static const char *find_text(const struct clime_named_text *texts, size_t n, const char *name) {

@@ -125,6 +125,11 @@ int32_t clime_tokenizer_pad(const struct clime_tokenizer *t);
 /* Ids that end a turn: the union, in this order and without repeats, of generation_config.json, config.json,
  * tokenizer_config.json's eos_token and special_tokens_map.json's. *n may be 0. Borrowed from t. */
 const int32_t *clime_tokenizer_eos(const struct clime_tokenizer *t, size_t *n);
+bool clime_tokenizer_ends_turn(const struct clime_tokenizer *t, int32_t id); /* whether it is one of them */
+
+/* The id that ends a text which no template ends: the folder's eos_token, else the first of the above; -1 = none. (The
+ * order of the above says nothing: Llama 3.1's begins with the end of a document.) */
+int32_t clime_tokenizer_text_end(const struct clime_tokenizer *t);
 
 /* The text of a named token for chat templates: "bos_token", "eos_token", "unk_token", "pad_token", "sep_token",
  * "cls_token", "mask_token"; NULL when the folder does not define it. */

@@ -131,7 +131,8 @@ enum clime_err clime_tokenizer_read_config(struct clime_tokenizer *t, const stru
     add_eos_ids(t, clime_tree_get(f->model, "eos_token_id"));
     add_eos(t, token_id(t, clime_tree_get(f->config, "eos_token")));
     add_eos(t, token_id(t, clime_tree_get(f->specials, "eos_token")));
-    add_eos(t, token_id(t, clime_tokenizer_named(f, "eos_token")));
+    t->text_end = token_id(t, clime_tokenizer_named(f, "eos_token"));
+    add_eos(t, t->text_end);
     for (size_t i = 0; i < CLIME_COUNT(NAMES); i++) {
         const char *text = clime_tokenizer_token_text(clime_tokenizer_named(f, NAMES[i]));
         if (text) add_text(&t->specials, &t->n_specials, NAMES[i], text);

@@ -34,6 +34,17 @@ static uint64_t texts_checksum(const struct clime_named_text *texts, size_t n) {
     return clime_checksum_done(&sum);
 }
 
+/* Of the templates that are rendered: the default, and the one for tools where it has a name of its own. */
+static uint64_t templates_checksum(const struct clime_tokenizer *t) {
+    const char *plain = clime_tokenizer_chat_template(t, NULL), *tools = clime_tokenizer_chat_template(t, "tool_use");
+    struct clime_checksum sum;
+    clime_checksum_init(&sum);
+    if (plain) clime_checksum_add(&sum, plain, strlen(plain));
+    if (tools) clime_checksum_add(&sum, "", 1);
+    if (tools) add_text(&sum, tools);
+    return clime_checksum_done(&sum);
+}
+
 static uint64_t vocabulary_checksum(const struct clime_tokenizer *t) {
     struct clime_checksum sum;
     clime_checksum_init(&sum);
@@ -86,8 +97,7 @@ enum clime_err clime_tokenizer_facts(const struct clime_tokenizer *t, const char
     uint64_t files = 0;
     enum clime_err rc = files_checksum(dir, &files, e);
     if (rc) return rc;
-    const char *template = clime_tokenizer_chat_template(t, NULL);
-    clime_facts_put_checksum(out, "chat-template", clime_text_checksum(clime_str_of(template ? template : "")));
+    clime_facts_put_checksum(out, "chat-template", templates_checksum(t));
     clime_facts_put_checksum(out, "special-tokens", texts_checksum(t->specials, t->n_specials));
     clime_facts_put_int(out, "bos-token-id", t->bos);
     clime_facts_put_checksum(out, "vocabulary", vocabulary_checksum(t));

@@ -45,7 +45,7 @@ struct clime_tokenizer {
     int32_t rows;            /* of the model's embedding; 0 = not known */
 
     /* tokenizer_config.c */
-    int32_t bos, pad;
+    int32_t bos, pad, text_end; /* -1 = none */
     struct clime_ids eos;
     struct clime_named_text *specials, *templates;
     size_t n_specials, n_templates;

@@ -86,7 +86,7 @@ static enum clime_err encode_prompt(struct clime_server *s, struct clime_tok_scr
     enum clime_err err = clime_sampling_prepare(p->params, s->tokenizer, scratch, e);
     if (err || (!p->is_text && !p->chat)) return err;
     clime_buf_init(&rendered, MAX_RENDERED);
-    if (p->chat) err = clime_chat_render(&s->chat, p->chat, &rendered, e);
+    if (p->chat) err = clime_chat_render(&s->chat, p->chat, &rendered, NULL, e);
     struct clime_str text = p->chat ? clime_buf_str(&rendered) : p->text;
     size_t max = (size_t)s->max_len * (p->truncate ? MAX_CUT : 1);
     *bytes += text.len;

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 
 #include "server/api/id_list.h"
-#include "server/job/chat_prompt.h"
 #include "server/job/fields.h"
 #include "server/server.h"
+#include "text/chat/chat_template.h"
 #include "text/chat/conversation.h"
 
 #define MAX_ITEMS 4096     /* texts or id lists of a request */
@@ -120,7 +120,7 @@ static bool encode(void *arg, struct clime_tok_scratch *scratch) {
     struct text_request *t = arg;
     struct clime_server *s = t->server;
     if (t->is_chat) {
-        t->err = clime_chat_render(&s->chat, &t->chat, &t->rendered, t->error);
+        t->err = clime_chat_render(&s->chat, &t->chat, &t->rendered, NULL, t->error);
         t->texts[0] = clime_buf_str(&t->rendered);
         t->add_special = false; /* the template writes its own */
     }

@@ -6,7 +6,6 @@
 #define CLIME_SERVER_API_OPENAI_H
 
 #include "server/api/generation.h"
-#include "server/job/chat_prompt.h"
 #include "text/chat/allowed_tools.h"
 #include "text/chat/chat_answer.h"
 

@@ -2,7 +2,7 @@
  * are borrowed from the body or the job's arena.
  *
  * One loop over the body's members by tables; what no row has goes to fields.h. Messages and tools stay raw JSON; the
- * text thread gives them to the template (server/job/chat_prompt.h).
+ * text thread gives them to the template (text/chat/chat_template.h).
  */
 #include <stddef.h>
 

@@ -40,7 +40,7 @@ static enum clime_err read_rounds(struct cut *c, struct clime_arena *a, struct c
         clime_json_peek(&j); /* behind white space */
         size_t at = (size_t)(j.at - j.start);
         struct clime_str role = clime_json_member_text(&j, "role");
-        if (c->n == 0 && clime_str_is(role, "system"))
+        if (c->n == 0 && (clime_str_is(role, "system") || clime_str_is(role, "developer")))
             c->system_end = (size_t)(j.at - j.start);
         else if (c->n == 0 || !clime_str_is(role, "tool"))
             add_round(c, at);
@@ -65,7 +65,7 @@ static enum clime_err encode(const struct cut *c, int gone, struct clime_ids *id
     clime_buf_add(&messages, newest.messages.ptr + c->rounds[gone], newest.messages.len - c->rounds[gone]);
     newest.messages = clime_buf_str(&messages);
     ids->len = 0;
-    err = clime_chat_render(c->t, &newest, &text, e);
+    err = clime_chat_render(c->t, &newest, &text, NULL, e);
     if (!err) err = clime_tokenizer_encode_up_to(c->tok, c->scratch, clime_buf_str(&text), c->flags, c->most, ids, e);
     clime_buf_free(&text);
     clime_buf_free(&messages);

@@ -8,7 +8,7 @@
 #ifndef CLIME_SERVER_JOB_CHAT_NEWEST_H
 #define CLIME_SERVER_JOB_CHAT_NEWEST_H
 
-#include "server/job/chat_prompt.h"
+#include "text/chat/chat_template.h"
 
 /* The prompt of such a part, of at most `most` tokens, or of the last round alone with up to `limit`, into *ids, which
  * is empty before. CLIME_ERR_LIMIT: not even that fits, or the template takes none that begins so late. */

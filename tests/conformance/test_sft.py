@@ -10,6 +10,7 @@ import subprocess
 import jinja2.sandbox
 import pytest
 import tokenizers
+from programs import DATA, need
 from tokenizer_data import NAMES, unpack_tokenizers
 
 BUILD = os.path.abspath(os.environ.get("CLIME_BUILD", "build"))
@@ -73,11 +74,11 @@ def test_a_character_of_several_tokens_is_trained_whole(folders, tmp_path):
     assert n == 3 and sum(mask) == n and tok.decode(ids)[-1:] == "\U0001f44b"
 
 
-def render(template, messages, prompt):
+def render(template, messages, prompt, tools=None, **more):
     env = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
     env.globals["raise_exception"] = lambda text: (_ for _ in ()).throw(jinja2.TemplateError(text))
-    env.filters["tojson"] = lambda x, **kw: json.dumps(x, ensure_ascii=False)
-    return env.from_string(template).render(messages=messages, tools=None, documents=None, add_generation_prompt=prompt)
+    env.filters["tojson"] = lambda x, **kw: json.dumps(x, ensure_ascii=False, indent=kw.get("indent"))
+    return env.from_string(template).render(messages=messages, tools=tools, documents=None, add_generation_prompt=prompt, **more)
 
 
 def incremental(tok, template, messages, eos):
@@ -129,11 +130,11 @@ def test_templates_without_marks(folders, tmp_path):
 @pytest.mark.parametrize(
     "line, says",
     [
-        ({"messages": [{"role": "user", "content": "x"}, {"content": "y"}]}, 'message 1: no "role"'),
-        ({"messages": []}, "no message"),
+        ({"messages": [{"role": "user", "content": "x"}, {"content": "y"}]}, "messages[1]: role is missing"),
+        ({"messages": []}, "messages is empty"),
         ({"messages": "text"}, "array"),
         ({"other": 1}, '"messages" (--messages-key)'),
-        ({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y", "step_loss_mask": 2}]}, "message 1"),
+        ({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y", "step_loss_mask": 2}]}, "messages[1]"),
     ],
 )  # fmt: skip
 def test_bad_lines_are_named(folders, tmp_path, line, says):
@@ -147,3 +148,181 @@ def test_a_prompt_that_the_answer_rewrites_is_refused(folders, tmp_path):
     template = "{% for m in messages %}{{ m.content }}{% endfor %}{% if add_generation_prompt %}[think]{% endif %}"
     err = samples(folders / "qwen3", template, [{"messages": messages_of(CONVERSATIONS[0])}], tmp_path)
     assert isinstance(err, str) and "renders the prompt otherwise" in err, err
+
+
+TEMPLATES = ["Qwen-Qwen2.5-7B-Instruct", "Qwen-Qwen3-0.6B", "GLM-4.6", "meta-llama-Llama-3.1-8B-Instruct"]
+LLAMA = ["<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|python_tag|>"]
+QWEN = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+TOOL = {"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {}}}}
+AS_PEOPLE_WRITE = [
+    {"role": "developer", "content": "be good"},
+    {"content": [{"type": "text", "text": "hi"}], "role": "user"},
+    {"role": "assistant", "content": None, "reasoning": "I think", "reasoning_content": None, "name": None,
+     "tool_calls": [{"type": "function", "id": "c1", "function": {"name": "f", "arguments": "{\"x\": 1}"}}]},
+    {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "5"}, {"type": "text", "text": "6"}]},
+    {"role": "assistant", "content": "done", "tool_calls": [], "weight": 1},
+]  # fmt: skip
+AS_TEMPLATES_WANT = [
+    {"role": "system", "content": "be good"},
+    {"role": "user", "content": "hi"},
+    {"role": "assistant", "content": "", "reasoning_content": "I think",
+     "tool_calls": [{"type": "function", "id": "c1", "function": {"name": "f", "arguments": {"x": 1}}}]},
+    {"role": "tool", "tool_call_id": "c1", "content": "5\n6"},
+    {"role": "assistant", "content": "done"},
+]  # fmt: skip
+
+
+def published(name):
+    path = DATA / "templates" / f"{name}.jinja"
+    need(path)
+    return path.read_text()
+
+
+@pytest.fixture(scope="module")
+def bytes_model(tmp_path_factory):
+    """A random model with a tokenizer of bytes, for what depends on no vocabulary."""
+    to = tmp_path_factory.mktemp("bytes") / "model"
+    sizes = {"hidden-size": 8, "intermediate-size": 8, "num-hidden-layers": 1, "num-attention-heads": 1,
+             "num-key-value-heads": 1, "head-dim": 8, "max-position-embeddings": 8192}  # fmt: skip
+    subprocess.run([f"{BUILD}/clime-train", "init", to, *(str(w) for k, v in sizes.items() for w in (f"--{k}", v))],
+                   check=True, stdout=subprocess.DEVNULL)  # fmt: skip
+    return to
+
+
+def folder_of(model, to, template, specials=(), eos=("<|endoftext|>",), **said):
+    """The model with that template, these special tokens from id 256 on, and their ids as eos_token_id in that order."""
+    to = shutil.copytree(model, to)
+    if template is not None:
+        (to / "chat_template.jinja").write_text(template)
+    names = list(specials) or ["<|endoftext|>"]
+    tok, config = (json.loads((to / f).read_text()) for f in ("tokenizer.json", "config.json"))
+    tok["added_tokens"] = [{**tok["added_tokens"][0], "id": 256 + i, "content": t} for i, t in enumerate(names)]
+    config |= {"eos_token_id": [256 + names.index(t) for t in eos], "pad_token_id": None}
+    tokenizer_config = {"tokenizer_class": "PreTrainedTokenizerFast", **said}
+    for name, value in (("tokenizer.json", tok), ("config.json", config), ("tokenizer_config.json", tokenizer_config)):
+        (to / name).write_text(json.dumps(value))
+    return to
+
+
+def train(command, folder, rows, *options):
+    """(samples that the command makes of the rows, what it says)"""
+    data = folder.parent / "rows.jsonl"
+    data.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    p = subprocess.run([f"{BUILD}/clime-train", command, "--hf-checkpoint", folder, "--prompt-data", data, "--print-samples",
+                        "1000", *options], capture_output=True, text=True)  # fmt: skip
+    assert p.returncode in (0, 1), p.stderr
+    return [json.loads(x) for x in p.stdout.splitlines()], p.stderr
+
+
+def spelt(folder, sample, trained=None):
+    """The text of a sample's tokens; of those that are trained (True), or not (False)."""
+    tok = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    ids = [i for i, m in zip(sample["ids"], sample["mask"]) if trained is None or bool(m) == trained]
+    return tok.decode(ids, skip_special_tokens=False)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_rows_are_prepared_as_requests_are(bytes_model, tmp_path, name):
+    """Rows as people write them give what the template makes of the form that it wants: sft, dpo, rl's prompts, and what
+    clime-tok shows of the server's way."""
+    template = published(name)
+    folder = folder_of(bytes_model, tmp_path / "model", template, bos_token="<|endoftext|>")
+    want = render(template, AS_TEMPLATES_WANT, False, [TOOL], bos_token="<|endoftext|>")
+    assert '"x": 1}' in want or "<arg_key>x</arg_key>" in want
+    (sample,), _ = train("sft", folder, [{"m": AS_PEOPLE_WRITE, "tools": [TOOL]}], "--messages-key", "m")
+    text = spelt(folder, sample)
+    assert text == want + "<|endoftext|>"  # a turn without a token that ends it is open
+    pair = {"prompt": AS_PEOPLE_WRITE[:4], "chosen": AS_PEOPLE_WRITE[4:], "rejected": "no", "tools": json.dumps([TOOL])}
+    (chosen, rejected), _ = train("dpo", folder, [pair], "--apply-chat-template")
+    assert spelt(folder, chosen) == text and spelt(folder, rejected) == "no".join(text.rsplit("done", 1))
+    row = {"prompt": AS_PEOPLE_WRITE[:4], "response": "done", "tools": [TOOL]}
+    (answered,), _ = train("sft", folder, [row], "--apply-chat-template")  # its prompt is rl's
+    assert spelt(folder, answered, False) == render(template, AS_TEMPLATES_WANT[:4], True, [TOOL], bos_token="<|endoftext|>")
+    p = subprocess.run([f"{BUILD}/clime-tok", "render", "--chat", folder], text=True, capture_output=True,
+                       input=json.dumps({"messages": AS_PEOPLE_WRITE, "tools": [TOOL]}))  # fmt: skip
+    assert json.loads(p.stdout)["text"] == want
+
+
+@pytest.mark.parametrize("name, specials, eos, said, end", [
+    ("meta-llama-Llama-3.1-8B-Instruct", LLAMA, ["<|end_of_text|>", "<|eot_id|>"], "<|eot_id|>", "<|eot_id|>"),
+    ("Qwen-Qwen3-0.6B", QWEN, ["<|im_end|>", "<|endoftext|>"], "<|im_end|>", "<|im_end|>"),
+    ("Qwen-Qwen3-0.6B", QWEN, ["<|endoftext|>"], "<|endoftext|>", "<|im_end|>\n<|endoftext|>"),  # a base folder
+    ("GLM-4.6", ["<|endoftext|>", "<|user|>", "<|observation|>"], ["<|user|>", "<|endoftext|>"], "<|endoftext|>", "<|endoftext|>"),
+])  # fmt: skip
+def test_a_turn_ends_as_the_template_writes_it(bytes_model, tmp_path, name, specials, eos, said, end):
+    """Whether a row is prompt and response or messages, and not by the order of the stop ids."""
+    folder = folder_of(bytes_model, tmp_path / "model", published(name), specials, eos, eos_token=said)
+    rows = [{"prompt": "hi", "response": "a"}, {"prompt": "hi", "response": "a" + end}]
+    (row, ended), _ = train("sft", folder, rows, "--apply-chat-template")
+    assert spelt(folder, row, True) == spelt(folder, ended, True) == "a" + end
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "a"}]
+    (whole,), _ = train("sft", folder, [{"m": messages}], "--messages-key", "m")
+    assert spelt(folder, whole, True).endswith("a" + end)
+
+
+def test_without_a_template_the_tokenizers_end_follows(bytes_model, tmp_path):
+    folder = folder_of(bytes_model, tmp_path / "model", None, LLAMA, ["<|end_of_text|>", "<|eot_id|>"], eos_token="<|eot_id|>")
+    for command, row in (("sft", {"prompt": "hi", "response": "a"}), ("dpo", {"prompt": "hi", "chosen": "a", "rejected": "b"})):
+        assert spelt(folder, train(command, folder, [row])[0][0]) == "hia<|eot_id|>"
+
+
+def test_special_tokens_of_an_answer_are_tokens(bytes_model, tmp_path):
+    folder = folder_of(bytes_model, tmp_path / "model", published(TEMPLATES[3]), LLAMA, ["<|eot_id|>"])
+    for row, options in (({"prompt": "hi", "response": "<|python_tag|>1"}, ["--apply-chat-template"]),
+                         ({"m": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "<|python_tag|>1"}]}, ["--messages-key", "m"])):  # fmt: skip
+        (sample,), _ = train("sft", folder, [row], *options)
+        assert [i for i, m in zip(sample["ids"], sample["mask"]) if m] == [261, ord("1"), 260]
+
+
+def test_weight_of_a_message(bytes_model, tmp_path):
+    """OpenAI's: an assistant's message with weight 0 is context."""
+    folder = folder_of(bytes_model, tmp_path / "model", published(TEMPLATES[0]), QWEN, ["<|im_end|>"])
+    turns = messages_of([("user", "q"), ("assistant", "seen"), ("user", "r"), ("assistant", "trained")])
+    turns[1]["weight"], turns[3]["weight"] = 0, None
+    (row,), _ = train("sft", folder, [{"m": turns}], "--messages-key", "m")
+    assert spelt(folder, row, True) == "trained<|im_end|>"
+    turns[1]["weight"] = 0.5
+    assert "messages[1]" in train("sft", folder, [{"m": turns}], "--messages-key", "m")[1]
+
+
+def test_what_a_template_drops_is_refused_or_told(bytes_model, tmp_path):
+    folder = folder_of(bytes_model, tmp_path / "model", published(TEMPLATES[0]), QWEN, ["<|im_end|>"])
+    ask, critic, answer = messages_of([("user", "q"), ("critic", "c"), ("assistant", "a")])
+    samples, err = train("sft", folder, [{"m": [ask, critic, answer]}], "--messages-key", "m")
+    assert not samples and 'messages of the role "critic"' in err and "line 1" in err
+    thought = {"m": [ask, {**answer, "reasoning_content": "t"}]}
+    samples, err = train("sft", folder, [thought, thought], "--messages-key", "m")
+    assert len(samples) == 2 and err.count("does not show an assistant's reasoning") == 1
+
+
+def test_the_template_named_tool_use_is_for_tools(bytes_model, tmp_path):
+    """As in transformers; and calls are read as that template shows them."""
+    plain, with_tools = ("{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}",
+                         "{% for m in messages %}({{ m.role }}){{ m.content }}{% endfor %}{{ tools | tojson }}<tool_call>")  # fmt: skip
+    named = [{"name": "default", "template": plain}, {"name": "tool_use", "template": with_tools}]
+    listed = folder_of(bytes_model, tmp_path / "listed", None, chat_template=named)
+    filed = folder_of(bytes_model, tmp_path / "filed", plain)
+    (filed / "additional_chat_templates").mkdir()
+    (filed / "additional_chat_templates" / "tool_use.jinja").write_text(with_tools)
+    for folder in (listed, filed):
+        cases = (([TOOL], "(user)hi[{"), ([], "[user]hi"), (None, "[user]hi"))
+        lines = "".join(json.dumps({"messages": [{"role": "user", "content": "hi"}], "tools": t}) + "\n" for t, _ in cases)
+        for way in ([], ["--chat"]):
+            p = subprocess.run([f"{BUILD}/clime-tok", "render", *way, folder], text=True, capture_output=True, input=lines)
+            for said, (_, text) in zip(p.stdout.splitlines(), cases, strict=True):
+                assert json.loads(said)["text"].startswith(text), said
+        samples, _ = train("sft", folder, [{"prompt": "hi", "response": "a", "tools": t} for t, _ in cases], "--apply-chat-template")
+        for sample, (_, text) in zip(samples, cases, strict=True):
+            assert spelt(folder, sample).startswith(text)
+        p = subprocess.run([f"{BUILD}/clime-tok", "parse", folder], text=True, capture_output=True,
+                           input=json.dumps({"text": '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>', "tools": [TOOL]}))  # fmt: skip
+        assert json.loads(p.stdout)["tool_calls"][0]["name"] == "f"
+
+
+def test_tools_of_a_row_are_a_list(bytes_model, tmp_path):
+    folder = folder_of(bytes_model, tmp_path / "model", "{% for m in messages %}{{ m.content }}{% endfor %}{{ tools }}")
+    for tools in ({"a": 1}, '{"a": 1}', 5):
+        for row, options in (({"prompt": "hi", "response": "a"}, ["--apply-chat-template"]), ({"prompt": "hi", "response": "a"}, []),
+                             ({"m": [{"role": "user", "content": "hi"}]}, ["--messages-key", "m"])):  # fmt: skip
+            samples, err = train("sft", folder, [{**row, "tools": tools}], *options)
+            assert not samples and '"tools" is no list of tools' in err, err

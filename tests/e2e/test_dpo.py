@@ -107,5 +107,30 @@ def test_forms_of_pairs(d, tmp_path):
         assert says in printed(d, [row], tmp_path, status=1)
 
 
+def test_answers_that_hold_their_prompt_are_whole(d, tmp_path):
+    """UltraFeedback's rows: the prompt stands once, whatever form it has; what is another conversation is refused."""
+    def message(role, content):
+        return {"content": content, "role": role}  # members in the order of Hugging Face's data sets
+
+    system, user = message("system", "s"), message("user", "u")
+    good, bad = message("assistant", "good"), message("assistant", "bad")
+    template = "--apply-chat-template"
+    for context in ([user], [system, user], [message("user", "before"), message("assistant", "x"), user]):
+        whole = printed(d, [{"chosen": [*context, good], "rejected": [*context, bad]}], tmp_path, template)
+        for prompt in ("u", [{"role": "user", "content": "u"}], context, [message("user", [{"type": "text", "text": "u"}])]):
+            row = {"prompt": prompt, "chosen": [*context, good], "rejected": [*context, bad]}
+            assert printed(d, [row], tmp_path, template) == whole
+    turns = printed(d, [{"prompt": "u", "chosen": [user, good, user, good], "rejected": [user, bad]}], tmp_path, template)
+    assert turns == printed(d, [{"chosen": [user, good, user, good], "rejected": [user, bad]}], tmp_path, template)
+    other = [message("user", "v"), good]
+    for chosen, rejected, key in ((other, [message("user", "v"), bad], "chosen"), ([system, *other], "bad", "chosen"),
+                                  ([good], other, "rejected")):  # fmt: skip
+        err = printed(d, [{"prompt": "u", "chosen": chosen, "rejected": rejected}], tmp_path, template, status=1)
+        assert f'"{key}" is a conversation of its own' in err and "line 1" in err
+    # a prompt that ends with an answer may be gone on with by the user
+    row = {"prompt": [user, good], "chosen": [user, good], "rejected": [user, bad]}
+    assert len(printed(d, [row], tmp_path, template)) == 2
+
+
 def test_refused(d):
     assert "simpo has no reference" in dpo(d, "no", status=1, loss_type="simpo", ref_load=d / "init")

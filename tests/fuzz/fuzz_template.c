@@ -12,7 +12,7 @@
 
 #include "common/json/scan.h"
 #include "common/utf8.h"
-#include "text/template/chat.h"
+#include "text/chat/prepare.h"
 #include "text/template/template.h"
 
 #define MAX_SEEDS 2000
@@ -69,7 +69,10 @@ static void target(const char *data, size_t len) {
     struct clime_error e = {0};
     clime_buf_init(&out, 1 << 20);
     struct clime_str messages = {list, list ? (size_t)(vars.ptr + vars.len - list) : 0};
-    if (list && clime_chat_messages(messages, len & 7, &out, &e))
+    const struct clime_chat_form form = {.source = (char *)(uintptr_t) "'user' 'assistant'",
+                                         .shows = len & 1023,
+                                         .thought = clime_chat_thoughts[len % 3]};
+    if (list && clime_chat_prepare(&form, messages, &out, NULL, &e))
         CHECK(e.msg[0]);
     else
         check_text(clime_buf_str(&out));

@@ -21,25 +21,29 @@ struct draft {
 };
 
 struct reader {
-    const struct clime_renderer *r;
+    const struct clime_chat_template *t;
+    struct clime_chat_prompt prompt; /* its tools */
     struct clime_tok_scratch *scratch;
-    struct clime_str tools;
+    struct clime_buf prepared; /* the messages */
     struct clime_arena arena;
     struct message *messages; /* [n] */
-    struct clime_str *raw;    /* [n] their JSON */
-    int n;
+    struct clime_str *raw;    /* [n] their JSON, in prepared */
+    int n, n_context;
     struct clime_conversation_samples *out;
 };
 
-static enum clime_err read_messages(struct reader *d, struct clime_str text, struct clime_error *e) {
+static enum clime_err read_messages(struct reader *d, struct clime_error *e) {
     struct clime_json j, m;
     struct clime_error je = {0};
-    struct clime_str raw, key, role;
+    struct clime_str raw, key, role, text;
     int size = 0;
+    enum clime_err rc = clime_chat_prepared(d->t, &d->prompt, &d->prepared, e);
+    if (rc) return rc;
+    text = clime_buf_str(&d->prepared);
     clime_json_init(&j, text.ptr, text.len, &d->arena, &je);
     for (clime_json_array(&j); clime_json_item(&j);) {
         struct message x = {.trained = true};
-        int64_t keep = 1;
+        int64_t keep = 1, weight = 1;
         clime_json_skip(&j, &raw);
         clime_json_init(&m, raw.ptr, raw.len, &d->arena, &je);
         role = (struct clime_str){0};
@@ -48,13 +52,14 @@ static enum clime_err read_messages(struct reader *d, struct clime_str text, str
                 clime_json_string(&m, &role);
             else if (clime_str_is(key, "step_loss_mask"))
                 clime_json_int(&m, 0, 1, &keep);
+            else if (clime_str_is(key, "weight"))
+                clime_json_int(&m, 0, 1, &weight);
             else
                 clime_json_skip(&m, NULL);
         }
-        if (!clime_json_end(&m) || !role.ptr)
-            return clime_fail(e, CLIME_ERR_INPUT, "message %d: %s", d->n, je.code ? je.msg : "no \"role\"");
+        if (!clime_json_end(&m)) return clime_fail(e, CLIME_ERR_INPUT, "messages[%d]: %s", d->n, je.msg);
         x.assistant = clime_str_is(role, "assistant");
-        x.trained = x.assistant && keep;
+        x.trained = x.assistant && keep && weight && d->n >= d->n_context;
         if (d->n == size) {
             size = size ? 2 * size : 16;
             d->messages = xrealloc(d->messages, (size_t)size * sizeof *d->messages);
@@ -63,14 +68,14 @@ static enum clime_err read_messages(struct reader *d, struct clime_str text, str
         d->raw[d->n] = raw;
         d->messages[d->n++] = x;
     }
-    if (!clime_json_end(&j)) return clime_fail(e, CLIME_ERR_INPUT, "the messages: %s", je.msg);
-    return d->n ? CLIME_OK : clime_fail(e, CLIME_ERR_INPUT, "no message");
+    return clime_json_end(&j) ? CLIME_OK : clime_fail(e, CLIME_ERR_INPUT, "the messages: %s", je.msg);
 }
 
 /* Appends the text of the first n messages. */
 static enum clime_err render(struct reader *d, int n, bool prompt, struct clime_buf *out, struct clime_spans *spans,
                              struct clime_error *e) {
-    return clime_renderer_run_list(d->r, d->raw, n, d->tools, prompt, out, spans, e);
+    d->prompt.no_generation_prompt = !prompt;
+    return clime_chat_render_list(d->t, &d->prompt, d->raw, n, out, spans, e);
 }
 
 /* ---- the sample being made ---- */
@@ -86,7 +91,7 @@ static void draft_extend_mask(struct draft *s, char value) {
 
 static enum clime_err draft_add(struct reader *d, struct draft *s, struct clime_str text, char value,
                                 struct clime_error *e) {
-    enum clime_err rc = clime_tokenizer_encode(d->r->tok, d->scratch, text, 0, CLIME_RENDER_MAX, &s->ids, e);
+    enum clime_err rc = clime_tokenizer_encode(d->t->tok, d->scratch, text, 0, CLIME_RENDER_MAX, &s->ids, e);
     draft_extend_mask(s, value);
     return rc;
 }
@@ -127,8 +132,8 @@ static size_t spelt_bytes(const struct clime_tokenizer *tok, const struct clime_
 static enum clime_err spelt_at(struct reader *d, struct clime_str text, size_t at, size_t *out, struct clime_error *e) {
     struct clime_ids before = {0};
     struct clime_str head = {text.ptr, at};
-    enum clime_err rc = clime_tokenizer_encode(d->r->tok, d->scratch, head, 0, CLIME_RENDER_MAX, &before, e);
-    *out = spelt_bytes(d->r->tok, &before);
+    enum clime_err rc = clime_tokenizer_encode(d->t->tok, d->scratch, head, 0, CLIME_RENDER_MAX, &before, e);
+    *out = spelt_bytes(d->t->tok, &before);
     clime_ids_free(&before);
     return rc;
 }
@@ -138,13 +143,13 @@ static enum clime_err mark(struct reader *d, struct clime_str text, struct clime
                            struct clime_error *e) {
     size_t begin = span.begin, end = span.end;
     if (begin == end) return CLIME_OK;
-    if (spelt_bytes(d->r->tok, &s->ids) != text.len) {
+    if (spelt_bytes(d->t->tok, &s->ids) != text.len) {
         enum clime_err rc = spelt_at(d, text, span.begin, &begin, e);
         if (!rc) rc = spelt_at(d, text, span.end, &end, e);
         if (rc) return rc;
     }
     for (size_t i = 0, at = 0; i < s->ids.len && at < end; i++) {
-        at += clime_tokenizer_bytes(d->r->tok, s->ids.data[i]).len;
+        at += clime_tokenizer_bytes(d->t->tok, s->ids.data[i]).len;
         if (at > begin) s->mask.data[i] = 1;
     }
     return CLIME_OK;
@@ -197,18 +202,17 @@ static enum clime_err add_answer(struct reader *d, struct draft *s, struct clime
     enum clime_err rc = draft_add(d, s, text, trained, e);
     if (rc) return rc;
     size_t end = s->ids.len;
-    while (end > from && !clime_renderer_ends_turn(d->r, s->ids.data[end - 1])) end--;
+    while (end > from && !clime_tokenizer_ends_turn(d->t->tok, s->ids.data[end - 1])) end--;
     *open = end == from;
     if (!*open) memset(s->mask.data + end, 0, s->ids.len - end);
     return CLIME_OK;
 }
 
-/* The end of an open turn that nothing follows: the first end-of-turn token. */
+/* The end of an open turn that nothing follows. */
 static void close_turn(struct reader *d, struct draft *s, bool open, bool trained) {
-    size_t n;
-    const int32_t *eos = clime_tokenizer_eos(d->r->tok, &n);
-    if (!open || !n || !s->ids.len) return;
-    clime_ids_push(&s->ids, eos[0]);
+    int32_t end = clime_tokenizer_text_end(d->t->tok);
+    if (!open || end < 0 || !s->ids.len) return;
+    clime_ids_push(&s->ids, end);
     draft_extend_mask(s, trained);
 }
 
@@ -242,7 +246,7 @@ static enum clime_err read_incrementally(struct reader *d, struct clime_error *e
         size_t from = s.ids.len;
         rc = draft_add(d, &s, (struct clime_str){before.data + seen.len, before.len - seen.len}, 0, e);
         if (rc) break;
-        if (goes_on && open && from < s.ids.len && clime_renderer_ends_turn(d->r, s.ids.data[from]))
+        if (goes_on && open && from < s.ids.len && clime_tokenizer_ends_turn(d->t->tok, s.ids.data[from]))
             s.mask.data[from] = trained;
         trained = d->messages[i].trained;
         rc = add_answer(d, &s, (struct clime_str){after.data + before.len, after.len - before.len}, trained, &open, e);
@@ -261,13 +265,20 @@ static enum clime_err read_incrementally(struct reader *d, struct clime_error *e
     return rc;
 }
 
-enum clime_err clime_conversation_read(const struct clime_renderer *r, struct clime_tok_scratch *scratch,
-                                       struct clime_str messages, struct clime_str tools,
+enum clime_err clime_conversation_read(const struct clime_chat_template *t, struct clime_tok_scratch *scratch,
+                                       struct clime_str messages, struct clime_str tools, int n_context,
                                        struct clime_conversation_samples *out, struct clime_error *e) {
-    struct reader d = {.r = r, .scratch = scratch, .tools = tools, .out = out};
+    struct reader d = {.t = t,
+                       .scratch = scratch,
+                       .prompt = {.messages = messages, .tools = tools},
+                       .n_context = n_context,
+                       .out = out};
     clime_arena_init(&d.arena, CLIME_RENDER_MAX);
-    enum clime_err rc = read_messages(&d, messages, e);
-    if (!rc) rc = clime_template_has_generation(r->template) ? read_marked(&d, e) : read_incrementally(&d, e);
+    clime_buf_init(&d.prepared, CLIME_RENDER_MAX);
+    enum clime_err rc = read_messages(&d, e);
+    const bool marked = clime_template_has_generation(clime_chat_form_for(t, tools)->compiled);
+    if (!rc) rc = marked ? read_marked(&d, e) : read_incrementally(&d, e);
+    clime_buf_free(&d.prepared);
     free(d.messages);
     free(d.raw);
     clime_arena_free(&d.arena);

@@ -9,12 +9,12 @@
  *                      goes on in the same sample while its prompt begins with all that came before; where a template
  *                      rewrites the past (dropped thinking), the turn becomes a sample of its own, since that is the
  *                      context in which it would be sampled.
- * A message with "step_loss_mask": 0 is context only.
+ * A message with "step_loss_mask": 0, or OpenAI's "weight": 0, is context only.
  */
 #ifndef CLIME_TRAINER_DATA_CONVERSATION_H
 #define CLIME_TRAINER_DATA_CONVERSATION_H
 
-#include "trainer/data/render.h"
+#include "text/chat/chat_template.h"
 #include "trainer/sample/sample.h"
 
 struct clime_conversation_samples {
@@ -22,11 +22,12 @@ struct clime_conversation_samples {
     int n, size;
 };
 
-/* Appends the samples of one conversation (JSON array of messages; tools as for clime_renderer_run) to out; none when
- * no token is trained. CLIME_ERR_INPUT: no array of messages with roles, a template's error, a template without
- * {% generation %} whose generation prompt does not begin the answer. */
-enum clime_err clime_conversation_read(const struct clime_renderer *r, struct clime_tok_scratch *scratch,
-                                       struct clime_str messages, struct clime_str tools,
+/* Appends the samples of one conversation (JSON array of messages as people write them, tools or ptr NULL) to out; none
+ * when no token is trained. The first n_context messages are not, whatever they say. CLIME_ERR_INPUT: what
+ * clime_chat_prepared refuses, a template's error, a template without {% generation %} whose generation prompt does not
+ * begin the answer. */
+enum clime_err clime_conversation_read(const struct clime_chat_template *t, struct clime_tok_scratch *scratch,
+                                       struct clime_str messages, struct clime_str tools, int n_context,
                                        struct clime_conversation_samples *out, struct clime_error *e);
 
 #endif

@@ -24,8 +24,8 @@ struct loader {
     const struct clime_data_options *o;
     const struct clime_tokenizer *tok;
     struct clime_tok_scratch *scratch;
-    struct clime_renderer renderer; /* with --apply-chat-template */
-    const char *path;               /* of the source that is read */
+    struct clime_chat_template template; /* with --apply-chat-template */
+    const char *path;                    /* of the source that is read */
     int source;
     struct clime_dataset *out;
 };
@@ -63,8 +63,8 @@ static enum clime_err read_fields(const struct loader *l, int64_t line, struct c
         clime_row_lacks(text, f->input.ptr ? o->label_key : o->input_key, f->input.ptr ? "label-key" : "input-key", e);
         return clime_error_prefix(e, "%s:%lld", l->path, (long long)line);
     }
-    if (f->metadata.ptr && clime_str_is(f->metadata, "null")) f->metadata.ptr = NULL;
-    if (f->tools.ptr && clime_str_is(f->tools, "null")) f->tools.ptr = NULL;
+    if (f->metadata.ptr && clime_str_is(f->metadata, "null")) f->metadata = (struct clime_str){NULL, 0};
+    if (f->tools.ptr && clime_str_is(f->tools, "null")) f->tools = (struct clime_str){NULL, 0};
     if (f->metadata.ptr && f->metadata.ptr[0] != '{')
         return clime_fail(e, CLIME_ERR_INPUT, "%s:%lld: \"%s\" is not an object", l->path, (long long)line,
                           o->metadata_key);
@@ -78,27 +78,6 @@ static enum clime_err read_fields(const struct loader *l, int64_t line, struct c
     if (clime_str_is(f->input, "null"))
         return clime_fail(e, CLIME_ERR_INPUT, "%s:%lld: \"%s\" is null: a prompt is text or a list of messages",
                           l->path, (long long)line, o->input_key);
-    return CLIME_OK;
-}
-
-/* Messages for the template: text, which is one of the user, or a list of them. */
-static enum clime_err check_messages(const struct loader *l, struct clime_str raw, struct clime_arena *a,
-                                     struct clime_error *e) {
-    struct clime_json j;
-    struct clime_error je = {0};
-    clime_json_init(&j, raw.ptr, raw.len, a, &je);
-    enum clime_json_kind kind = clime_json_peek(&j);
-    if (kind == CLIME_JSON_STRING) return CLIME_OK;
-    if (kind != CLIME_JSON_ARRAY)
-        return clime_fail(e, CLIME_ERR_INPUT, "\"%s\" is neither text nor a list of messages", l->o->input_key);
-    clime_json_array(&j);
-    if (!clime_json_item(&j)) return clime_fail(e, CLIME_ERR_INPUT, "\"%s\" has no message", l->o->input_key);
-    do {
-        if (clime_json_peek(&j) != CLIME_JSON_OBJECT)
-            return clime_fail(e, CLIME_ERR_INPUT, "\"%s\": a message is an object with role and content",
-                              l->o->input_key);
-        clime_json_skip(&j, NULL);
-    } while (clime_json_item(&j));
     return CLIME_OK;
 }
 
@@ -129,11 +108,14 @@ static enum clime_err render(const struct loader *l, const struct fields *f, str
         clime_buf_add(out, text.ptr, text.len);
         return CLIME_OK;
     }
-    if (check_messages(l, f->input, a, e)) return e->code;
+    if (f->input.ptr[0] != '"' && f->input.ptr[0] != '[')
+        return clime_fail(e, CLIME_ERR_INPUT, "\"%s\" is neither text nor a list of messages", l->o->input_key);
     struct clime_buf messages;
     clime_buf_init(&messages, CLIME_ROW_MAX);
     write_messages(f->input, a, &messages);
-    enum clime_err rc = clime_renderer_run(&l->renderer, clime_buf_str(&messages), f->tools, true, out, NULL, e);
+    struct clime_chat_prompt p = {.messages = clime_buf_str(&messages), .tools = f->tools};
+    enum clime_err rc = clime_chat_render(&l->template, &p, out, NULL, e);
+    if (rc) clime_error_prefix(e, "\"%s\"", l->o->input_key);
     clime_buf_free(&messages);
     return rc;
 }
@@ -276,14 +258,14 @@ enum clime_err clime_dataset_load(const struct clime_data_options *o, const stru
     struct loader l = {.o = o, .tok = t, .out = &d};
     enum clime_err rc = CLIME_OK;
     *out = (struct clime_dataset){0};
-    if (o->apply_chat_template && (rc = clime_renderer_open(t, o->apply_chat_template_kwargs, &l.renderer, e)))
+    if (o->apply_chat_template && (rc = clime_data_template(t, o->apply_chat_template_kwargs, &l.template, e)))
         goto done;
     l.scratch = clime_tok_scratch_new(t);
     for (int k = 0; k < o->n_sources && !rc; k++) rc = load_source(&l, k, e);
     if (!rc) rc = clime_mix_check(d.parts, d.n_parts, e);
     d.order = xcalloc((size_t)(d.n ? d.n : 1), sizeof *d.order);
 done:
-    clime_renderer_close(&l.renderer);
+    clime_chat_template_close(&l.template);
     clime_tok_scratch_free(l.scratch);
     if (rc)
         clime_dataset_free(&d);

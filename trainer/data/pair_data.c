@@ -8,6 +8,7 @@
 #include "common/json/scan.h"
 #include "common/json/write.h"
 #include "trainer/data/conversation.h"
+#include "trainer/data/render.h"
 
 #define MAX_TEXT ((size_t)1 << 24)
 
@@ -15,7 +16,7 @@ struct loader {
     const struct clime_pair_data_options *o;
     const struct clime_tokenizer *tok;
     struct clime_tok_scratch *scratch;
-    struct clime_renderer renderer; /* with a chat template */
+    struct clime_chat_template template; /* with --apply-chat-template */
     struct clime_sft_set *set;
     int source, max_len, size;
 };
@@ -62,13 +63,13 @@ static enum clime_err add_text(const struct loader *l, struct row *r, struct cli
 static enum clime_err read_texts(const struct loader *l, struct row *r, int side, struct clime_sample **out,
                                  struct clime_error *e) {
     struct clime_ids ids = {0};
-    size_t n_eos, n_prompt;
-    const int32_t *eos = clime_tokenizer_eos(l->tok, &n_eos);
+    size_t n_prompt;
     enum clime_err rc = add_text(l, r, r->prompt, "prompt", 0, &ids, e);
     n_prompt = ids.len;
     if (!rc && !n_prompt) rc = clime_fail(e, CLIME_ERR_INPUT, "the prompt is empty");
-    if (!rc) rc = add_text(l, r, r->answer[side], "answer", CLIME_ENCODE_PLAIN, &ids, e);
-    if (!rc && n_eos) clime_ids_push(&ids, eos[0]);
+    if (!rc) rc = add_text(l, r, r->answer[side], "answer", 0, &ids, e);
+    if (!rc && (ids.len == n_prompt || !clime_tokenizer_ends_turn(l->tok, ids.data[ids.len - 1])))
+        clime_chat_turn_end(&l->template, l->scratch, &ids);
     if (!rc && ids.len > n_prompt) {
         struct clime_sample *s = *out = clime_sample_new();
         s->n_prompt = (int32_t)n_prompt;
@@ -113,20 +114,94 @@ static enum clime_err add_messages(struct row *r, struct clime_str raw, const ch
     return clime_json_end(&j) ? CLIME_OK : clime_fail(e, CLIME_ERR_INPUT, "the messages: %s", je.msg);
 }
 
-/* A message as context only, whatever it says of itself. */
-static void write_context(struct clime_jw *w, struct clime_str message, struct clime_arena *a) {
+/* The messages of one side as the chat template gets them, in the row's arena. */
+static enum clime_err prepare(const struct loader *l, struct row *r, struct messages *m, struct clime_error *e) {
+    struct clime_buf list, prepared;
+    struct messages made = {NULL, 0};
+    clime_buf_init(&list, CLIME_RENDER_MAX);
+    clime_buf_init(&prepared, CLIME_RENDER_MAX);
+    clime_buf_addc(&list, '[');
+    for (int i = 0; i < m->n; i++) {
+        if (i) clime_buf_addc(&list, ',');
+        clime_buf_add(&list, m->raw[i].ptr, m->raw[i].len);
+    }
+    clime_buf_addc(&list, ']');
+    struct clime_chat_prompt p = {.messages = clime_buf_str(&list), .tools = r->tools};
+    enum clime_err rc = clime_chat_prepared(&l->template, &p, &prepared, e);
+    const char *copy = rc ? NULL : clime_arena_strdup(&r->arena, clime_buf_str(&prepared));
+    if (!rc && !copy) rc = clime_fail(e, CLIME_ERR_LIMIT, "the row is too long");
+    if (!rc) rc = add_messages(r, (struct clime_str){copy, prepared.len}, "", &made, e);
+    clime_buf_free(&prepared);
+    clime_buf_free(&list);
+    free(m->raw);
+    *m = made;
+    return rc;
+}
+
+/* The texts of role and content, and calls as they are written. */
+struct said {
+    struct clime_str role, content, calls;
+};
+
+static struct said said(struct clime_str message, struct clime_arena *a) {
+    struct said s = {{NULL, 0}};
     struct clime_json j;
     struct clime_error je = {0};
-    struct clime_str key, raw;
+    struct clime_str key;
     clime_json_init(&j, message.ptr, message.len, a, &je);
-    clime_jw_object(w);
     for (clime_json_object(&j); clime_json_key(&j, &key);) {
-        if (!clime_json_skip(&j, &raw) || clime_str_is(key, "step_loss_mask")) continue;
-        clime_jw_key_str(w, key);
-        clime_jw_raw(w, raw);
+        const bool is_text = clime_json_peek(&j) == CLIME_JSON_STRING;
+        if (clime_str_is(key, "role") && is_text)
+            clime_json_string(&j, &s.role);
+        else if (clime_str_is(key, "content") && is_text)
+            clime_json_string(&j, &s.content);
+        else
+            clime_json_skip(&j, clime_str_is(key, "tool_calls") ? &s.calls : NULL);
     }
-    clime_jw_put_int(w, "step_loss_mask", 0);
-    clime_jw_close(w);
+    return s;
+}
+
+static bool is_same(struct row *r, struct clime_str x, struct clime_str y) {
+    if (clime_str_eq(x, y)) return true;
+    struct said a = said(x, &r->arena), b = said(y, &r->arena);
+    return a.content.ptr && b.content.ptr && clime_str_eq(a.role, b.role) && clime_str_eq(a.content, b.content) &&
+           clime_str_eq(a.calls, b.calls);
+}
+
+/* Whether the prompt's messages stand in what both answers share: then the answers are whole conversations, as in
+ * UltraFeedback's rows. */
+static bool holds_prompt(struct row *r, const struct messages *prompt, const struct messages *answer, int shared) {
+    for (int from = 0; prompt->n && from + prompt->n <= shared; from++) {
+        int n = 0;
+        while (n < prompt->n && is_same(r, prompt->raw[n], answer->raw[from + n])) n++;
+        if (n == prompt->n) return true;
+    }
+    return false;
+}
+
+static int count_shared(struct row *r, const struct messages m[2]) {
+    int n = 0;
+    while (n < m[0].n && n < m[1].n && is_same(r, m[0].raw[n], m[1].raw[n])) n++;
+    return n;
+}
+
+/* Puts the prompt before the answer. Refused: an answer that begins a conversation of its own behind a prompt that is
+ * to be answered. */
+static enum clime_err join(struct row *r, const struct messages *prompt, struct messages *answer, const char *key,
+                           struct clime_error *e) {
+    if (!prompt->n) return CLIME_OK;
+    const struct said last = said(prompt->raw[prompt->n - 1], &r->arena);
+    const struct said first = answer->n ? said(answer->raw[0], &r->arena) : (struct said){{NULL, 0}};
+    const bool asks = clime_str_is(first.role, "user") && !clime_str_is(last.role, "assistant");
+    if (asks || clime_str_is(first.role, "system"))
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "\"%s\" is a conversation of its own, without the prompt in what it shares with the other",
+                          key);
+    answer->raw = xrealloc(answer->raw, (size_t)(prompt->n + answer->n) * sizeof *answer->raw);
+    memmove(answer->raw + prompt->n, answer->raw, (size_t)answer->n * sizeof *answer->raw);
+    memcpy(answer->raw, prompt->raw, (size_t)prompt->n * sizeof *answer->raw);
+    answer->n += prompt->n;
+    return CLIME_OK;
 }
 
 /* The sample of m's messages, of which the first n_context are not trained. *out stays NULL when no token is. */
@@ -138,14 +213,10 @@ static enum clime_err read_conversation(const struct loader *l, struct row *r, c
     clime_buf_init(&list, CLIME_RENDER_MAX);
     clime_jw_init(&w, &list);
     clime_jw_array(&w);
-    for (int i = 0; i < m->n; i++) {
-        if (i < n_context)
-            write_context(&w, m->raw[i], &r->arena);
-        else
-            clime_jw_raw(&w, m->raw[i]);
-    }
+    for (int i = 0; i < m->n; i++) clime_jw_raw(&w, m->raw[i]);
     clime_jw_close(&w);
-    enum clime_err rc = clime_conversation_read(&l->renderer, l->scratch, clime_buf_str(&list), r->tools, &made, e);
+    enum clime_err rc =
+        clime_conversation_read(&l->template, l->scratch, clime_buf_str(&list), r->tools, n_context, &made, e);
     if (!rc && made.n > 1)
         rc = clime_fail(e, CLIME_ERR_INPUT,
                         "the chat template rewrites earlier turns of the answer: it is no single text");
@@ -158,15 +229,19 @@ static enum clime_err read_conversation(const struct loader *l, struct row *r, c
 
 static enum clime_err read_both(const struct loader *l, struct row *r, struct clime_sample *out[2],
                                 struct clime_error *e) {
-    struct messages m[2] = {{0}};
-    enum clime_err rc = CLIME_OK;
-    int same = 0;
+    struct messages m[2] = {{0}}, prompt = {0};
+    enum clime_err rc = add_messages(r, r->prompt, "user", &prompt, e);
+    if (!rc && prompt.n) rc = prepare(l, r, &prompt, e);
     for (int i = 0; i < 2 && !rc; i++) {
-        rc = add_messages(r, r->prompt, "user", &m[i], e);
-        if (!rc) rc = add_messages(r, r->answer[i], "assistant", &m[i], e);
+        rc = add_messages(r, r->answer[i], "assistant", &m[i], e);
+        if (!rc) rc = prepare(l, r, &m[i], e);
     }
-    while (!rc && same < m[0].n && same < m[1].n && clime_str_eq(m[0].raw[same], m[1].raw[same])) same++;
+    const bool whole = !rc && holds_prompt(r, &prompt, &m[0], count_shared(r, m));
+    for (int i = 0; i < 2 && !rc && !whole; i++)
+        rc = join(r, &prompt, &m[i], i ? l->o->rejected_key : l->o->chosen_key, e);
+    int same = rc ? 0 : count_shared(r, m);
     for (int i = 0; i < 2 && !rc; i++) rc = read_conversation(l, r, &m[i], same, &out[i], e);
+    free(prompt.raw);
     free(m[0].raw);
     free(m[1].raw);
     return rc;
@@ -208,9 +283,9 @@ static enum clime_err read_pair(void *arg, int64_t number, struct clime_str json
     struct loader *l = arg;
     struct row r = {0};
     struct clime_sample *pair[2] = {NULL, NULL};
-    clime_arena_init(&r.arena, 4 * json.len + 4096);
+    clime_arena_init(&r.arena, 64 * json.len + 65536);
     enum clime_err rc = read_row(l, json, &r, e);
-    if (!rc && l->renderer.template)
+    if (!rc && l->template.plain.compiled)
         rc = read_both(l, &r, pair, e);
     else
         for (int i = 0; i < 2 && !rc; i++) rc = read_texts(l, &r, i, &pair[i], e);
@@ -232,13 +307,13 @@ enum clime_err clime_pair_set_load(const struct clime_pair_data_options *o, cons
     enum clime_err rc = clime_sft_set_open(set, &o->data, e);
     if (!rc) rc = clime_data_tokenizer(dir, &tok, e);
     if (rc) return rc;
-    l.tok = tok;
+    l.tok = l.template.tok = tok;
     l.scratch = clime_tok_scratch_new(tok);
-    if (o->data.apply_chat_template) rc = clime_renderer_open(tok, o->data.apply_chat_template_kwargs, &l.renderer, e);
+    if (o->data.apply_chat_template) rc = clime_data_template(tok, o->data.apply_chat_template_kwargs, &l.template, e);
     for (; l.source < o->data.n_sources && !rc; l.source++)
         rc = clime_source_rows(o->data.sources[l.source], read_pair, &l, e);
     if (!rc) rc = clime_sft_set_check(set, &o->data, e);
-    clime_renderer_close(&l.renderer);
+    clime_chat_template_close(&l.template);
     clime_tok_scratch_free(l.scratch);
     clime_tokenizer_free(tok);
     return rc;

@@ -3,9 +3,9 @@
  * A row has a prompt and two answers, each a text or a list of messages:
  *   texts     prompt, chosen, rejected. With a chat template the prompt is one user message and an answer the
  *             assistant's; without, an answer is tokenised on its own and the end-of-turn token follows.
- *   messages  the answers' messages follow the prompt's; or there is no prompt and both answers are whole
- *             conversations. What both have in common from the beginning is context; of the rest every assistant
- *             message is trained (trainer/data/conversation.h). A chat template is needed.
+ *   messages  the answers' messages follow the prompt's; or both answers are whole conversations: there is no prompt,
+ *             or it stands in what they share (UltraFeedback's rows). What both have in common from the beginning is
+ * context; of the rest every assistant message is trained (trainer/data/conversation.h). A chat template is needed.
  */
 #ifndef CLIME_TRAINER_DATA_PAIR_DATA_H
 #define CLIME_TRAINER_DATA_PAIR_DATA_H

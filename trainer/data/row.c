@@ -7,6 +7,7 @@
 
 #include "common/json/scan.h"
 #include "common/json/write.h"
+#include "text/chat/conversation.h"
 
 #define MOST_NAMES 8
 #define MOST_BYTES 40 /* of a name: 8 of them leave room for the file's in the error */
@@ -59,10 +60,16 @@ bool clime_row_text(struct clime_str raw, struct clime_arena *a, struct clime_st
 
 enum clime_err clime_row_tools(struct clime_str *tools, const char *key, struct clime_arena *a, struct clime_error *e) {
     struct clime_error je = {0};
-    if (!clime_row_text(*tools, a, tools)) return CLIME_OK;
-    if (!tools->len) *tools = (struct clime_str){0};
-    if (!tools->ptr || clime_json_check(tools->ptr, tools->len, &je)) return CLIME_OK;
-    return clime_fail(e, CLIME_ERR_INPUT, "\"%s\" is text that is no JSON: %s", key, je.msg);
+    struct clime_json j;
+    if (clime_row_text(*tools, a, tools) && tools->len && !clime_json_check(tools->ptr, tools->len, &je))
+        return clime_fail(e, CLIME_ERR_INPUT, "\"%s\" is text that is no JSON: %s", key, je.msg);
+    if (!tools->len || clime_str_is(*tools, "null")) *tools = (struct clime_str){0};
+    if (!tools->ptr) return CLIME_OK;
+    clime_json_init(&j, tools->ptr, tools->len, a, &je);
+    if (clime_json_peek(&j) != CLIME_JSON_ARRAY)
+        return clime_fail(e, CLIME_ERR_INPUT, "\"%s\" is no list of tools", key);
+    if (clime_chat_functions(*tools, a, tools, e)) return clime_error_prefix(e, "\"%s\"", key);
+    return CLIME_OK;
 }
 
 enum clime_err clime_row_lacks(struct clime_str row, const char *member, const char *option, struct clime_error *e) {

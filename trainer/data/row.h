@@ -23,8 +23,8 @@ void clime_row_skip_once(struct clime_json *j);
 /* The text of a JSON string value; false when it is none. */
 bool clime_row_text(struct clime_str raw, struct clime_arena *a, struct clime_str *out);
 
-/* The tools under key as a JSON value: some files have it written as a string, and an empty one (ptr NULL
- * then) where there are none. CLIME_ERR_INPUT: a string of other text. */
+/* The tools under key as the list that a chat template gets: some files have it written as a string, and an empty one
+ * (ptr NULL then) where there are none. CLIME_ERR_INPUT: a string of other text, a value that is no list. */
 enum clime_err clime_row_tools(struct clime_str *tools, const char *key, struct clime_arena *a, struct clime_error *e);
 
 /* Fails: the row lacks the member that an option names, and has others. Returns CLIME_ERR_INPUT. */

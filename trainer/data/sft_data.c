@@ -1,7 +1,8 @@
 /* Lines to samples for sft. Main thread, before training; owns the samples.
  *
- * A line's prompt is rendered and tokenised as rl does it (trainer/data/data.h); its response is tokenised on its own
- * and the end-of-turn token follows, so the ids at the border are the ones that sampling would see. A conversation's
+ * A line's prompt is rendered and tokenised as rl does it (trainer/data/data.h); its response is tokenised on its own,
+ * special tokens in it as such, and what the template writes behind an answer follows, so the ids at the border are the
+ * ones that sampling would see. A conversation's
  * samples and masks come from trainer/data/conversation.h; token ids are taken as they are. */
 #include "trainer/data/sft_data.h"
 
@@ -12,6 +13,7 @@
 #include "common/json/scan.h"
 #include "model/config/config.h"
 #include "trainer/data/conversation.h"
+#include "trainer/data/render.h"
 
 #define MAX_RESPONSE_BYTES ((size_t)1 << 24)
 
@@ -35,10 +37,11 @@ static void set_add(struct clime_sft_set *set, struct clime_sample *s, int sourc
 
 /* ---- prompt and response ---- */
 
-/* One sample from one line of the source; NULL with *e set when the response is no text. */
+/* One sample from one line of the source; NULL with *e set when the response is no text. end: the tokens that end a
+ * turn. */
 static struct clime_sample *make_sample(const struct clime_prompt *p, const char *source,
                                         const struct clime_tokenizer *tok, struct clime_tok_scratch *scratch,
-                                        struct clime_error *e) {
+                                        const struct clime_ids *end, struct clime_error *e) {
     struct clime_arena arena;
     struct clime_json j;
     struct clime_str text;
@@ -51,13 +54,12 @@ static struct clime_sample *make_sample(const struct clime_prompt *p, const char
         goto done;
     }
     clime_ids_append(&ids, p->ids, (size_t)p->n_ids);
-    if (clime_tokenizer_encode(tok, scratch, text, CLIME_ENCODE_PLAIN, MAX_RESPONSE_BYTES, &ids, e)) {
+    if (clime_tokenizer_encode(tok, scratch, text, 0, MAX_RESPONSE_BYTES, &ids, e)) {
         clime_error_prefix(e, "%s, line %lld", source, (long long)p->line);
         goto done;
     }
-    size_t n_eos;
-    const int32_t *eos = clime_tokenizer_eos(tok, &n_eos);
-    if (n_eos) clime_ids_push(&ids, eos[0]);
+    const bool ended = ids.len > (size_t)p->n_ids && clime_tokenizer_ends_turn(tok, ids.data[ids.len - 1]);
+    if (!ended) clime_ids_append(&ids, end->data, end->len);
 
     s = clime_sample_new();
     s->n_prompt = p->n_ids;
@@ -77,19 +79,25 @@ static enum clime_err load_pairs(const struct clime_sft_data_options *o, const s
     struct clime_dataset data = {0};
     struct clime_data_options in_order = o->data;
     in_order.shuffle = false;
+    struct clime_chat_template template = {.tok = tok};
+    struct clime_ids end = {0};
     int size = 0;
     enum clime_err err = clime_dataset_load(&in_order, tok, &data, e);
-    if (err) return err;
+    if (!err && o->data.apply_chat_template)
+        err = clime_data_template(tok, o->data.apply_chat_template_kwargs, &template, e);
     struct clime_tok_scratch *scratch = clime_tok_scratch_new(tok);
+    if (!err) clime_chat_turn_end(&template, scratch, &end);
     for (int i = 0; i < data.n && !err; i++) {
         struct clime_sample *s =
-            make_sample(&data.prompts[i], o->data.sources[data.prompts[i].source], tok, scratch, e);
+            make_sample(&data.prompts[i], o->data.sources[data.prompts[i].source], tok, scratch, &end, e);
         if (s)
             set_add(set, s, data.prompts[i].source, max_len, &size);
         else
             err = e->code;
     }
+    clime_ids_free(&end);
     clime_tok_scratch_free(scratch);
+    clime_chat_template_close(&template);
     clime_dataset_free(&data);
     return err;
 }
@@ -98,7 +106,7 @@ static enum clime_err load_pairs(const struct clime_sft_data_options *o, const s
 
 struct row_loader {
     const struct clime_sft_data_options *o;
-    struct clime_renderer renderer;
+    struct clime_chat_template template;
     struct clime_tok_scratch *scratch;
     struct clime_sft_set *set;
     int source, max_len, size;
@@ -181,7 +189,7 @@ static enum clime_err read_messages(const struct row_loader *l, struct clime_str
     else if (!messages.ptr)
         rc = clime_row_lacks(json, l->o->messages_key, "messages-key", e);
     else if (!tools.ptr || !(rc = clime_row_tools(&tools, l->o->data.tool_key, &arena, e)))
-        rc = clime_conversation_read(&l->renderer, l->scratch, messages, tools, out, e);
+        rc = clime_conversation_read(&l->template, l->scratch, messages, tools, 0, out, e);
     clime_arena_free(&arena);
     return rc;
 }
@@ -210,12 +218,12 @@ static enum clime_err load_rows(const struct clime_sft_data_options *o, const ch
     enum clime_err err = clime_config_load(dir, &model, e);
     if (err) return err;
     l.vocabulary = model.V;
-    if (!o->ids_key) err = clime_renderer_open(tok, o->data.apply_chat_template_kwargs, &l.renderer, e);
+    if (!o->ids_key) err = clime_data_template(tok, o->data.apply_chat_template_kwargs, &l.template, e);
     l.scratch = clime_tok_scratch_new(tok);
     for (; l.source < o->data.n_sources && !err; l.source++)
         err = clime_source_rows(o->data.sources[l.source], read_row, &l, e);
     clime_tok_scratch_free(l.scratch);
-    clime_renderer_close(&l.renderer);
+    clime_chat_template_close(&l.template);
     return err;
 }
 

@@ -7,16 +7,13 @@
 #include <string.h>
 
 #include "text/chat/chat_answer.h"
-#include "text/template/chat.h"
 #include "trainer/env/environments_int.h"
 
 #define PROMPT_END 16 /* tokens: enough for a marker and the white space behind it */
 
 void clime_env_choose_format(struct clime_environments *v) {
-    struct clime_str source = clime_str_of(clime_tokenizer_chat_template(v->o.tok, NULL));
-    v->takes = clime_chat_takes(v->renderer.template);
-    v->format.reasoning = clime_output_parser_of_template(source);
-    v->format.calls = clime_call_format_of_template(source);
+    v->format.reasoning = clime_chat_reasoning(&v->template);
+    v->format.calls = clime_chat_calls(&v->template);
     clime_call_format_markers(v->format.calls, v->o.tok, &v->markers);
 }
 
@@ -90,7 +87,7 @@ static size_t safe_length(const struct clime_env_reading *r) {
 }
 
 void clime_env_reading_feed(struct clime_env_reading *r, const int32_t *ids, int n, bool last, bool completed) {
-    bool chat = r->ask->chat, ends = n > 0 && clime_renderer_ends_turn(&r->v->renderer, ids[n - 1]);
+    bool chat = r->ask->chat, ends = n > 0 && clime_tokenizer_ends_turn(r->v->o.tok, ids[n - 1]);
     size_t thought = 0;
     /* the newest token may be the end of the turn, or complete a stop string: what follows says whether */
     int until = ends || (!last && r->ask->n_stop && n > 0) ? n - 1 : n;

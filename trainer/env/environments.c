@@ -489,10 +489,9 @@ enum clime_err clime_environments_open(const struct clime_environments_options *
     pthread_mutex_init(&v->lock, NULL);
     cond_init(&v->offered);
     cond_init(&v->hook_left);
-    v->renderer.tok = o->tok;
-    v->has_template = clime_tokenizer_chat_template(o->tok, NULL) != NULL;
-    if (v->has_template) rc = clime_renderer_open(o->tok, o->chat_template_kwargs, &v->renderer, e);
-    if (v->has_template && !rc) clime_env_choose_format(v);
+    rc = clime_chat_template_open(&v->template, o->tok, NULL, e);
+    v->template.kwargs = clime_str_of(o->chat_template_kwargs);
+    if (!rc) clime_env_choose_format(v);
     if (!rc && !o->hook) rc = listen_at(v, e);
     if (rc)
         clime_environments_close(v);
@@ -524,7 +523,7 @@ void clime_environments_close(struct clime_environments *v) {
         v->o.hook->busy = true;
         return;
     }
-    clime_renderer_close(&v->renderer);
+    clime_chat_template_close(&v->template);
     clime_ids_free(&v->markers);
     pthread_cond_destroy(&v->offered);
     pthread_cond_destroy(&v->hook_left);

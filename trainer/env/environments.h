@@ -17,7 +17,7 @@
 #define CLIME_TRAINER_ENV_ENVIRONMENTS_H
 
 #include "common/http/server.h"
-#include "trainer/data/render.h"
+#include "text/chat/chat_template.h"
 #include "trainer/reward/reward.h"
 #include "trainer/sample/request.h"
 

@@ -125,9 +125,7 @@ struct clime_task {
 
 struct clime_environments {
     struct clime_environments_options o;
-    struct clime_renderer renderer;
-    bool has_template;
-    unsigned takes;                    /* enum clime_chat_takes of the template */
+    struct clime_chat_template template; /* plain.compiled NULL: the policy's tokenizer has none */
     struct clime_output_format format; /* of the policy's answers, as the template shows; its tools are the request's */
     struct clime_ids markers;          /* special tokens that its markers are made of */
     struct clime_http_server *http;

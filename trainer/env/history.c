@@ -10,7 +10,7 @@
 #include "common/hash.h"
 #include "common/json/scan.h"
 #include "common/json/write.h"
-#include "text/template/chat.h"
+#include "text/chat/prepare.h"
 
 #define MAX_MESSAGES 4096
 
@@ -195,27 +195,26 @@ static bool is_text(struct clime_str raw, const char *text, struct clime_arena *
     return clime_json_peek(&j) == CLIME_JSON_STRING && clime_json_string(&j, &s) && clime_str_is(s, text);
 }
 
-/* Of a message of raw JSON; an assistant's with its reasoning under one of two names, or (bare) without. */
+static bool is_thought(struct clime_str key) {
+    for (const char *const *name = clime_chat_thoughts; *name; name++)
+        if (clime_str_is(key, *name)) return true;
+    return false;
+}
+
+/* Of a prepared message; bare: without an assistant's reasoning, which has one name by then. */
 static void write_message(struct clime_str raw, bool bare, struct clime_arena *a, struct clime_jw *w) {
     struct clime_json j;
     struct clime_error e = {0};
     size_t n;
     clime_json_init(&j, raw.ptr, raw.len, a, &e);
     struct member *m = members_of(&j, &n);
-    bool answer = false, named = false;
-    for (size_t i = 0; i < n; i++) {
+    bool answer = false;
+    for (size_t i = 0; i < n; i++)
         answer = answer || (clime_str_is(m[i].key, "role") && is_text(m[i].value, "assistant", a));
-        named = named || clime_str_is(m[i].key, "reasoning_content");
-    }
     clime_jw_object(w);
     for (size_t i = 0; i < n; i++) {
-        bool other = clime_str_is(m[i].key, "reasoning"),
-             thought = other || clime_str_is(m[i].key, "reasoning_content");
-        if (answer && ((thought && bare) || (other && named) || is_envelope(m[i].key))) continue;
-        if (answer && thought)
-            clime_jw_key(w, "reasoning_content");
-        else
-            clime_jw_key_str(w, m[i].key);
+        if (answer && ((bare && is_thought(m[i].key)) || is_envelope(m[i].key))) continue;
+        clime_jw_key_str(w, m[i].key);
         if (answer && clime_str_is(m[i].key, "tool_calls"))
             write_calls(m[i].value, a, w);
         else
@@ -246,8 +245,8 @@ static void chain(const uint8_t key[CLIME_SESSION_KEY], enum what what, struct c
     clime_buf_free(&text);
 }
 
-void clime_history_answered(const struct clime_history *h, unsigned takes, struct clime_str message,
-                            struct clime_session *s, int turn) {
+void clime_history_answered(const struct clime_history *h, const struct clime_chat_template *t,
+                            struct clime_str message, struct clime_session *s, int turn) {
     struct clime_buf list, plain;
     struct clime_arena a;
     struct clime_error e = {0};
@@ -258,7 +257,7 @@ void clime_history_answered(const struct clime_history *h, unsigned takes, struc
     clime_buf_add(&list, message.ptr, message.len);
     clime_buf_addc(&list, ']');
     /* What cannot be read back cannot be repeated either: nothing will go on from this turn. */
-    if (!clime_chat_messages(clime_buf_str(&list), takes, &plain, &e)) {
+    if (!clime_chat_prepare(clime_chat_form_for(t, h->tools), clime_buf_str(&list), &plain, NULL, &e)) {
         struct clime_str one = {plain.data + 1, plain.len - 2};
         uint8_t(*keys)[CLIME_SESSION_KEY] = xmalloc((size_t)(h->n_keys + 1) * sizeof *keys), bare[CLIME_SESSION_KEY];
         memcpy(keys, h->keys, (size_t)h->n_keys * sizeof *keys);
@@ -275,10 +274,10 @@ void clime_history_answered(const struct clime_history *h, unsigned takes, struc
 /* ---- reading ---- */
 
 struct reader {
-    const struct clime_renderer *r;
+    const struct clime_chat_template *t;
+    struct clime_chat_prompt prompt; /* messages and tools */
     struct clime_tok_scratch *scratch;
     const struct clime_session *s;
-    struct clime_str tools;
     struct clime_str *raw;              /* [n] messages */
     uint8_t (*keys)[CLIME_SESSION_KEY]; /* [n + 1] of the tools, and up to each message */
     int n;
@@ -289,7 +288,7 @@ static enum clime_err split(struct reader *d, struct clime_str messages, struct 
     struct clime_json j;
     d->raw = xcalloc(MAX_MESSAGES, sizeof *d->raw);
     d->keys = xcalloc(MAX_MESSAGES + 1, sizeof *d->keys);
-    if (d->tools.ptr) chain(d->keys[0], VALUE, d->tools, &d->arena, d->keys[0]);
+    if (d->prompt.tools.ptr) chain(d->keys[0], VALUE, d->prompt.tools, &d->arena, d->keys[0]);
     clime_json_init(&j, messages.ptr, messages.len, &d->arena, e);
     for (clime_json_array(&j); clime_json_item(&j);) {
         if (d->n == MAX_MESSAGES) return clime_fail(e, CLIME_ERR_LIMIT, "messages: more than %d of them", MAX_MESSAGES);
@@ -303,12 +302,13 @@ static enum clime_err split(struct reader *d, struct clime_str messages, struct 
 }
 
 static enum clime_err render(struct reader *d, int n, bool prompt, struct clime_buf *out, struct clime_error *e) {
-    return clime_renderer_run_list(d->r, d->raw, n, d->tools, prompt, out, NULL, e);
+    d->prompt.no_generation_prompt = !prompt;
+    return clime_chat_render_list(d->t, &d->prompt, d->raw, n, out, NULL, e);
 }
 
 static enum clime_err encode(struct reader *d, const struct clime_buf *text, size_t from, struct clime_ids *out,
                              struct clime_error *e) {
-    return clime_tokenizer_encode(d->r->tok, d->scratch, (struct clime_str){text->data + from, text->len - from}, 0,
+    return clime_tokenizer_encode(d->t->tok, d->scratch, (struct clime_str){text->data + from, text->len - from}, 0,
                                   CLIME_RENDER_MAX, out, e);
 }
 
@@ -336,12 +336,13 @@ static enum clime_err go_on(struct reader *d, int parent, int k, bool *fits, str
     int n = clime_session_path(d->s, parent, NULL);
     int32_t *path = xmalloc((size_t)n * sizeof *path + 1);
     clime_session_path(d->s, parent, path);
-    bool ended = n > 0 && clime_renderer_ends_turn(d->r, path[n - 1]); /* the policy sampled the end of its turn */
+    bool ended =
+        n > 0 && clime_tokenizer_ends_turn(d->t->tok, path[n - 1]); /* the policy sampled the end of its turn */
     int32_t last = n > 0 ? path[n - 1] : -1;
     free(path);
 
     size_t end = answer.len; /* behind the template's own end of the turn; 0 = it has none */
-    while (end > 0 && !clime_renderer_ends_turn(d->r, answer.data[end - 1])) end--;
+    while (end > 0 && !clime_tokenizer_ends_turn(d->t->tok, answer.data[end - 1])) end--;
     size_t from = ended || !end ? end : end - 1; /* an answer that was cut short is ended now */
     if (end) clime_ids_append(given, answer.data + from, answer.len - from);
     size_t glue = given->len;
@@ -415,14 +416,15 @@ static enum clime_err read_history(struct reader *d, struct clime_history *h, st
     return rc;
 }
 
-enum clime_err clime_history_read(const struct clime_renderer *r, unsigned takes, struct clime_tok_scratch *scratch,
+enum clime_err clime_history_read(const struct clime_chat_template *t, struct clime_tok_scratch *scratch,
                                   const struct clime_session *s, struct clime_str messages, struct clime_str tools,
                                   struct clime_history *h, struct clime_error *e) {
-    struct reader d = {.r = r, .scratch = scratch, .s = s, .tools = tools};
+    struct reader d = {.t = t, .scratch = scratch, .s = s, .prompt = {.messages = messages, .tools = tools}};
     struct clime_buf plain;
     clime_buf_init(&plain, CLIME_RENDER_MAX);
     clime_arena_init(&d.arena, 4 * CLIME_RENDER_MAX);
-    enum clime_err rc = clime_chat_messages(messages, takes, &plain, e);
+    h->tools = tools;
+    enum clime_err rc = clime_chat_prepared(t, &d.prompt, &plain, e);
     if (!rc) rc = split(&d, clime_buf_str(&plain), e);
     if (!rc) rc = read_history(&d, h, e);
     free(d.raw);

@@ -28,9 +28,9 @@
 static enum clime_err place(struct clime_environments *v, struct clime_task *t, const struct clime_env_ask *a,
                             struct clime_history *h, struct clime_error *e) {
     if (a->chat) {
-        if (!v->has_template)
+        if (!clime_chat_form_for(&v->template, a->tools)->compiled)
             return clime_fail(e, CLIME_ERR_INPUT, "the policy's tokenizer has no chat template: use /generate");
-        return clime_history_read(&v->renderer, v->takes, t->scratch, t->session, a->messages, a->tools, h, e);
+        return clime_history_read(&v->template, t->scratch, t->session, a->messages, a->tools, h, e);
     }
     int n_vocab = clime_tokenizer_n_vocab(v->o.tok);
     h->parent = a->has_ids ? clime_session_find_ids(t->session, a->ids, (int)a->n_ids) : t->last_turn;
@@ -169,7 +169,7 @@ static void finish(struct clime_environments *v, struct clime_task *t, const str
     clime_buf_init(&message, 2 * CLIME_RENDER_MAX);
     clime_jw_init(&w, &message);
     clime_chat_answer_write(&w, &answer);
-    clime_history_answered(h, v->takes, clime_buf_str(&message), t->session, t->last_turn);
+    clime_history_answered(h, &v->template, clime_buf_str(&message), t->session, t->last_turn);
     clime_buf_free(&message);
 }
 

@@ -1,6 +1,6 @@
 /* Chat templates against their authority: Jinja2 3.1.6 as transformers sets it up. Stored cases in tests/golden (made
  * by template_cases.py), the published templates with their goldens from the shared data where present; then what Jinja
- * has no word on: limits, spans, threads, JSON input, the messages of OpenAI requests. */
+ * has no word on: limits, spans, threads, JSON input. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,7 +12,6 @@
 
 #include "common/json/scan.h"
 #include "tests/unit/shared_data.h"
-#include "text/template/chat.h"
 #include "text/template/template.h"
 
 #define JULY_26_2025 1753531200 /* noon UTC: the day that the shared goldens were made on */
@@ -456,116 +455,13 @@ static void test_threads(void **state) {
     clime_template_free(t);
 }
 
-/* ---- messages of OpenAI requests ---- */
-
-#define OBJECTS CLIME_CHAT_OBJECT_ARGS
-
-static void test_chat_messages(void **state) {
-    (void)state;
-    static const struct {
-        const char *messages, *want; /* NULL: an error */
-        unsigned takes;
-    } cases[] = {
-        {"[]", "[]", OBJECTS},
-        {"[{\"role\":\"user\",\"content\":\"a\\u0041\"}]", "[{\"role\":\"user\",\"content\":\"a\\u0041\"}]", OBJECTS},
-        {"[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"text\":\"b\",\"type\":\"text\"}]}]",
-         "[{\"role\":\"user\",\"content\":\"a\\nb\"}]", OBJECTS},
-        {"[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"}]}]",
-         "[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"}]}]", OBJECTS | CLIME_CHAT_PARTS},
-        {"[{\"role\":\"user\",\"content\":[]}]", "[{\"role\":\"user\",\"content\":\"\"}]", OBJECTS},
-        {"[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":{}}]}]", NULL,
-         OBJECTS | CLIME_CHAT_PARTS},
-        {"[{\"role\":\"assistant\",\"content\":null,\"name\":null,\"tool_calls\":[{\"id\":\"c\",\"type\":\"function\","
-         "\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\": [1, 2.0]}\"}}]}]",
-         "[{\"role\":\"assistant\",\"tool_calls\":[{\"id\":\"c\",\"type\":\"function\",\"function\":{\"name\":\"f\","
-         "\"arguments\":{\"a\": [1, 2.0]}}}],\"content\":\"\"}]",
-         OBJECTS},
-        {"[{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"function\":{\"arguments\":{\"a\":1}}},"
-         "{\"function\":{\"arguments\":{}}}]}]",
-         "[{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"function\":{\"arguments\":{\"a\":1}}},"
-         "{\"function\":{\"arguments\":{}}}]}]",
-         OBJECTS},
-        /* as the template takes them: a text stays one, an object becomes one where only texts are taken */
-        {"[{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"function\":{\"arguments\":\"{ }\"}},"
-         "{\"function\":{\"arguments\":{\"a\":1}}}]}]",
-         "[{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"function\":{\"arguments\":\"{ }\"}},"
-         "{\"function\":{\"arguments\":{\"a\":1}}}]}]",
-         OBJECTS | CLIME_CHAT_TEXT_ARGS},
-        {"[{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"function\":{\"arguments\":{\"a\":1}}}]}]",
-         "[{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"function\":{\"arguments\":\"{\\\"a\\\":1}\"}}]}"
-         "]",
-         CLIME_CHAT_TEXT_ARGS},
-        {"[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"arguments\":\"[1]\"}}]}]", NULL,
-         CLIME_CHAT_TEXT_ARGS},
-        {"[{\"role\":\"assistant\",\"content\":\"x\",\"tool_calls\":[]}]",
-         "[{\"role\":\"assistant\",\"content\":\"x\"}]", OBJECTS},
-        {"[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"arguments\":\"[1]\"}}]}]", NULL, OBJECTS},
-        {"[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"arguments\":\"{\"}}]}]", NULL, OBJECTS},
-        {"[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"arguments\":\"{} x\"}}]}]", NULL, OBJECTS},
-        {"[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"arguments\":5}}]}]", NULL, OBJECTS},
-        {"[{\"role\":\"assistant\",\"tool_calls\":5}]", NULL, OBJECTS},
-        {"[{\"content\":\"x\"}]", NULL, OBJECTS},
-        {"[{\"role\":5}]", NULL, OBJECTS},
-        {"[{\"role\":\"user\",\"content\":5}]", NULL, OBJECTS},
-        {"[5]", NULL, OBJECTS},
-        {"{}", NULL, OBJECTS},
-        {"[{\"role\":\"user\"}] x", NULL, OBJECTS},
-    };
-    for (size_t i = 0; i < CLIME_COUNT(cases); i++) {
-        struct clime_buf out;
-        struct clime_error e = {0};
-        clime_buf_init(&out, 1 << 16);
-        enum clime_err rc = clime_chat_messages(str(cases[i].messages), cases[i].takes, &out, &e);
-        if (!cases[i].want) {
-            assert_int_equal(rc, CLIME_ERR_INPUT);
-            assert_int_not_equal(e.msg[0], 0);
-        } else if (rc) {
-            fail_msg("%s: %s", cases[i].messages, e.msg);
-        } else {
-            assert_string_equal(out.data, cases[i].want);
-        }
-        clime_buf_free(&out);
-    }
-}
-
-#define CALLS(arguments)                                                                                               \
-    "{% for m in messages %}{{ 'x' ~ m.role }}{% for c in m.tool_calls %}{% set a = c.function.arguments %}" arguments \
-    "{% endfor %}{% endfor %}"
-
-static void test_takes(void **state) {
-    (void)state;
-    static const struct {
-        const char *source;
-        unsigned takes;
-    } cases[] = {
-        {"{% for m in messages %}{{ m.content }}{% endfor %}", OBJECTS},
-        {"{% for m in messages %}{{ 'x' + m.content }}{% endfor %}", OBJECTS},
-        {"{% for m in messages %}{{ m.content|tojson }}{% endfor %}", OBJECTS},
-        {"{% for m in messages %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}",
-         OBJECTS | CLIME_CHAT_PARTS},
-        {"no content", OBJECTS},
-        {CALLS("{% if a is string %}{{ a }}{% else %}{{ a|tojson }}{% endif %}"), OBJECTS | CLIME_CHAT_TEXT_ARGS},
-        {CALLS("{{ 'f' + a }}"), CLIME_CHAT_TEXT_ARGS},
-        {CALLS("{{ a|tojson }}"), OBJECTS},
-        {CALLS("{{ a }}"), CLIME_CHAT_TEXT_ARGS}, /* str() of a mapping is no JSON */
-        {CALLS("{% for k, v in a.items() %}{{ k }}{{ v }}{% endfor %}"), OBJECTS},
-    };
-    for (size_t i = 0; i < CLIME_COUNT(cases); i++) {
-        struct clime_template *t;
-        assert_int_equal(clime_template_compile(str(cases[i].source), &t, NULL), CLIME_OK);
-        assert_int_equal(clime_chat_takes(t), cases[i].takes);
-        clime_template_free(t);
-    }
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_stored_cases),  cmocka_unit_test(test_published_templates),
-        cmocka_unit_test(test_limits),        cmocka_unit_test(test_deep_source),
-        cmocka_unit_test(test_input),         cmocka_unit_test(test_several_objects_and_tokens),
-        cmocka_unit_test(test_sorted_tools),  cmocka_unit_test(test_error_lines),
-        cmocka_unit_test(test_spans),         cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_chat_messages), cmocka_unit_test(test_takes),
+        cmocka_unit_test(test_stored_cases), cmocka_unit_test(test_published_templates),
+        cmocka_unit_test(test_limits),       cmocka_unit_test(test_deep_source),
+        cmocka_unit_test(test_input),        cmocka_unit_test(test_several_objects_and_tokens),
+        cmocka_unit_test(test_sorted_tools), cmocka_unit_test(test_error_lines),
+        cmocka_unit_test(test_spans),        cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -113,7 +113,7 @@ static void test_chat_template(void **state) {
     write_file(
         "{\"q\": \"hi\", \"a\": 1}\n"
         "{\"q\": [{\"role\": \"user\", \"content\": \"x\"}, {\"role\": \"user\", \"content\": \"y\"}], \"a\": 1}\n"
-        "{\"q\": \"z\", \"a\": 1, \"tools\": \"[1, 2, 3]\"}\n");
+        "{\"q\": \"z\", \"a\": 1, \"tools\": \"[{}, {}, {}]\"}\n");
     assert_int_equal(clime_dataset_load(&o, tokenizer, &d, &e), CLIME_OK);
     assert_string_equal(d.prompts[0].text, "<|user|>hi!");
     assert_int_equal(d.prompts[0].n_ids, 4); /* the special token is one id */

@@ -47,8 +47,7 @@ static struct world begin(const char *source, const char *end) {
     assert_int_equal(clime_tokenizer_load(w.dir, &w.tok, &e), CLIME_OK);
     clime_dir_remove(w.dir, NULL);
     w.v.o.tok = w.tok;
-    w.v.has_template = true;
-    if (clime_renderer_open(w.tok, NULL, &w.v.renderer, &e)) fail_msg("%s", e.msg);
+    if (clime_chat_template_open(&w.v.template, w.tok, NULL, &e)) fail_msg("%s", e.msg);
     clime_env_choose_format(&w.v);
     w.sampling = (struct clime_sampling_options){.temperature = 1, .top_p = 1, .max_response_len = 1 << 20};
     w.request.sample = clime_sample_new();
@@ -62,7 +61,7 @@ static void end(struct world *w) {
     clime_session_free(w->task.session);
     clime_tok_scratch_free(w->task.scratch);
     clime_sample_free(w->request.sample);
-    clime_renderer_close(&w->v.renderer);
+    clime_chat_template_close(&w->v.template);
     clime_ids_free(&w->v.markers);
     clime_tokenizer_free(w->tok);
 }

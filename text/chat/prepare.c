@@ -1,11 +1,14 @@
-/* Messages of an OpenAI request, made ready for a chat template. Called by the server's and the trainer's text threads.
+/* Messages made ready for a chat template. Called where a conversation is rendered (chat_template.c, the trainer's data
+ * and sessions).
  *
- * One pass of the pull scanner over the request's text into the writer: members that stay are copied as raw text, so
+ * One pass of the pull scanner over the messages' text into the writer: members that stay are copied as raw text, so
  * long contents are checked once and never decoded. Owns the arena of one call.
  *
  * Texts of parts are joined by a newline, as vLLM does (SGLang joins by a space): parts are written as paragraphs.
  */
-#include "text/template/chat.h"
+#include "text/chat/prepare.h"
+
+#include <string.h>
 
 #include "common/json/scan.h"
 #include "common/json/write.h"
@@ -15,8 +18,11 @@ struct chat {
     struct clime_json j;
     struct clime_jw w;
     struct clime_arena arena;
-    unsigned takes; /* enum clime_chat_takes */
+    const struct clime_chat_form *form;
+    unsigned shows; /* of the form */
+    unsigned lost;  /* enum clime_chat_lost */
     int message;    /* number of the one in work, for errors */
+    bool begun;     /* a message of another role than system and developer was read */
 };
 
 #define BAD(c, fmt, ...) clime_json_bad(&(c)->j, "messages[%d]" fmt, (c)->message, ##__VA_ARGS__)
@@ -41,7 +47,7 @@ static bool is_object(struct chat *c, struct clime_str text) {
 /* As a text or as an object, whichever the template takes; what it was where it takes both. */
 static void write_arguments(struct chat *c, struct clime_str text, bool given_text) {
     clime_jw_key(&c->w, "arguments");
-    if (given_text ? c->takes & CLIME_CHAT_TEXT_ARGS : !(c->takes & CLIME_CHAT_OBJECT_ARGS))
+    if (given_text ? c->shows & CLIME_CHAT_TEXT_ARGS : !(c->shows & CLIME_CHAT_OBJECT_ARGS))
         clime_jw_str(&c->w, text);
     else
         clime_jw_raw(&c->w, text);
@@ -125,7 +131,9 @@ static void call(struct chat *c) {
             continue;
         }
         named = named || form || clime_str_is(member, "name");
-        if (clime_str_is(member, "function")) {
+        if (clime_str_is(member, "arguments")) { /* of the older form */
+            arguments(c);
+        } else if (clime_str_is(member, "function")) {
             clime_jw_key_str(&c->w, member);
             function(c);
         } else if (clime_str_is(member, "custom") && clime_json_peek(&c->j) == CLIME_JSON_OBJECT) {
@@ -150,6 +158,7 @@ static void tool_calls(struct chat *c, struct clime_str key) {
         call(c);
     }
     if (any && !c->j.failed) clime_jw_close(&c->w);
+    if (any && !(c->shows & CLIME_CHAT_CALLS)) c->lost |= CLIME_LOST_CALLS;
 }
 
 /* ---- content ---- */
@@ -179,8 +188,25 @@ static void part_text(struct chat *c, struct clime_str *text) {
         type.ptr ? type.ptr : "");
 }
 
-static void content_parts(struct chat *c, struct clime_str key) {
+/* The role of a message, which may stand behind the content that j is at. */
+static struct clime_str role_behind(struct clime_json j) {
+    struct clime_str key, role = {"", 0};
+    clime_json_skip(&j, NULL);
+    while (clime_json_key(&j, &key)) {
+        if (clime_str_is(key, "role") && clime_json_peek(&j) == CLIME_JSON_STRING)
+            clime_json_string(&j, &role);
+        else
+            clime_json_skip(&j, NULL);
+    }
+    return role;
+}
+
+static void content_parts(struct chat *c, struct clime_str key, struct clime_str role) {
     const char *from = c->j.at;
+    if (role.len == 0) role = role_behind(c->j);
+    const unsigned takes = clime_str_is(role, "user")   ? CLIME_CHAT_PARTS
+                           : clime_str_is(role, "tool") ? CLIME_CHAT_TOOL_PARTS
+                                                        : CLIME_CHAT_OTHER_PARTS;
     struct clime_buf joined;
     struct clime_str text;
     clime_buf_init(&joined, c->w.out->cap);
@@ -193,7 +219,7 @@ static void content_parts(struct chat *c, struct clime_str key) {
     }
     if (!c->j.failed) {
         clime_jw_key_str(&c->w, key);
-        if ((c->takes & CLIME_CHAT_PARTS))
+        if (c->shows & takes)
             clime_jw_raw(&c->w, (struct clime_str){from, (size_t)(c->j.at - from)});
         else
             clime_jw_str(&c->w, clime_buf_str(&joined));
@@ -204,46 +230,106 @@ static void content_parts(struct chat *c, struct clime_str key) {
 
 /* ---- messages ---- */
 
+/* Writes the role as the template knows it, and returns it: most know no developer. */
+static struct clime_str read_role(struct chat *c, struct clime_str key) {
+    struct clime_str name = {"", 0};
+    if (clime_json_peek(&c->j) != CLIME_JSON_STRING || !clime_json_string(&c->j, &name)) {
+        BAD(c, ": role must be a string");
+        return name;
+    }
+    if (clime_str_is(name, "developer") && !clime_chat_form_names(c->form, name)) name = clime_str_of("system");
+    const bool system = clime_str_is(name, "system") || clime_str_is(name, "developer"), first = c->message == 0;
+    const bool speaks = clime_str_is(name, "assistant") || clime_str_is(name, "user");
+    if (system) {
+        unsigned wanted = first ? CLIME_CHAT_SYSTEM : c->begun ? CLIME_CHAT_LATE_SYSTEM : CLIME_CHAT_SYSTEMS;
+        if (!(c->shows & wanted)) c->lost |= CLIME_LOST_SYSTEM;
+    } else if (!speaks && !(c->shows & CLIME_CHAT_ANY_ROLE) && !clime_chat_form_names(c->form, name)) {
+        BAD(c, ": the chat template does not show messages of the role \"%.*s\"", name.len > 60 ? 60 : (int)name.len,
+            name.ptr);
+    }
+    c->begun |= !system;
+    clime_jw_key_str(&c->w, key);
+    clime_jw_str(&c->w, name);
+    return name;
+}
+
+/* An assistant's reasoning, of which clients and data have a text under one of several names or under two: under the
+ * name that the template reads. Of other roles such members stay. */
+static void thoughts(struct chat *c, const struct clime_str *given, bool assistant) {
+    struct clime_str text = {NULL, 0};
+    for (int i = 0; clime_chat_thoughts[i]; i++) {
+        if (!given[i].ptr) continue;
+        if (assistant && given[i].ptr[0] == '"') {
+            if (!text.ptr || clime_str_is(text, "\"\"")) text = given[i];
+            continue;
+        }
+        clime_jw_key(&c->w, clime_chat_thoughts[i]);
+        clime_jw_raw(&c->w, given[i]);
+    }
+    if (!text.ptr) return;
+    clime_jw_key(&c->w, c->form->thought);
+    clime_jw_raw(&c->w, text);
+    if (!clime_str_is(text, "\"\"") && !(c->shows & CLIME_CHAT_REASONING)) c->lost |= CLIME_LOST_REASONING;
+}
+
+static int thought_index(struct clime_str key) {
+    for (int i = 0; clime_chat_thoughts[i]; i++)
+        if (clime_str_is(key, clime_chat_thoughts[i])) return i;
+    return -1;
+}
+
+static void content(struct chat *c, struct clime_str key, struct clime_str role) {
+    enum clime_json_kind kind = clime_json_peek(&c->j);
+    if (kind == CLIME_JSON_ARRAY)
+        content_parts(c, key, role);
+    else if (kind == CLIME_JSON_STRING)
+        copy_value(c, key);
+    else
+        BAD(c, ": content must be a string or a list of parts");
+}
+
 static void message(struct chat *c) {
-    struct clime_str key, text;
-    bool role = false, content = false;
+    struct clime_str key, role = {"", 0}, refusal = {NULL, 0}, given[4] = {{NULL, 0}}; /* by clime_chat_thoughts */
+    bool has_role = false, has_content = false;
     clime_jw_object(&c->w);
     for (clime_json_object(&c->j); clime_json_key(&c->j, &key);) {
         enum clime_json_kind kind = clime_json_peek(&c->j);
+        int thought = thought_index(key);
         if (kind == CLIME_JSON_NULL) {
             clime_json_null(&c->j);
         } else if (clime_str_is(key, "role")) {
-            role = true;
-            if (kind != CLIME_JSON_STRING) BAD(c, ": role must be a string");
-            copy_value(c, key);
+            has_role = true;
+            role = read_role(c, key);
         } else if (clime_str_is(key, "content")) {
-            content = true;
-            if (kind == CLIME_JSON_ARRAY)
-                content_parts(c, key);
-            else if (kind == CLIME_JSON_STRING)
-                copy_value(c, key);
-            else
-                BAD(c, ": content must be a string or a list of parts");
+            has_content = true;
+            content(c, key, role);
         } else if (clime_str_is(key, "tool_calls")) {
             tool_calls(c, key);
+        } else if (clime_str_is(key, "refusal") && kind == CLIME_JSON_STRING) {
+            clime_json_skip(&c->j, &refusal);
+        } else if (thought >= 0) {
+            clime_json_skip(&c->j, &given[thought]);
+        } else if (clime_str_is(key, "function_call") && !strstr(c->form->source, "function_call")) {
+            BAD(c,
+                ": function_call is the form of before tools, which the chat template does not show: give tool_calls");
         } else {
             copy_value(c, key);
         }
     }
     if (c->j.failed) return;
-    text = (struct clime_str){"content", 7};
-    if (!role) BAD(c, ": role is missing");
-    if (!content) {
-        clime_jw_key_str(&c->w, text);
-        clime_jw_str(&c->w, (struct clime_str){"", 0});
+    if (!has_role) BAD(c, ": role is missing");
+    thoughts(c, given, clime_str_is(role, "assistant"));
+    if (!has_content) {
+        clime_jw_key(&c->w, "content");
+        clime_jw_raw(&c->w, refusal.ptr ? refusal : clime_str_of("\"\""));
     }
     clime_jw_close(&c->w);
 }
 
-enum clime_err clime_chat_messages(struct clime_str messages, unsigned takes, struct clime_buf *out,
-                                   struct clime_error *e) {
+enum clime_err clime_chat_prepare(const struct clime_chat_form *f, struct clime_str messages, struct clime_buf *out,
+                                  unsigned *lost, struct clime_error *e) {
     struct clime_error ignored = {0};
-    struct chat c = {.takes = takes};
+    struct chat c = {.form = f, .shows = f->shows};
     if (!e) e = &ignored;
     clime_arena_init(&c.arena, messages.len * 4 + 65536);
     clime_json_init(&c.j, messages.ptr, messages.len, &c.arena, e);
@@ -256,41 +342,8 @@ enum clime_err clime_chat_messages(struct clime_str messages, unsigned takes, st
     bool ok = clime_json_end(&c.j);
     if (ok) clime_jw_close(&c.w);
     clime_arena_free(&c.arena);
+    if (lost) *lost = c.lost;
     if (!ok) return e->code;
     if (out->full) return clime_fail(e, CLIME_ERR_LIMIT, "the messages are longer than %zu bytes", out->cap);
     return CLIME_OK;
-}
-
-/* Renders the messages; does the text hold `want`, and none of the two words that a value shown as a whole would bring?
- */
-static bool shows(const struct clime_template *t, const char *messages, const char *want, const char *not_this) {
-    struct clime_buf vars, out;
-    clime_buf_init(&vars, 4096);
-    clime_buf_printf(&vars,
-                     "{\"messages\":[{\"role\":\"user\",\"content\":%s],\"tools\":null,\"add_generation_prompt\":true,"
-                     "\"bos_token\":\"\",\"eos_token\":\"\"}",
-                     messages);
-    struct clime_str all = clime_buf_str(&vars);
-    struct clime_template_input in = {.vars = &all, .n_vars = 1};
-    clime_buf_init(&out, (size_t)1 << 20);
-    bool fine = clime_template_render(t, &in, &out, NULL, NULL) == CLIME_OK && out.data && strstr(out.data, want) &&
-                !strstr(out.data, not_this);
-    clime_buf_free(&out);
-    clime_buf_free(&vars);
-    return fine;
-}
-
-#define CALL_OF(arguments)                                                                                             \
-    "\"x\"},{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"id\":\"functions.probe:0\",\"type\":"          \
-    "\"function\",\"function\":{\"name\":\"probe\",\"arguments\":" arguments "}}]}"
-
-unsigned clime_chat_takes(const struct clime_template *t) {
-    static const char parts[] = "[{\"type\":\"text\",\"text\":\"<probe>\"}]}";
-    unsigned takes = 0;
-    if (shows(t, parts, "<probe>", "'type'") && shows(t, parts, "<probe>", "\"type\"")) takes |= CLIME_CHAT_PARTS;
-    if (shows(t, CALL_OF("\"{\\\"key\\\":\\\"<probe>\\\"}\""), "{\"key\":\"<probe>\"}", "\\\""))
-        takes |= CLIME_CHAT_TEXT_ARGS;
-    /* a tool's arguments written out by the template, not by str() */
-    bool objects = shows(t, CALL_OF("{\"key\":\"<probe>\"}"), "<probe>", "{'key'");
-    return objects || !(takes & CLIME_CHAT_TEXT_ARGS) ? takes | CLIME_CHAT_OBJECT_ARGS : takes;
 }
