@@ -23,7 +23,7 @@ POLICIES = {  # what it calls first, and says or calls then
     "exec": {"call": call_of("exec_command", '{"cmd": "echo 42"}')},
 }
 PLACES = {"S": "server", "R": "router", "E": "session"}
-CASES = [(name, place, policy) for name, places, policy, _, _ in ROWS for place in places]
+CASES = [(name, place, policy) for name, places, policy, *_ in ROWS for place in places]
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def policy(tmp_path_factory):
 
     def get(name, bare):
         if (name, bare) not in made:
-            made[name, bare] = taught(tmp_path_factory.mktemp(name), bare=bare, **POLICIES[name])
+            made[name, bare] = taught(tmp_path_factory.mktemp(name), bare=bare, positions=4096, **POLICIES[name])
         return made[name, bare]
 
     return get
@@ -44,7 +44,7 @@ def session(model, folder):
     """A task of a training run that ends well: the gap is 0 over what the client's turns have sampled."""
     (folder / "train.jsonl").write_text(json.dumps({"prompt": QUESTION, "label": ANSWER}))
     run = Run(folder, "run", "--rollout-temperature", "0.01", hf_checkpoint=model, num_rollout=1, rollout_batch_size=1,
-              n_samples_per_prompt=1, rollout_max_response_len=400, rollout_max_context_len=500)  # fmt: skip
+              n_samples_per_prompt=1, rollout_max_response_len=3000, rollout_max_context_len=4000)  # fmt: skip
     try:
         task = run.lease()
         yield f"{run.http.base_url}".rstrip("/") + task["session"]

@@ -31,9 +31,9 @@ def call_of(name, arguments):
 CALL = call_of(NAME, ARGUMENTS)
 
 
-def taught(folder, call=CALL, answer=ANSWER, bare=False):
+def taught(folder, call=CALL, answer=ANSWER, bare=False, positions=512):
     """The folder of the model."""
-    sizes = {"num-hidden-layers": 2, "max-position-embeddings": 512}
+    sizes = {"num-hidden-layers": 2, "max-position-embeddings": positions}
     plain = tiny_model(folder / "plain", **sizes)
     (plain / "chat_template.jinja").write_text(BARE if bare else TEMPLATE)
     rounds = [[f"[user] {QUESTION}\n[assistant] ", call],
