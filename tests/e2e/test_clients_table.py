@@ -33,7 +33,11 @@ def policy(tmp_path_factory):
 
     def get(name, bare):
         if (name, bare) not in made:
-            made[name, bare] = taught(tmp_path_factory.mktemp(name), bare=bare, positions=4096, **POLICIES[name])
+            model = taught(tmp_path_factory.mktemp(name), bare=bare, positions=4096, **POLICIES[name])
+            config = model / "generation_config.json"  # agents name no temperature; at 1 the policy errs in one answer of three
+            known = json.loads(config.read_text()) if config.exists() else {}
+            config.write_text(json.dumps(known | {"temperature": 0.01}))
+            made[name, bare] = model
         return made[name, bare]
 
     return get
