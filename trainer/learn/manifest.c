@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/hash.h"
@@ -103,8 +104,9 @@ enum clime_err clime_manifest_check_outside(const char *path, struct clime_error
         *slash = 0;
         char *state = xasprintf("%s/" CLIME_MANIFEST_FILE, at), *ledger = xasprintf("%s/../ledger.db", at);
         const char *name = strrchr(at, '/');
+        struct stat st;
         bool all = name && !strcmp(name + 1, "checkpoints") && !access(ledger, F_OK);
-        if (all || !access(state, F_OK))
+        if (all || (!stat(state, &st) && S_ISREG(st.st_mode)))
             err = clime_fail(e, CLIME_ERR_INPUT, "%s lies in %s, %s: name a place outside", path, at,
                              all ? "whose folders the run removes by itself" : "a checkpoint, which is removed whole");
         free(state);
