@@ -301,3 +301,17 @@ def test_an_agent_with_a_tool_is_trained_token_by_token(d):
     assert count("first") == 192 and count("extended") >= len(asked) > 10  # the tool answered, and the session went on
     assert count("branched") == count("rewound") == 0
     assert all(b"\x01\x00" in bytes(mask) and bytes(mask).endswith(b"\x01") for mask in asked)
+
+
+def test_no_tools_in_any_spelling_are_no_tools(d):
+    run = start(d, "no-tools", n_samples_per_prompt=1)
+    try:
+        task = run.lease()
+        m = [{"role": "user", "content": task["input"]}]
+        some = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]
+        count = lambda **more: run.http.post(f"{task['session']}/tokenize", json={"messages": m, **more}).json()["count"]
+        for more in ({"tools": []}, {"tools": {}}, {"tools": None}, {"tools": some, "tool_choice": "none"}):
+            assert count(**more) == count() < count(tools=some), more
+            run.chat(task, m, max_tokens=1, **more)
+    finally:
+        run.stop()

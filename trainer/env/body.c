@@ -374,7 +374,7 @@ static enum clime_err convert(struct clime_env_body *b, const struct raw *raw, b
     if (!rc && b->allowed.list.ptr) rc = clime_allowed_tools_keep(&b->allowed, &b->arena, &a->tools, e);
     if (rc) return rc;
     a->only_known = b->allowed.list.ptr;
-    if (!tools || clime_lenient_nothing(a->tools) || clime_str_is(a->tools, "[]")) a->tools.ptr = NULL;
+    if (!tools || clime_lenient_nothing(a->tools)) a->tools = (struct clime_str){NULL, 0};
     if (!a->tools.ptr) return CLIME_OK;
     a->known = &b->tools;
     return clime_tools_read(a->tools, &b->arena, &b->tools, e);
