@@ -190,7 +190,7 @@ LINES = [
     ("metadata with a name twice", b'{"prompt": "a", "label": "2", "metadata": {"k": 1, "k": 2}}', ["x.jsonl:2", '"metadata"', '"k" is there twice']),
     ("metadata with one further in", b'{"prompt": "a", "label": "2", "metadata": {"a": [{"k": 1, "\\u006b": 2}]}}',
      ["x.jsonl:2", '"metadata"', '"k" is there twice']),
-    ("messages of text", b'{"prompt": ["a"], "label": "2"}', ["x.jsonl:2", "a message is an object"]),
+    ("messages of text", b'{"prompt": ["a"], "label": "2"}', ["x.jsonl:2", "messages", "expected an object"]),
     ("tools that are no JSON", b'{"prompt": "a", "label": "2", "tools": "x"}', ["x.jsonl:2", '"tools" is text']),
     ("type of reward a number", b'{"prompt": "a", "label": "2", "metadata": {"rm_type": 5}}',
      ["x.jsonl:2", "metadata", "rm_type"]),

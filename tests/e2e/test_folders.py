@@ -52,7 +52,7 @@ def test_tokens_that_only_the_configuration_names(model, tmp_path):
 
 @pytest.mark.parametrize("command, row, words", [
     ("sft", {"prompt": "a", "response": "b"}, []),
-    ("sft", {"prompt": "a", "response": "%s"}, None),  # a response's special tokens are text
+    ("sft", {"prompt": "a", "response": "%s"}, []),
     ("sft", {"prompt": "a %s", "response": "b"}, []),
     ("sft", {"m": [{"role": "user", "content": "%s"}, {"role": "assistant", "content": "b"}]}, ["--messages-key", "m"]),
     ("data", {"prompt": "a %s", "label": "b"}, []),
