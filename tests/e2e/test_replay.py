@@ -50,7 +50,7 @@ def check_experts(run_dir):
 
 def mixing(run_dir):
     """The options of a run whose first push finds samples in flight (push_to_samples_in_flight)."""
-    return [*REPLAY, "--over-sampling-batch-size", "40", "--server-max-running-requests", "6", *loss_that_waits(run_dir)]
+    return [*REPLAY, "--over-sampling-batch-size", "200", "--server-max-running-requests", "6", *loss_that_waits(run_dir)]
 
 
 def test_mixed_samples_are_replayed(model):

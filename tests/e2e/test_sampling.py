@@ -422,7 +422,7 @@ def ended(p, log):
 def test_kv_kept_over_an_update(model):
     """Samples in flight keep their KV: marked, left out of the gap, trained the same by the record."""
     run_dir, log = model / "kept", model / "kept.log"
-    more = ["--fully-async", "--pause-generation-mode", "in_place", "--over-sampling-batch-size", "40",
+    more = ["--fully-async", "--pause-generation-mode", "in_place", "--over-sampling-batch-size", "200",
             "--server-max-running-requests", "2", *loss_that_waits(run_dir)]  # fmt: skip
     p = start(command(model, run_dir, *more), log)
     push_to_samples_in_flight(run_dir, p, log)
