@@ -78,8 +78,8 @@ def run_units():
 def run_pytest(words):
     """(exit status, cases)."""
     report = JUNIT / "pytest.xml"
-    # two more than processors: many tests wait for programs that wait
-    workers = [] if JOBS == 1 or {"-n", "--pdb", "-s"} & set(words) else ["-n", str(JOBS + 2), "--dist", "loadfile", "--no-loadscope-reorder"]
+    # one more than processors: tests wait for programs that wait; two more were no faster
+    workers = [] if JOBS == 1 or {"-n", "--pdb", "-s"} & set(words) else ["-n", str(JOBS + 1), "--dist", "loadfile", "--no-loadscope-reorder"]
     command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", *workers,
                "--ignore-glob=*/test_clients_*.py",  # other people's clients: `make clients`
                "tests/conformance", "tests/e2e", *words]  # fmt: skip

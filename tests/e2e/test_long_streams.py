@@ -5,9 +5,9 @@ import asyncio
 import json
 
 import pytest
-from programs import FULL, SLOW, server, tiny_model, web
+from programs import SLOW, server, tiny_model, web
 
-N, TOKENS = (16, 2000) if FULL else (16, 400)
+N, TOKENS = 16, 2000
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +40,7 @@ async def all_of(url, top):
         return await asyncio.gather(*(one(client, i, top) for i in range(N)), return_exceptions=True)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("top", [2])
 def test_long_cumulative_streams_come_whole(s, top):
     got = asyncio.run(all_of(s.url, top))

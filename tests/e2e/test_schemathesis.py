@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 
+import pytest
 from programs import FULL, LIMIT, SLOW, chat_model, program, server, tiny_model
 from test_environments import Run
 
@@ -61,6 +62,7 @@ def test_server(tmp_path):
         assert n > 300
 
 
+@pytest.mark.full
 def test_control_of_a_server(tmp_path):
     with small_server(tmp_path) as s:
         n = search(s.url, tmp_path, "--include-path-regex", CONTROL)
@@ -76,6 +78,7 @@ def test_router(tmp_path):
         assert s.json("/v1/completions", {"prompt": "a", "max_tokens": 1}, 401)  # it is there, and has its keys
 
 
+@pytest.mark.full
 def test_control_of_a_router(tmp_path):
     with small_server(tmp_path) as s, program("clime-router", *KEYS, "--worker-api-key", "boss", "--worker-urls", s.url) as r:
         n = search(r.url, tmp_path, "--include-path-regex", rf"{CONTROL}|^/workers|_worker")

@@ -280,6 +280,7 @@ def test_a_client_vanishes_and_one_freezes(d):
     assert counts["extended"] == 1 and counts["first"] == 2 and sum(counts.values()) in (3, 4)  # whether the lost one was made
 
 
+@pytest.mark.full
 def test_an_agent_with_a_tool_is_trained_token_by_token(d):
     """scripts/agent-calculator, made small: an openai loop with a tool. What its rewards come to in a longer run is in docs."""
     run, here = d / "agent", d / "some body's"  # a folder's name is no words of a command
