@@ -341,6 +341,13 @@ static void test_side_files(void **state) {
     assert_null(clime_tokenizer_chat_template(t, "tool_use")); /* beside a file the list does not count */
     clime_tokenizer_free(t);
 
+    folder_write(&f, "tokenizer_config.json", "{\"added_tokens_decoder\":[{\"content\":\"<x>\"}]}");
+    folder_write(&f, "added_tokens.json", "[300]");
+    t = load(f.path); /* arrays where objects belong name no token */
+    assert_int_equal(clime_tokenizer_id(t, clime_str_of("<x>")), -1);
+    clime_tokenizer_free(t);
+    folder_delete(&f, "added_tokens.json");
+
     folder_write(&f, "tokenizer_config.json", "{\"bos_token\":null,\"added_tokens_decoder\":{}}");
     folder_write(&f, "chat_template.json", "{\"chat_template\":\"D\"}");
     t = load(f.path);
