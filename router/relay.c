@@ -7,6 +7,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <strings.h>
 
 #include "common/clock.h"
@@ -210,7 +211,7 @@ static void judge(struct clime_relay *y) {
     } else if (e->code == CLIME_OK && y->status == 401 && y->has_own_key) {
         y->refused = true; /* at once, so that it would be the least loaded one for ever */
         y->outcome = CLIME_OUTCOME_WORKER;
-        clime_fail(e, CLIME_ERR_INTERNAL, "the worker %s does not take the router's key for it (401)", url);
+        clime_fail(e, CLIME_ERR_INTERNAL, "%s does not take the router's key for it (401)", url);
     } else if (e->code == CLIME_OK) {
         y->outcome = outcome_of_status(y->status);
     } else if (y->client_gone) {
@@ -220,10 +221,10 @@ static void judge(struct clime_relay *y) {
         clime_fail(e, CLIME_ERR_UNAVAILABLE, "the router is stopping; ask again");
     } else if (y->worker_frozen) {
         y->outcome = CLIME_OUTCOME_WORKER;
-        clime_fail(e, CLIME_ERR_INTERNAL, "the worker %s has stopped answering", url);
+        clime_fail(e, CLIME_ERR_INTERNAL, "%s has stopped answering", url);
     } else if (y->worker_suspected) {
         y->outcome = CLIME_OUTCOME_SILENT;
-        clime_fail(e, CLIME_ERR_UNAVAILABLE, "the worker %s has been silent for some seconds", url);
+        clime_fail(e, CLIME_ERR_UNAVAILABLE, "%s has been silent for some seconds", url);
     } else if (y->body.full) {
         y->outcome = CLIME_OUTCOME_CLIENT;
         clime_fail(e, CLIME_ERR_INTERNAL, "the answer of %s is larger than %zu bytes (--max-payload-size)", url,
@@ -258,6 +259,7 @@ void clime_relay_attempt(struct clime_relay *y, struct clime_lease *lease) {
     clime_head_clear(&fresh.head);
     fresh.began_us = fresh.heard_us = clime_now_us();
     fresh.look_us = fresh.began_us + LOOK_US;
+    memcpy(fresh.worker, lease->url, sizeof fresh.worker);
     *y = fresh;
     struct clime_headers headers;
     const char *key = clime_forward_key(r, lease->key, lease->named, y->rq);
@@ -301,12 +303,33 @@ static int status_of(const struct clime_error *e) {
     return e->code == CLIME_ERR_INTERNAL ? 502 : clime_http_status_of(e->code);
 }
 
+/* What the client is told: a worker's address is for those who command, and stands in the log. */
+static char *message_for(const struct clime_relay *y) {
+    const char *at;
+    char *said = xstrdup(y->e.msg);
+    if (!y->worker[0] || clime_http_may_command(y->rq)) return said;
+    const struct clime_str method = clime_http_method(y->rq);
+    if (strncmp(said, method.ptr, method.len) == 0 &&
+        strncmp(said + method.len, " http", 5) == 0) { /* whose rest may tell it too */
+        free(said);
+        return xstrdup("a worker did not answer as it should");
+    }
+    while ((at = strstr(said, y->worker))) {
+        char *without = xasprintf("%.*sa worker%s", (int)(at - said), said, at + strlen(y->worker));
+        free(said);
+        said = without;
+    }
+    return said;
+}
+
 /* As a server ends a stream that failed. Half an event of the worker's is dropped. */
 static void end_stream(struct clime_relay *y) {
     struct clime_buf sse;
     clime_buf_init(&sse, 1 << 17);
     if (y->inside_event) clime_buf_adds(&sse, "\n\n");
-    clime_http_error_events(y->rq, status_of(&y->e), y->e.msg, &sse);
+    char *said = message_for(y);
+    clime_http_error_events(y->rq, status_of(&y->e), said, &sse);
+    free(said);
     clime_http_stream_write(y->stream, sse.data, sse.len);
     clime_buf_free(&sse);
 }
@@ -331,7 +354,9 @@ void clime_relay_finish(struct clime_relay *y) {
         }
         clime_http_stream_end(y->stream, !y->client_gone);
     } else if (y->e.code) {
-        clime_http_reply_error(y->rq, status_of(&y->e), y->e.msg);
+        char *said = message_for(y);
+        clime_http_reply_error(y->rq, status_of(&y->e), said);
+        free(said);
     } else {
         const char *type = y->head.content_type ? y->head.content_type : "application/json";
         clime_http_reply(y->rq, y->status, type, clime_head_lines(&y->head), clime_buf_str(&y->body));

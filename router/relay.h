@@ -18,7 +18,8 @@ struct clime_relay {
 
     /* The last attempt */
     enum clime_outcome outcome;
-    struct clime_error e;  /* code CLIME_OK: the worker's own answer is the one to pass on */
+    struct clime_error e; /* code CLIME_OK: the worker's own answer is the one to pass on */
+    char worker[CLIME_WORKER_URL];
     bool connected;        /* the worker may have seen the request */
     bool refused;          /* it did not take the router's key */
     int status;            /* of its answer */

@@ -71,6 +71,12 @@ bool clime_http_is_known(struct clime_http_request *rq) {
     return is_users_key(&as_main, given) || is_admins;
 }
 
+bool clime_http_may_command(const struct clime_http_request *rq) {
+    const struct clime_http_server *s = rq->server->main;
+    const char *key = s->admin_key ? s->admin_key : s->api_key;
+    return !key || clime_http_has_key(rq, key);
+}
+
 static bool check_key(struct clime_http_request *rq) {
     const struct clime_http_server *s = rq->server;
     bool admin = rq->route->auth == CLIME_HTTP_ADMIN && s->admin_key;

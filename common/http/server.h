@@ -106,6 +106,8 @@ bool clime_http_key_is_named(const struct clime_http_request *rq);
 /* Whether it brings a key of the server, or the server has none: what an open route (health, metrics) tells beyond
  * sums is told only then. */
 bool clime_http_is_known(struct clime_http_request *rq);
+/* Whether it brings the key that commands need, or they need none. */
+bool clime_http_may_command(const struct clime_http_request *rq);
 /* Whether it brings this key. For a handler with one of its own; the server has seen to its own keys. */
 bool clime_http_has_key(const struct clime_http_request *rq, const char *key);
 /* What follows the "?", as it came; empty when there is none. */

@@ -169,6 +169,30 @@ def test_metrics_tell_strangers_no_names(tmp_path):
         assert w.url in free.get("/metrics").text
 
 
+def test_an_error_names_no_worker_to_clients():
+    """Neither one that is lost nor one that says too much; the log and those who command have the address."""
+    def fail(handler, body):
+        if b"large" in body:
+            handler.reply(200, b"x" * 100_000)
+        else:
+            raise ConnectionError
+        return True
+
+    def generates(handler, body):
+        return handler.path == "/generate" and fail(handler, body)
+
+    for words, strange, knows in ((("--api-key", "k", "--admin-api-key", "boss"), "k", "boss"), (("--api-key", "k"), None, "k")):
+        with workers(1, generates) as (w,), program("clime-router", *words, "--max-payload-size", "50k", "--max-retries", 0, "--health-failure-threshold", 1000,
+                                                    "--worker-urls", w.url) as r:  # fmt: skip
+            for text, status in (("large", 502), ("lost", 502)):
+                said = lambda key: web.post(r.url + "/generate", json={"text": text}, headers=bearer(key), timeout=LIMIT)
+                if strange:
+                    reply = said(strange)
+                    assert reply.status_code == status and str(w.port) not in reply.text, reply.text
+                assert str(w.port) in said(knows).text
+            assert r.log().count(w.url) > 1
+
+
 def test_an_open_address_without_a_key_is_warned_about(tmp_path):
     word = "needs no key"
     for words, warns in [(("--host", "0.0.0.0"), True), ((), False), (("--host", "0.0.0.0", "--api-key", "k"), False)]:
