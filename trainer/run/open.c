@@ -242,6 +242,10 @@ enum clime_err clime_rl_open_record(struct clime_rl *rl, const char *defaults, s
     if (!rc)
         clime_event(rl->ledger, rl->run.incarnation, "start", "run %s, incarnation %" PRId64 ", pid %d", rl->run.name,
                     rl->run.incarnation, (int)getpid());
+    if (!rc && rl->o.allow_truncated_loss && !rl->o.evaluate && !rl->o.rollout_only)
+        clime_event(rl->ledger, rl->run.incarnation, "truncated-loss",
+                    "sampled with top_p %g and top_k %" PRId64 ", the loss is of the whole distribution",
+                    rl->o.sampling.top_p, rl->o.sampling.top_k);
     if (!rc) rc = clime_alarms_open(&rl->o.alarm, rl->o.async, rl->ledger, &rl->run, rl->o.run, &rl->alarms, e);
     clime_alarms_see(rl->alarms, CLIME_ALARM_ENDED, 0, NULL, NULL); /* it goes on */
     free(path);
