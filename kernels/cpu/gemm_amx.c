@@ -128,15 +128,14 @@ void GEMM(pack)(struct clime_dev *d, const struct clime_matrix *w) {
 
 /* Tile registers: 0 to 3 are sums, 4 and 5 rows, 6 and 7 columns; all of 16 rows of 64 bytes. */
 static void configure(void) {
-    struct {
+    /* A constant: gcc's intrinsic names only 8 bytes of it as read, so stores to the rest of a local may be dropped. */
+    static const struct {
         uint8_t palette, start_row, reserved[14];
         uint16_t bytes[16];
         uint8_t rows[16];
-    } __attribute__((aligned(64))) c = {.palette = 1};
-    for (int i = 0; i < 8; i++) {
-        c.bytes[i] = 64;
-        c.rows[i] = TILE;
-    }
+    } __attribute__((aligned(64))) c = {.palette = 1,
+                                        .bytes = {64, 64, 64, 64, 64, 64, 64, 64},
+                                        .rows = {TILE, TILE, TILE, TILE, TILE, TILE, TILE, TILE}};
     _tile_loadconfig(&c);
 }
 
