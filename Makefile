@@ -115,6 +115,7 @@ $(O)/bench_routing: tests/bench/bench_routing.c $(O)/librouter.a $(O)/libcommon.
 	$(CC) $(CFLAGS_ALL) -MF $@.d -o $@ $(filter %.c %.a,$^) $(LDLIBS)
 # Instrumented code brings false warnings and takes minutes at -O3, so sanitizer builds have options of their own.
 # Reports go to files beside the programs: a child's report counts, whoever started it and wherever its output went.
+# Locals that asan moves to the heap (gcc 13's default) lose an alignment of 64 bytes, and AVX-512 stores end in SIGSEGV.
 # Of gcc's libasan and libubsan as shared libraries only the first heeds log_path; as static ones both do.
 ASAN     = CUDA=0 BARE=1 SAN="-fsanitize=address,undefined -static-libasan -static-libubsan -fno-sanitize-recover=undefined -fno-omit-frame-pointer" CFLAGS="-O1 -g -Wno-error" OPT=
 TSAN     = CUDA=0 SAN="-fsanitize=thread" CFLAGS="-O1 -g -Wno-error" OPT=
@@ -122,7 +123,7 @@ REPORT   = log_path=$(abspath $(O)/report):exitcode=99
 .PHONY: suite
 suite:
 	@mkdir -p $(O) && rm -f $(O)/report.*
-	@export CLIME_BUILD=$(O) CLIME_KILLS=2 CLIME_SLOW=5 ASAN_OPTIONS=$(REPORT) UBSAN_OPTIONS=print_stacktrace=1:$(REPORT) \
+	@export CLIME_BUILD=$(O) CLIME_KILLS=2 CLIME_SLOW=5 ASAN_OPTIONS=detect_stack_use_after_return=0:$(REPORT) UBSAN_OPTIONS=print_stacktrace=1:$(REPORT) \
 	  TSAN_OPTIONS=$(REPORT); scripts/test $(if $(ONLY),-k "$(ONLY)"); status=$$?; \
 	  ! cat $(O)/report.* 2>/dev/null && exit $$status
 
