@@ -18,13 +18,13 @@ struct clime_relay {
 
     /* The last attempt */
     enum clime_outcome outcome;
-    struct clime_error e; /* code CLIME_OK: the worker's own answer is the one to pass on */
-    char worker[CLIME_WORKER_URL];
-    bool connected;        /* the worker may have seen the request */
-    bool refused;          /* it did not take the router's key */
-    int status;            /* of its answer */
-    struct clime_buf body; /* an answer that is no stream */
-    struct clime_buf held; /* of a stream: the event that is not whole yet */
+    struct clime_error e;          /* code CLIME_OK: the worker's own answer is the one to pass on */
+    char worker[CLIME_WORKER_URL]; /* its worker; kept, as the lease may be gone when the client is told */
+    bool connected;                /* the worker may have seen the request */
+    bool refused;                  /* it did not take the router's key */
+    int status;                    /* of its answer */
+    struct clime_buf body;         /* an answer that is no stream */
+    struct clime_buf held;         /* of a stream: the event that is not whole yet */
     struct clime_head head;
     bool coded;                  /* its body is, as by gzip: it is no stream that can be read */
     bool streamed;               /* the answer is a stream, and it is the client's */
