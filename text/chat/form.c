@@ -21,6 +21,7 @@ enum answer { ABSENT, SHOWN, RAISED };
 #define USER "{\"role\":\"user\",\"content\":\"x\"}"
 #define SAID "{\"role\":\"assistant\",\"content\":\"y\"}"
 #define OF(role) "{\"role\":\"" role "\",\"content\":\"" PROBE "\"}"
+#define OTHER "{\"role\":\"system\",\"content\":\"z\"}"
 #define CALL_OF(arguments)                                                                                             \
     "[" USER ",{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"id\":\"functions.probe:0\",\"type\":"       \
     "\"function\",\"function\":{\"name\":\"probe\",\"arguments\":" arguments "}}]}]"
@@ -66,11 +67,17 @@ static unsigned roles_of(const struct clime_chat_form *f) {
                                       "[" OF("clime-role") "," USER "]",
                                       "[" USER "," SAID "," OF("clime-role") "," USER "]", NULL};
     static const char *const first[] = {"[" OF("system") "," USER "]", NULL};
-    static const char *const second[] = {"[{\"role\":\"system\",\"content\":\"z\"}," OF("system") "," USER "]", NULL};
     static const char *const late[] = {"[" USER "," SAID "," OF("system") "," USER "]", "[" USER "," OF("system") "]",
                                        NULL};
+    /* of several one may show the newest alone */
+    static const char *const both[][2] = {{"[" OTHER "," OF("system") "," USER "]", NULL},
+                                          {"[" OF("system") "," OTHER "," USER "]", NULL}};
+    static const char *const apart[][2] = {{"[" OTHER "," USER "," SAID "," OF("system") "," USER "]", NULL},
+                                           {"[" OF("system") "," USER "," SAID "," OTHER "," USER "]", NULL}};
     return (shows_one(f, any) ? CLIME_CHAT_ANY_ROLE : 0u) | (shows_one(f, first) ? CLIME_CHAT_SYSTEM : 0u) |
-           (shows_one(f, second) ? CLIME_CHAT_SYSTEMS : 0u) | (shows_one(f, late) ? CLIME_CHAT_LATE_SYSTEM : 0u);
+           (shows_one(f, both[0]) && shows_one(f, both[1]) ? CLIME_CHAT_SYSTEMS : 0u) |
+           (shows_one(f, late) ? CLIME_CHAT_LATE_SYSTEM : 0u) |
+           (shows_one(f, apart[0]) && shows_one(f, apart[1]) ? CLIME_CHAT_SYSTEMS_APART : 0u);
 }
 
 static unsigned calls_of(const struct clime_chat_form *f) {
@@ -87,7 +94,7 @@ static bool shows_tools(const struct clime_chat_form *f) {
     static const char tools[] = "[{\"type\":\"function\",\"function\":{\"name\":\"clime_probe\",\"description\":\"d\","
                                 "\"parameters\":{\"type\":\"object\",\"properties\":{}}}}]";
     return ask(f, "[" USER "]", tools, "clime_probe", NULL) == SHOWN ||
-           ask(f, "[{\"role\":\"system\",\"content\":\"z\"}," USER "]", tools, "clime_probe", NULL) == SHOWN;
+           ask(f, "[" OTHER "," USER "]", tools, "clime_probe", NULL) == SHOWN;
 }
 
 /* The member that it reads reasoning from; NULL: it shows none. Some show that of a call only. */

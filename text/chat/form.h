@@ -6,18 +6,19 @@
 #include "text/template/template.h"
 
 enum clime_chat_shows {
-    CLIME_CHAT_PARTS = 1,         /* a user's content that is a list of text parts */
-    CLIME_CHAT_TEXT_ARGS = 2,     /* arguments of a call as the text that the model wrote */
-    CLIME_CHAT_OBJECT_ARGS = 4,   /* arguments of a call as an object; also set when it shows neither */
-    CLIME_CHAT_CALLS = 8,         /* an assistant's tool_calls (or it raises an error) */
-    CLIME_CHAT_TOOLS = 16,        /* the list of tools */
-    CLIME_CHAT_REASONING = 32,    /* an assistant's reasoning */
-    CLIME_CHAT_ANY_ROLE = 64,     /* messages of every role, or it raises an error for one that it does not know */
-    CLIME_CHAT_SYSTEM = 128,      /* a system message at the beginning (or it raises an error) */
-    CLIME_CHAT_SYSTEMS = 256,     /* a second one behind it (or it raises an error) */
-    CLIME_CHAT_LATE_SYSTEM = 512, /* one behind other messages (or it raises an error) */
-    CLIME_CHAT_TOOL_PARTS = 1024, /* a list of text parts that is a tool's content */
-    CLIME_CHAT_OTHER_PARTS = 2048 /* one that is a system's content, and an assistant's */
+    CLIME_CHAT_PARTS = 1,           /* a user's content that is a list of text parts */
+    CLIME_CHAT_TEXT_ARGS = 2,       /* arguments of a call as the text that the model wrote */
+    CLIME_CHAT_OBJECT_ARGS = 4,     /* arguments of a call as an object; also set when it shows neither */
+    CLIME_CHAT_CALLS = 8,           /* an assistant's tool_calls (or it raises an error) */
+    CLIME_CHAT_TOOLS = 16,          /* the list of tools */
+    CLIME_CHAT_REASONING = 32,      /* an assistant's reasoning */
+    CLIME_CHAT_ANY_ROLE = 64,       /* messages of every role, or it raises an error for one that it does not know */
+    CLIME_CHAT_SYSTEM = 128,        /* a system message at the beginning (or it raises an error) */
+    CLIME_CHAT_SYSTEMS = 256,       /* both of two at the beginning (or it raises an error) */
+    CLIME_CHAT_LATE_SYSTEM = 512,   /* one behind other messages (or it raises an error) */
+    CLIME_CHAT_TOOL_PARTS = 1024,   /* a list of text parts that is a tool's content */
+    CLIME_CHAT_OTHER_PARTS = 2048,  /* one that is a system's content, and an assistant's */
+    CLIME_CHAT_SYSTEMS_APART = 4096 /* one at the beginning and one behind other messages (or it raises an error) */
 };
 
 struct clime_chat_form {
@@ -33,7 +34,7 @@ struct clime_chat_form {
 /* The members that clients and data have reasoning under: clime_chat_form.thought is one of these. Ended by NULL. */
 extern const char *const clime_chat_thoughts[];
 
-/* Compiles source (copied) and looks at what it shows: about 30 small renderings, on a thread with a stack of 1 MiB. */
+/* Compiles source (copied) and looks at what it shows: about 35 small renderings, on a thread with a stack of 1 MiB. */
 enum clime_err clime_chat_form_open(struct clime_chat_form *f, struct clime_str source, struct clime_error *e);
 void clime_chat_form_close(struct clime_chat_form *f); /* zero-initialised is fine */
 

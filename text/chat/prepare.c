@@ -22,7 +22,8 @@ struct chat {
     unsigned shows; /* of the form */
     unsigned lost;  /* enum clime_chat_lost */
     int message;    /* number of the one in work, for errors */
-    bool begun;     /* a message of another role than system and developer was read */
+    bool systems;   /* a message of the role system or developer was read */
+    bool begun;     /* one of another role was */
 };
 
 #define BAD(c, fmt, ...) clime_json_bad(&(c)->j, "messages[%d]" fmt, (c)->message, ##__VA_ARGS__)
@@ -238,16 +239,18 @@ static struct clime_str read_role(struct chat *c, struct clime_str key) {
         return name;
     }
     if (clime_str_is(name, "developer") && !clime_chat_form_names(c->form, name)) name = clime_str_of("system");
-    const bool system = clime_str_is(name, "system") || clime_str_is(name, "developer"), first = c->message == 0;
+    const bool system = clime_str_is(name, "system") || clime_str_is(name, "developer");
     const bool speaks = clime_str_is(name, "assistant") || clime_str_is(name, "user");
     if (system) {
-        unsigned wanted = first ? CLIME_CHAT_SYSTEM : c->begun ? CLIME_CHAT_LATE_SYSTEM : CLIME_CHAT_SYSTEMS;
+        static const unsigned places[2][2] = {{CLIME_CHAT_SYSTEM, CLIME_CHAT_SYSTEMS},
+                                              {CLIME_CHAT_LATE_SYSTEM, CLIME_CHAT_SYSTEMS_APART}};
+        const unsigned wanted = places[c->begun][c->systems];
         if (!(c->shows & wanted)) c->lost |= CLIME_LOST_SYSTEM;
     } else if (!speaks && !(c->shows & CLIME_CHAT_ANY_ROLE) && !clime_chat_form_names(c->form, name)) {
         BAD(c, ": the chat template does not show messages of the role \"%.*s\"", name.len > 60 ? 60 : (int)name.len,
             name.ptr);
     }
-    c->begun |= !system;
+    *(system ? &c->systems : &c->begun) = true;
     clime_jw_key_str(&c->w, key);
     clime_jw_str(&c->w, name);
     return name;

@@ -131,6 +131,10 @@ static void test_takes(void **state) {
 #define PLAIN "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
 #define U "{\"role\":\"user\",\"content\":\"u\"}"
 #define A(more) "{\"role\":\"assistant\",\"content\":\"a\"" more "}"
+#define S(text) "{\"role\":\"system\",\"content\":\"" text "\"}"
+#define NEWEST_SYSTEM                                                                                                  \
+    "{% set ns = namespace(s='') %}{% for m in messages if m.role == 'system' %}{% set ns.s = m.content %}{% endfor "  \
+    "%}{{ ns.s }}{% for m in messages if m.role != 'system' %}{{ m.content }}{% endfor %}"
 #define CALL_F ",\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}]"
 
 static void test_by_template(void **state) {
@@ -154,6 +158,11 @@ static void test_by_template(void **state) {
         {"{% for m in messages %}{% if m.role == 'user' or loop.first %}{{ m.content }}{% endif %}{% endfor %}",
          "[{\"role\":\"system\",\"content\":\"s\"}," U ",{\"role\":\"system\",\"content\":\"t\"}]", "su",
          CLIME_LOST_SYSTEM},
+        /* one that shows the newest system message alone (DeepSeek-R1-Distill's) */
+        {NEWEST_SYSTEM, "[" S("s") "," U "]", "su", 0},
+        {NEWEST_SYSTEM, "[" U "," S("s") "]", "su", 0},
+        {NEWEST_SYSTEM, "[" S("s") "," S("t") "," U "]", "tu", CLIME_LOST_SYSTEM},
+        {NEWEST_SYSTEM, "[" S("s") "," U "," S("t") "," U "]", "tuu", CLIME_LOST_SYSTEM},
         {"{% for m in messages %}{% if m.role != 'user' %}{{ raise_exception('no ' + m.role) }}{% endif %}{% endfor %}",
          "[{\"role\":\"critic\",\"content\":\"c\"}]", "!no critic", 0},
         {PLAIN, "[" U "," A(CALL_F) "]", "<user>u<assistant>a", CLIME_LOST_CALLS},
@@ -259,10 +268,13 @@ static void test_published(void **state) {
         {"meta-llama-Llama-3.1-8B-Instruct", CLIME_CHAT_REASONING},
         {"Kimi-K2-Instruct", CLIME_CHAT_REASONING},
         {"deepseek-ai-DeepSeek-V3.1", CLIME_CHAT_TOOLS | CLIME_CHAT_REASONING | CLIME_CHAT_ANY_ROLE},
+        {"deepseek-ai-DeepSeek-R1-Distill-Qwen-32B",
+         CLIME_CHAT_TOOLS | CLIME_CHAT_REASONING | CLIME_CHAT_ANY_ROLE | CLIME_CHAT_SYSTEMS | CLIME_CHAT_SYSTEMS_APART},
         {"NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use", CLIME_CHAT_REASONING},
     };
     static const unsigned all = CLIME_CHAT_CALLS | CLIME_CHAT_TOOLS | CLIME_CHAT_REASONING | CLIME_CHAT_ANY_ROLE |
-                                CLIME_CHAT_SYSTEM | CLIME_CHAT_SYSTEMS | CLIME_CHAT_LATE_SYSTEM;
+                                CLIME_CHAT_SYSTEM | CLIME_CHAT_SYSTEMS | CLIME_CHAT_LATE_SYSTEM |
+                                CLIME_CHAT_SYSTEMS_APART;
     for (size_t i = 0; i < CLIME_COUNT(cases); i++) {
         struct clime_buf source;
         struct clime_chat_form f;
