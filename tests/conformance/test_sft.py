@@ -290,9 +290,13 @@ def test_what_a_template_drops_is_refused_or_told(bytes_model, tmp_path):
     ask, critic, answer = messages_of([("user", "q"), ("critic", "c"), ("assistant", "a")])
     samples, err = train("sft", folder, [{"m": [ask, critic, answer]}], "--messages-key", "m")
     assert not samples and 'messages of the role "critic"' in err and "line 1" in err
-    thought = {"m": [ask, {**answer, "reasoning_content": "t"}]}
-    samples, err = train("sft", folder, [thought, thought], "--messages-key", "m")
-    assert len(samples) == 2 and err.count("does not show an assistant's reasoning") == 1
+    thought, plain = {"m": [ask, {**answer, "reasoning_content": "t"}]}, {"m": [ask, answer]}
+    samples, err = train("sft", folder, [thought, plain, thought], "--messages-key", "m")
+    assert len(samples) == 3 and err.count("does not show") == 1
+    assert "the chat template does not show: an assistant's reasoning: 2\n" in err
+    answers = [{**answer, "content": text, "reasoning_content": "t"} for text in "ab"]
+    pair = {"prompt": [ask], "chosen": [answers[0]], "rejected": [answers[1]]}
+    assert "does not show: an assistant's reasoning: 1\n" in train("dpo", folder, [pair], "--apply-chat-template")[1]
 
 
 def test_the_template_named_tool_use_is_for_tools(bytes_model, tmp_path):

@@ -278,6 +278,18 @@ def test_prompts_that_fill_the_model(model, tmp_path):
     assert status == 0 and "no room" not in err, err
 
 
+def test_prompts_of_which_the_template_shows_a_part(model, tmp_path):
+    tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
+    data = prompts(tmp_path / "data.jsonl", *({"input": "1", "label": "1", "tools": t} for t in ([tool], [], [tool])))
+    lost = "that the chat template does not show: tools: 2\n"
+    status, _, err = run("clime-train", *rl(model, data, tmp_path / "run", "--explain", "--apply-chat-template", tool_key="tools"))
+    assert status == 0 and f"W train: rows with something {lost}" in err, err
+    status, _, err = run("clime-train", *rl(model, data, tmp_path / "run", "--explain", "--apply-chat-template", tool_key="tools", eval_prompt_data=data, eval_interval=1))
+    assert status == 0 and f"rows of the evaluation set data with something {lost}" in err, err
+    status, out, _ = run("clime-train", "data", data, "--hf-checkpoint", model, "--input-key", "input", "--tool-key", "tools", "--apply-chat-template")
+    assert status == 0 and lost in out, out
+
+
 def test_reward_without_what_it_needs_is_not_passed_over(tmp_path):
     data = prompts(tmp_path / "data.jsonl", {"prompt": "1", "label": "1"})
     refused("clime-train", ["data", data, "--label-key", "label", "--rm-type", "exact"], "--rm-type", "--hf-checkpoint")

@@ -180,9 +180,10 @@ static enum clime_err tell(const struct clime_chat_template *t, unsigned lost, s
     for (size_t i = 0; i < CLIME_COUNT(rows); i++) {
         if (!(lost & rows[i].kind)) continue;
         if (t->strict) return clime_fail(e, CLIME_ERR_INPUT, "the chat template %s", rows[i].what);
-        if (!(atomic_fetch_or(&t->told->kinds, rows[i].kind) & rows[i].kind))
+        if (!t->lost && !(atomic_fetch_or(&t->told->kinds, rows[i].kind) & rows[i].kind))
             LOG_WARN("the chat template %s (said once)", rows[i].what);
     }
+    if (t->lost) *t->lost |= lost;
     return CLIME_OK;
 }
 

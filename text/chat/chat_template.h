@@ -7,7 +7,8 @@
  *   prompt      a conversation and how it is to be rendered.
  *   prepared    messages as text/chat/prepare.h makes them.
  *   told        what a conversation has and the template does not show (tools, calls, reasoning, a system message where
- *               it stands): a line in the log, once for each of the four, or an error where the template is strict.
+ *               it stands): a line in the log, once for each of the four, or an error where the template is strict;
+ * loaders of rows count it instead (trainer/data/render.h).
  */
 #ifndef CLIME_TEXT_CHAT_CHAT_TEMPLATE_H
 #define CLIME_TEXT_CHAT_CHAT_TEMPLATE_H
@@ -27,6 +28,7 @@ struct clime_chat_template {
     bool strict;                       /* set by the owner: what would be told is refused */
     struct clime_str kwargs;           /* set by the owner: variables of every rendering, a JSON object; borrowed */
     struct clime_chat_told *told;
+    unsigned *lost; /* set by the owner, NULL: enum clime_chat_lost is added here in place of the log's line */
 };
 
 /* file NULL: the folder's own templates. A folder without one is no error. Looks at what they show on the calling

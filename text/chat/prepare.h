@@ -13,6 +13,7 @@
 #include "text/chat/form.h"
 
 /* What a conversation has and the template does not show. */
+enum { CLIME_CHAT_LOSSES = 4 }; /* kinds */
 enum clime_chat_lost {
     CLIME_LOST_SYSTEM = 1, /* a system message where it stands */
     CLIME_LOST_TOOLS = 2,

@@ -78,6 +78,12 @@ static void count_cuts(const struct clime_data_command *c, const struct clime_da
                                            : ": rl cannot use them, --rollout-max-prompt-len leaves them out");
 }
 
+static void print_lost(const struct clime_lost_rows *lost, struct clime_buf *out) {
+    char *text = clime_lost_rows_text(lost);
+    if (text) clime_buf_printf(out, "  rows with something that the chat template does not show: %s\n", text);
+    free(text);
+}
+
 static enum clime_err look_at_prompts(const struct clime_data_command *c, const struct clime_tokenizer *tok,
                                       int max_pos, bool *fits, struct clime_buf *out, struct clime_error *e) {
     struct clime_dataset d;
@@ -89,6 +95,7 @@ static enum clime_err look_at_prompts(const struct clime_data_command *c, const 
                      c->set.data.apply_chat_template ? "after the chat template" : "without a chat template");
     print_lengths("prompts", len, d.n, out);
     count_cuts(c, &d, max_pos, out);
+    print_lost(&d.lost, out);
     for (int k = 0; k < d.n_parts && d.n_parts > 1; k++) {
         clime_buf_printf(out, "  source %s: %d prompts", d.names[k], d.parts[k].n);
         if (d.parts[k].weight > 0) clime_buf_printf(out, ", weight %g", d.parts[k].weight);
@@ -130,6 +137,7 @@ static enum clime_err look_at_samples(const struct clime_data_command *c, const 
     clime_buf_printf(out, "  trained: %" PRId64 " of %" PRId64 " tokens\n", trained, all);
     clime_buf_printf(out, "  left out: %d longer than the model's %d tokens, %d without a trained token\n",
                      set.n_too_long, max_pos, set.n_untrained);
+    print_lost(&set.lost, out);
     for (int i = 0; i < set.n && i < c->print; i++) {
         int at = (int)((int64_t)i * set.n / (c->print < set.n ? c->print : set.n));
         const struct clime_sample *s = set.samples[at];

@@ -343,6 +343,7 @@ static void tell_left_out(const struct sft_options *o, int n_units) {
     const char *what = unit_name(o);
     int batch = o->run.global_batch_size, rest = n_units % batch;
     if (set->n_untrained) LOG_WARN("%d %s have no token to train on and are left out", set->n_untrained, what);
+    clime_lost_rows_warn(&set->lost, "");
     if (set->n_too_long) LOG_WARN("%d %s are longer than the limit and left out", set->n_too_long, what);
     if (o->print_samples) return;
     if (o->global_batch_size > batch)

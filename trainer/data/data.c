@@ -14,7 +14,6 @@
 
 #include "common/json/scan.h"
 #include "common/json/write.h"
-#include "trainer/data/render.h"
 
 #define MAX_PROMPT ((size_t)16 << 20)
 
@@ -25,6 +24,7 @@ struct loader {
     const struct clime_tokenizer *tok;
     struct clime_tok_scratch *scratch;
     struct clime_chat_template template; /* with --apply-chat-template */
+    unsigned lost;                       /* of the row that is read */
     const char *path;                    /* of the source that is read */
     int source;
     struct clime_dataset *out;
@@ -191,6 +191,7 @@ static enum clime_err add_prompt(void *arg, int64_t line, struct clime_str json,
         clime_error_prefix(e, "%s:%lld", l->path, (long long)line);
         goto done;
     }
+    clime_lost_rows_count(&d->lost, &l->lost);
     if (ids.len == 0) {
         rc = clime_fail(e, CLIME_ERR_INPUT, "%s:%lld: the prompt is empty", l->path, (long long)line);
         goto done;
@@ -260,6 +261,7 @@ enum clime_err clime_dataset_load(const struct clime_data_options *o, const stru
     *out = (struct clime_dataset){0};
     if (o->apply_chat_template && (rc = clime_data_template(t, o->apply_chat_template_kwargs, &l.template, e)))
         goto done;
+    l.template.lost = &l.lost;
     l.scratch = clime_tok_scratch_new(t);
     for (int k = 0; k < o->n_sources && !rc; k++) rc = load_source(&l, k, e);
     if (!rc) rc = clime_mix_check(d.parts, d.n_parts, e);

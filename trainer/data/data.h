@@ -17,6 +17,7 @@
 #include "common/err.h"
 #include "text/tokenizer.h"
 #include "trainer/data/mix.h"
+#include "trainer/data/render.h"
 #include "trainer/data/source.h"
 
 struct clime_data_options {     /* names are slime's options */
@@ -45,6 +46,7 @@ struct clime_dataset {
     struct clime_prompt *prompts; /* [n] in the order of sources and files */
     int n, size;
     int n_too_long; /* left out */
+    struct clime_lost_rows lost;
     int n_parts;
     struct clime_mix_part *parts; /* [n_parts] the prompts of each source */
     char **names;                 /* [n_parts] the sources' short names */

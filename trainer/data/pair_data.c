@@ -17,6 +17,7 @@ struct loader {
     const struct clime_tokenizer *tok;
     struct clime_tok_scratch *scratch;
     struct clime_chat_template template; /* with --apply-chat-template */
+    unsigned lost;                       /* of the row that is read */
     struct clime_sft_set *set;
     int source, max_len, size;
 };
@@ -296,6 +297,7 @@ static enum clime_err read_pair(void *arg, int64_t number, struct clime_str json
     } else {
         add_pair(l, pair);
     }
+    clime_lost_rows_count(&l->set->lost, &l->lost);
     clime_arena_free(&r.arena);
     return rc;
 }
@@ -310,6 +312,7 @@ enum clime_err clime_pair_set_load(const struct clime_pair_data_options *o, cons
     l.tok = l.template.tok = tok;
     l.scratch = clime_tok_scratch_new(tok);
     if (o->data.apply_chat_template) rc = clime_data_template(tok, o->data.apply_chat_template_kwargs, &l.template, e);
+    l.template.lost = &l.lost;
     for (; l.source < o->data.n_sources && !rc; l.source++)
         rc = clime_source_rows(o->data.sources[l.source], read_pair, &l, e);
     if (!rc) rc = clime_sft_set_check(set, &o->data, e);

@@ -2,7 +2,31 @@
  * See render.h. */
 #include "trainer/data/render.h"
 
+#include <stdlib.h>
+
+#include "common/log.h"
 #include "model/config/config.h"
+
+void clime_lost_rows_count(struct clime_lost_rows *l, unsigned *lost) {
+    for (int i = 0; i < CLIME_CHAT_LOSSES; i++) l->n[i] += *lost >> i & 1;
+    *lost = 0;
+}
+
+char *clime_lost_rows_text(const struct clime_lost_rows *l) {
+    static const char *const names[CLIME_CHAT_LOSSES] = {"a system message", "tools", "an assistant's tool_calls",
+                                                         "an assistant's reasoning"};
+    struct clime_buf text;
+    clime_buf_init(&text, 512);
+    for (int i = 0; i < CLIME_CHAT_LOSSES; i++)
+        if (l->n[i]) clime_buf_printf(&text, "%s%s: %d", text.len ? ", " : "", names[i], l->n[i]);
+    return text.len ? clime_buf_take(&text) : NULL;
+}
+
+void clime_lost_rows_warn(const struct clime_lost_rows *l, const char *of) {
+    char *text = clime_lost_rows_text(l);
+    if (text) LOG_WARN("rows%s with something that the chat template does not show: %s", of, text);
+    free(text);
+}
 
 enum clime_err clime_data_tokenizer(const char *dir, struct clime_tokenizer **out, struct clime_error *e) {
     struct clime_config model;

@@ -13,7 +13,6 @@
 #include "common/json/scan.h"
 #include "model/config/config.h"
 #include "trainer/data/conversation.h"
-#include "trainer/data/render.h"
 
 #define MAX_RESPONSE_BYTES ((size_t)1 << 24)
 
@@ -83,6 +82,7 @@ static enum clime_err load_pairs(const struct clime_sft_data_options *o, const s
     struct clime_ids end = {0};
     int size = 0;
     enum clime_err err = clime_dataset_load(&in_order, tok, &data, e);
+    set->lost = data.lost;
     if (!err && o->data.apply_chat_template)
         err = clime_data_template(tok, o->data.apply_chat_template_kwargs, &template, e);
     struct clime_tok_scratch *scratch = clime_tok_scratch_new(tok);
@@ -107,6 +107,7 @@ static enum clime_err load_pairs(const struct clime_sft_data_options *o, const s
 struct row_loader {
     const struct clime_sft_data_options *o;
     struct clime_chat_template template;
+    unsigned lost; /* of the row that is read */
     struct clime_tok_scratch *scratch;
     struct clime_sft_set *set;
     int source, max_len, size;
@@ -200,6 +201,7 @@ static enum clime_err read_row(void *arg, int64_t number, struct clime_str json,
     enum clime_err rc = l->o->ids_key ? read_ids(l, json, &made, e) : read_messages(l, json, &made, e);
     if (rc) clime_error_prefix(e, "%s, line %lld", l->o->data.sources[l->source], (long long)number);
     if (!rc && !made.n) l->set->n_untrained++;
+    clime_lost_rows_count(&l->set->lost, &l->lost);
     for (int i = 0; i < made.n; i++) {
         if (rc)
             clime_sample_free(made.data[i]);
@@ -219,6 +221,7 @@ static enum clime_err load_rows(const struct clime_sft_data_options *o, const ch
     if (err) return err;
     l.vocabulary = model.V;
     if (!o->ids_key) err = clime_data_template(tok, o->data.apply_chat_template_kwargs, &l.template, e);
+    l.template.lost = &l.lost;
     l.scratch = clime_tok_scratch_new(tok);
     for (; l.source < o->data.n_sources && !err; l.source++)
         err = clime_source_rows(o->data.sources[l.source], read_row, &l, e);

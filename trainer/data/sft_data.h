@@ -16,6 +16,7 @@ struct clime_sft_set {
     struct clime_sample **samples;  /* [n] in the order of sources and files; group = index */
     int n, n_too_long, n_untrained; /* left out: longer than the limit; without a trained token */
     int longest;                    /* tokens */
+    struct clime_lost_rows lost;
     int n_parts;
     struct clime_mix_part *parts; /* [n_parts] the samples of each source */
 };

@@ -29,24 +29,25 @@
 
 #define LEAST_ROWS 16 /* of a learner that only holds weights */
 
-static void tell_if_without_room(const struct clime_dataset *d, const char *what, int max_pos, const char *option) {
+static void tell_unfit(const struct clime_dataset *d, const char *what, int max_pos, const char *option) {
     int n = 0;
     for (int i = 0; i < d->n; i++) n += d->prompts[i].n_ids >= max_pos;
     if (n)
         LOG_WARN("%d of %d prompts%s leave no room for an answer in the %d tokens that the model takes, so they will "
                  "fail; --%s %d leaves them out",
                  n, d->n, what, max_pos, option, max_pos - 1);
+    clime_lost_rows_warn(&d->lost, what);
 }
 
-/* The servers refuse them one after another, in rollouts and evaluations that may be hours away. */
-static enum clime_err tell_prompts_without_room(const struct clime_rl *rl, struct clime_error *e) {
+/* The servers refuse those without room one after another, in rollouts and evaluations that may be hours away. */
+static enum clime_err tell_unfit_prompts(const struct clime_rl *rl, struct clime_error *e) {
     struct clime_config c;
     enum clime_err rc = clime_config_load(rl->o.hf_checkpoint, &c, e);
     if (rc) return rc;
-    tell_if_without_room(&rl->data, "", c.max_pos, "rollout-max-prompt-len");
+    tell_unfit(&rl->data, "", c.max_pos, "rollout-max-prompt-len");
     for (int i = 0; i < rl->eval.n_sets; i++) {
         char *what = xasprintf(" of the evaluation set %s", rl->eval.sets[i].o->name);
-        tell_if_without_room(&rl->eval.sets[i].data, what, c.max_pos, "eval-max-prompt-len");
+        tell_unfit(&rl->eval.sets[i].data, what, c.max_pos, "eval-max-prompt-len");
         free(what);
     }
     return CLIME_OK;
@@ -68,7 +69,7 @@ static enum clime_err load_prompts(struct clime_rl *rl, struct clime_error *e) {
     enum clime_err rc = clime_data_tokenizer(o->hf_checkpoint, &rl->tokenizer, e);
     if (!rc && !o->evaluate) rc = clime_dataset_load(&d, rl->tokenizer, &rl->data, e);
     if (!rc) rc = clime_evaluation_load(o, rl->tokenizer, &rl->eval, e);
-    if (!rc) rc = tell_prompts_without_room(rl, e);
+    if (!rc) rc = tell_unfit_prompts(rl, e);
     if (rc || o->evaluate) return rc;
     if (rl->data.n_too_long)
         clime_progress_line(&rl->progress, "prompts  %d of %s; %d too long ones left out", rl->data.n,
