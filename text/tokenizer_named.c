@@ -185,8 +185,8 @@ static int by_number(const void *x, const void *y) {
 static struct numbered *in_order(const struct cJSON *object, bool named, int *n) {
     struct numbered *list = xcalloc((size_t)clime_tree_size(object) + 1, sizeof *list);
     *n = 0;
+    if (clime_tree_kind(object) != CLIME_JSON_OBJECT) return list; /* an array names nothing */
     for (const struct cJSON *node = clime_tree_first(object); node; node = clime_tree_next(node)) {
-        if (!clime_tree_key(node)) continue; /* of an array, which names nothing */
         double value = clime_tree_num(node, -1);
         long number = value >= 0 && value <= CLIME_VOCAB_MAX_ID ? (long)value : -1;
         if (named) number = strtol(clime_tree_key(node), NULL, 10);
