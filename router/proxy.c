@@ -179,7 +179,10 @@ static void serve(struct clime_relay *y, const struct clime_route_request *reque
         struct clime_error none = {0};
         if (!pick(&a, &none)) {
             bool aborted = none.code == CLIME_ERR_ABORTED;
-            if (turn == 0 || aborted) y->e = none; /* else the last worker's answer says more than "none is left" */
+            if (turn == 0 || aborted) { /* else the last worker's answer says more than "none is left" */
+                y->e = none;
+                y->call_failed = false;
+            }
             break;
         }
         y->settled = a.t.n_silent >= MOST_SUSPECT || turn >= r->max_retries;

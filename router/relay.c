@@ -187,6 +187,23 @@ static enum clime_outcome outcome_of_status(int status) {
     return status < 500 || status == 501 ? CLIME_OUTCOME_CLIENT : CLIME_OUTCOME_UNKNOWN;
 }
 
+/* Of a call that failed by itself; e keeps the HTTP client's words. */
+static void judge_call(struct clime_relay *y) {
+    struct clime_error *e = &y->e;
+    y->call_failed = true;
+    if (e->code == CLIME_ERR_BUSY) { /* no descriptor is left here: no worker can be reached */
+        y->outcome = CLIME_OUTCOME_BUSY;
+        e->code = CLIME_ERR_UNAVAILABLE;
+    } else if (e->code == CLIME_ERR_INPUT) {
+        y->outcome = CLIME_OUTCOME_CLIENT;
+    } else if (e->code == CLIME_ERR_TIMEOUT) { /* all of --request-timeout: slow, or asked for too much */
+        y->outcome = CLIME_OUTCOME_UNKNOWN;
+    } else {
+        y->outcome = CLIME_OUTCOME_WORKER;
+        e->code = CLIME_ERR_INTERNAL;
+    }
+}
+
 /* Sets outcome, and e to what the client is to be told where that is not the worker's answer. */
 static void judge(struct clime_relay *y) {
     struct clime_error *e = &y->e;
@@ -229,16 +246,8 @@ static void judge(struct clime_relay *y) {
         y->outcome = CLIME_OUTCOME_CLIENT;
         clime_fail(e, CLIME_ERR_INTERNAL, "the answer of %s is larger than %zu bytes (--max-payload-size)", url,
                    y->router->max_reply);
-    } else if (e->code == CLIME_ERR_BUSY) { /* no descriptor is left here: no worker can be reached */
-        y->outcome = CLIME_OUTCOME_BUSY;
-        e->code = CLIME_ERR_UNAVAILABLE;
-    } else if (e->code == CLIME_ERR_INPUT) {
-        y->outcome = CLIME_OUTCOME_CLIENT;
-    } else if (e->code == CLIME_ERR_TIMEOUT) { /* all of --request-timeout: slow, or asked for too much */
-        y->outcome = CLIME_OUTCOME_UNKNOWN;
     } else {
-        y->outcome = CLIME_OUTCOME_WORKER;
-        e->code = CLIME_ERR_INTERNAL;
+        judge_call(y);
     }
 }
 
@@ -306,14 +315,9 @@ static int status_of(const struct clime_error *e) {
 /* What the client is told: a worker's address is for those who command, and stands in the log. */
 static char *message_for(const struct clime_relay *y) {
     const char *at;
+    if (!y->worker[0] || clime_http_may_command(y->rq)) return xstrdup(y->e.msg);
+    if (y->call_failed) return xstrdup("a worker did not answer as it should");
     char *said = xstrdup(y->e.msg);
-    if (!y->worker[0] || clime_http_may_command(y->rq)) return said;
-    const struct clime_str method = clime_http_method(y->rq);
-    if (strncmp(said, method.ptr, method.len) == 0 &&
-        strncmp(said + method.len, " http", 5) == 0) { /* whose rest may tell it too */
-        free(said);
-        return xstrdup("a worker did not answer as it should");
-    }
     while ((at = strstr(said, y->worker))) {
         char *without = xasprintf("%.*sa worker%s", (int)(at - said), said, at + strlen(y->worker));
         free(said);

@@ -19,6 +19,7 @@ struct clime_relay {
     /* The last attempt */
     enum clime_outcome outcome;
     struct clime_error e;          /* code CLIME_OK: the worker's own answer is the one to pass on */
+    bool call_failed;              /* e is the HTTP client's, with the worker's address in it */
     char worker[CLIME_WORKER_URL]; /* its worker; kept, as the lease may be gone when the client is told */
     bool connected;                /* the worker may have seen the request */
     bool refused;                  /* it did not take the router's key */
