@@ -306,6 +306,17 @@ static void test_places(void **state) {
         {"\\boxed{\\frac{1}{2}", "1/2", true},                 /* never closed */
         {"$x=5$, but \\boxed{no real solutions}", "5", false}, /* words in a box are the answer */
         {"\\boxed{The answer is 5}", "5", true},
+        /* of a list of assignments no number stands for all */
+        {"Answer: x=2, y=4, z=5", "5.0", false},
+        {"Answer: x = 2; y_1 = 4", "4", false},
+        {"Answer: x=2, y=4 and z=5", "2", false},
+        {"So x=2 and y=4.", "4", false},
+        {"\\boxed{[x=2, y=4, z=5]}", "5.0", false},
+        {"Answer: x=2, y=4, z=5", "x=2, y=4, z=5", true},
+        {"Answer: x=2, y=4, so x+y=6", "6", true},
+        {"With x=2, y=4 the sum is 6", "6", true},
+        {"Answer: x = 3", "3", true},
+        {"Answer: 2*x = 3, and the rest = 4", "4", true},
         {"$13$", "$\\text{13}$", true},
         {"no number at all", "7", false},
         {"", "7", false},

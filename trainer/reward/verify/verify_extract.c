@@ -5,6 +5,7 @@
  * that can be read is the answer. This is Math-Verify's order of its patterns. One pass finds the formulas; everything
  * after that works on their list, so that the time is linear in the text.
  */
+#include <ctype.h>
 #include <stdlib.h>
 #include <strings.h>
 
@@ -24,7 +25,7 @@ struct formula { /* $...$ and alike, or a bare number or expression */
     size_t start, end;
     struct clime_str body;
     bool percent; /* % behind it */
-    bool plain;   /* a number or expression outside of LaTeX */
+    bool plain;   /* a number or expression outside of LaTeX; a list of assigned ones is not */
 };
 
 struct finder {
@@ -186,6 +187,32 @@ static size_t plain_at(const struct finder *f, size_t i, struct formula *out) {
     return out->end;
 }
 
+/* Where the name starts whose assignment ("x = ", "y_1=") ends at i; SIZE_MAX where none does. */
+static size_t assigned_name(const struct finder *f, size_t i) {
+    while (i > 0 && is_blank(f->s.ptr[i - 1])) i--;
+    if (i == 0 || f->s.ptr[--i] != '=') return SIZE_MAX;
+    while (i > 0 && is_blank(f->s.ptr[i - 1])) i--;
+    while (i > 0 && (clime_rtext_is_digit(f->s.ptr[i - 1]) || f->s.ptr[i - 1] == '_')) i--;
+    const bool letter = i > 0 && isalpha((unsigned char)f->s.ptr[i - 1]);
+    return letter && (i == 1 || !isalnum((unsigned char)f->s.ptr[i - 2])) ? i - 1 : SIZE_MAX;
+}
+
+/* Makes one of the last number and this one where both are assigned in one list: "x=2, y=4" is no 4. */
+static bool join_assigned(struct finder *f, const struct formula *one) {
+    const size_t name = f->n_plain ? assigned_name(f, one->start) : SIZE_MAX;
+    struct formula *last = f->plain + (f->n_plain ? f->n_plain - 1 : 0);
+    if (name == SIZE_MAX || last->end >= name) return false;
+    size_t i = skip_blank(f, last->end);
+    const bool comma = at(f, i) == ',' || at(f, i) == ';';
+    i = skip_blank(f, i + comma);
+    const bool word = word_at(f, i, "and");
+    if ((!comma && !word) || skip_blank(f, i + (word ? 3 : 0)) != name) return false;
+    const size_t start = last->plain ? assigned_name(f, last->start) : last->start;
+    if (start == SIZE_MAX) return false;
+    *last = (struct formula){.start = start, .end = one->end, .body = clime_rtext_slice(f->s, start, one->end)};
+    return true;
+}
+
 static void find_plain(struct finder *f) {
     for (size_t i = 0; i < f->s.len; i++) {
         struct formula one;
@@ -193,7 +220,7 @@ static void find_plain(struct finder *f) {
         if (!before || is_blank(f->s.ptr[i])) continue;
         size_t end = plain_at(f, i, &one);
         if (!end) continue;
-        keep(f->plain, &f->n_plain, one);
+        if (!join_assigned(f, &one)) keep(f->plain, &f->n_plain, one);
         i = end - 1;
     }
 }
