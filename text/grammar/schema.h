@@ -82,6 +82,7 @@ int clime_schema_wrap(struct clime_schema *s, const char *open, int inside, cons
 
 /* One type of a flat set (no $ref, allOf, anyOf, oneOf, enum, const in it) each. */
 int clime_schema_string(struct clime_schema *s, const struct clime_schema_set *set);
+int clime_schema_pattern(struct clime_schema *s, const char *pattern); /* of a JSON string's inside; errors quote it */
 int clime_schema_number(struct clime_schema *s, const struct clime_schema_set *set, bool integer);
 int clime_schema_array(struct clime_schema *s, const struct clime_schema_set *set);
 int clime_schema_object(struct clime_schema *s, const struct clime_schema_set *set);

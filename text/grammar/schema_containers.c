@@ -254,14 +254,12 @@ static void gather(struct clime_schema *s, const struct clime_schema_set *set, s
 static void pattern_pair(struct clime_schema *s, const struct clime_schema_set *set, struct object *o) {
     const struct cJSON *c = clime_tree_first(clime_tree_get(o->pattern, "patternProperties"));
     struct clime_schema_set value = {.n = 0};
-    int key = CLIME_EXPR_NEVER_NODE, quote = clime_expr_text(s->x, "\"");
+    int quote = clime_expr_text(s->x, "\"");
     if (o->n > 0 || clime_tree_next(c) || set->n > 1 || o->open || o->names) {
         clime_schema_bad(s, "patternProperties is supported with one pattern and without other properties only");
         return;
     }
-    enum clime_err err = clime_regex_read(s->x, clime_str_of(clime_tree_key(c)), CLIME_SPELL_JSON, true, &key, s->e);
-    if (err && !s->err) s->err = clime_error_prefix(s->e, "schema: patternProperties");
-    const int kids[] = {quote, key, quote};
+    const int kids[] = {quote, clime_schema_pattern(s, clime_tree_key(c)), quote};
     clime_schema_join(s, &value, c);
     o->extra = pair_of(s, clime_expr_seq(s->x, kids, 3), clime_schema_compile(s, &value));
 }

@@ -90,10 +90,17 @@ static const char *format_pattern(struct clime_schema *s, const char *name) {
     return "";
 }
 
+int clime_schema_pattern(struct clime_schema *s, const char *pattern) {
+    int node = CLIME_EXPR_NEVER_NODE;
+    enum clime_err err = clime_regex_read(s->x, clime_str_of(pattern), CLIME_SPELL_JSON, true, &node, s->e);
+    if (err && !s->err) s->err = clime_error_prefix(s->e, "schema: \"%.100s\"", pattern);
+    return node;
+}
+
 int clime_schema_string(struct clime_schema *s, const struct clime_schema_set *set) {
     int64_t min = 0, max = CLIME_EXPR_INF;
     const char *pattern = NULL;
-    int n_patterns = 0, node = CLIME_EXPR_NEVER_NODE;
+    int n_patterns = 0;
     for (int i = 0; i < set->n; i++) {
         const struct cJSON *m = set->at[i].schema, *p = clime_tree_get(m, "pattern"), *f = clime_tree_get(m, "format");
         int64_t low = clime_schema_count(s, m, "minLength", 0), high = clime_schema_count(s, m, "maxLength", max);
@@ -109,11 +116,7 @@ int clime_schema_string(struct clime_schema *s, const struct clime_schema_set *s
     if (n_patterns == 1 && (min > 0 || max >= 0))
         return clime_schema_bad(
             s, "minLength or maxLength beside pattern or format is not supported: say it in the pattern");
-    if (n_patterns == 1) {
-        enum clime_err err = clime_regex_read(s->x, clime_str_of(pattern), CLIME_SPELL_JSON, true, &node, s->e);
-        if (err && !s->err) s->err = clime_error_prefix(s->e, "schema");
-        return quoted(s, node);
-    }
+    if (n_patterns == 1) return quoted(s, clime_schema_pattern(s, pattern));
     if (min == 0 && max < 0) return clime_schema_any_string(s);
     return quoted(s, clime_expr_repeat(s->x, json_char(s), (int)min, (int)max));
 }

@@ -422,6 +422,10 @@ static void test_schema_refused(void **state) {
     static const char *const cases[][2] = {
         {"{\"not\":{}}", "\"not\""},
         {"{\"type\":\"object\",\"dependentRequired\":{}}", "dependentRequired"},
+        {"{\"properties\":{\"a\":{\"pattern\":\"b\"},\"c\":{\"pattern\":\"^(?=d)e\"}}}",
+         "schema: \"^(?=d)e\": pattern: looking"},
+        {"{\"patternProperties\":{\"^(?=d)e\":{}},\"additionalProperties\":false}",
+         "schema: \"^(?=d)e\": pattern: looking"},
         {"{\"properties\":[{},{}]}", "properties must be an object"},
         {"{\"patternProperties\":[{}]}", "patternProperties must be an object"},
         {"{\"type\":\"array\",\"uniqueItems\":true}", "uniqueItems"},
