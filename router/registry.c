@@ -40,12 +40,13 @@ static void write_labels(struct clime_jw *w, const char *labels) {
     clime_jw_close(w);
 }
 
-static void write_worker(struct clime_jw *w, const struct clime_worker_view *v) {
+/* addressed: to those who may know where it is. */
+static void write_worker(struct clime_jw *w, const struct clime_worker_view *v, bool addressed) {
     char id[24];
     snprintf(id, sizeof id, "%lld", (long long)v->id);
     clime_jw_object(w);
     clime_jw_put_strz(w, "id", id);
-    clime_jw_put_strz(w, "url", v->url);
+    if (addressed) clime_jw_put_strz(w, "url", v->url);
     clime_jw_put_strz(w, "worker_type", "regular");
     clime_jw_put_bool(w, "is_healthy", v->state == CLIME_WORKER_READY);
     clime_jw_put_strz(w, "status", state_name(v->state));
@@ -74,7 +75,8 @@ static void reply(struct clime_http_request *rq, int status, struct clime_buf *o
 }
 
 /* A JSON object or {"urls": [...]} of all workers, or the one with id (id 0 = all). */
-static bool write_list(struct clime_router *r, struct clime_buf *out, int64_t id, bool urls_only) {
+static bool write_list(struct clime_router *r, struct clime_http_request *rq, struct clime_buf *out, int64_t id,
+                       bool urls_only) {
     struct clime_worker_view *views = xcalloc(CLIME_WORKERS_MAX, sizeof *views);
     int n = clime_workers_list(r->workers, views, CLIME_WORKERS_MAX);
     bool found = false;
@@ -92,7 +94,7 @@ static bool write_list(struct clime_router *r, struct clime_buf *out, int64_t id
         if (urls_only)
             clime_jw_strz(&w, views[i].url);
         else
-            write_worker(&w, &views[i]);
+            write_worker(&w, &views[i], clime_http_may_command(rq));
     }
     if (!id) {
         clime_jw_close(&w);
@@ -105,13 +107,13 @@ static bool write_list(struct clime_router *r, struct clime_buf *out, int64_t id
 
 void clime_router_workers_get(struct clime_http_request *rq, void *context) {
     struct clime_buf out;
-    write_list(context, &out, 0, false);
+    write_list(context, rq, &out, 0, false);
     reply(rq, 200, &out);
 }
 
 void clime_router_list_workers(struct clime_http_request *rq, void *context) {
     struct clime_buf out;
-    write_list(context, &out, 0, true);
+    write_list(context, rq, &out, 0, true);
     reply(rq, 200, &out);
 }
 
@@ -185,7 +187,7 @@ static void change_worker(struct clime_http_request *rq, struct clime_router *r,
     if (err) {
         clime_http_reply_err(rq, &e);
     } else {
-        write_list(r, &out, id, false);
+        write_list(r, rq, &out, id, false);
         reply(rq, 200, &out);
     }
     clime_arena_free(&arena);
@@ -209,7 +211,7 @@ void clime_router_worker_one(struct clime_http_request *rq, void *context) {
             clime_http_reply_err(rq, &e);
         else
             clime_http_reply_json(rq, 202, clime_str_of("{\"status\":\"accepted\",\"message\":\"draining\"}"));
-    } else if (write_list(r, &out, id, false)) {
+    } else if (write_list(r, rq, &out, id, false)) {
         reply(rq, 200, &out);
     } else {
         clime_buf_free(&out);

@@ -80,7 +80,7 @@ const struct clime_http_route clime_router_routes[] = {
     {"PUT|PATCH|DELETE", "/workers/{id}", CLIME_HTTP_ADMIN, clime_router_worker_one},
     {"POST", "/add_worker", CLIME_HTTP_ADMIN, clime_router_add_worker},
     {"POST", "/remove_worker", CLIME_HTTP_ADMIN, clime_router_remove_worker},
-    {"GET", "/list_workers", CLIME_HTTP_USER, clime_router_list_workers},
+    {"GET", "/list_workers", CLIME_HTTP_ADMIN, clime_router_list_workers},
     {"PUT", "/weight_version", CLIME_HTTP_ADMIN, clime_router_put_version},
     {"GET", "/openapi.json", CLIME_HTTP_OPEN, clime_router_openapi},
     {"GET", "/liveness", CLIME_HTTP_OPEN, clime_router_liveness},

@@ -169,6 +169,21 @@ def test_metrics_tell_strangers_no_names(tmp_path):
         assert w.url in free.get("/metrics").text
 
 
+def test_workers_have_no_address_for_clients():
+    with workers(1) as (w,):
+        for words, strange, knows in ((("--api-key", "k", "--admin-api-key", "boss"), "k", "boss"), (("--api-key", "k"), None, "k"), ((), None, None)):
+            with program("clime-router", *words, "--worker-urls", w.url) as r:
+                ask = lambda path, key: web.get(r.url + path, headers=bearer(key), timeout=LIMIT)
+                assert ask("/list_workers", knows).json() == {"urls": [w.url]}
+                (whole,) = ask("/workers", knows).json()["workers"]
+                assert whole["url"] == w.url
+                if strange:
+                    assert ask("/list_workers", strange).status_code == 403
+                    for path in ("/workers", f"/workers/{whole['id']}"):
+                        reply = ask(path, strange)
+                        assert reply.status_code == 200 and str(w.port) not in reply.text and whole["id"] in reply.text, reply.text
+
+
 def test_an_error_names_no_worker_to_clients():
     """Neither one that is lost nor one that says too much; the log and those who command have the address."""
     def fail(handler, body):
