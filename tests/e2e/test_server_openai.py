@@ -4,7 +4,7 @@ import json
 
 import openai
 import pytest
-from programs import chat_model, needs_stories, server, tiny_model
+from programs import chat_model, needs_stories, router_to, server, tiny_model
 
 
 @pytest.fixture(scope="module")
@@ -241,3 +241,23 @@ def test_one_key_a_candidate(tmp_path):
             assert any(t.startswith("bytes:\\x") for t in lp["tokens"])
             for token, number, top in zip(lp["tokens"], lp["token_logprobs"], lp["top_logprobs"], strict=True):
                 assert top is None or (len(top) in (20, 21) and top[token] == number)
+
+
+@pytest.mark.parametrize("name", ["cache_salt", "extra_key"])
+def test_a_salt_separates_cached_prompts(s, name):
+    """A prompt is found under its own salt alone, with or without a router between."""
+    def chat(at, text, salt):
+        body = {"messages": [{"role": "user", "content": text}], "max_tokens": 1} | salt
+        return at.json("/v1/chat/completions", body)["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    def generate(at, text, salt):
+        return at.json("/generate", {"text": text, "sampling_params": {"max_new_tokens": 1}} | salt)["meta_info"]["cached_tokens"]
+
+    with router_to([s.url]) as r:
+        for ask in (chat, generate):
+            for at in (s, r):
+                text = f"{name} {ask.__name__} {at.url} " * 8
+                for salt in ({}, {name: "a"}, {name: "b"}):
+                    assert ask(at, text, salt) == 0
+                for salt in ({}, {name: "a"}, {name: "b"}):
+                    assert ask(at, text, salt) > 0
