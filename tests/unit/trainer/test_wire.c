@@ -27,7 +27,20 @@ static struct clime_learner_options made_options(void) {
 static enum clime_err read_options(const struct clime_buf *b, size_t len, struct clime_learner_options *o,
                                    struct clime_error *e) {
     struct clime_wire w = {b->data, b->data + len, false};
+    *o = (struct clime_learner_options){0};
     return clime_wire_options(&w, o, e);
+}
+
+/* A rank has its options until it ends, so there is nothing in the program that frees them. */
+static void free_options(struct clime_learner_options *o) {
+    const char *const texts[] = {o->hf_checkpoint, o->ref_load,    o->critic_load,
+                                 o->model.device,  o->model.dtype, o->model.dev.isa};
+    const struct clime_opt_list *const lists[] = {&o->only_train, &o->freeze};
+    for (size_t i = 0; i < CLIME_COUNT(texts); i++) free((void *)(uintptr_t)texts[i]);
+    for (size_t k = 0; k < CLIME_COUNT(lists); k++) {
+        for (int i = 0; i < lists[k]->n; i++) free((void *)(uintptr_t)lists[k]->items[i]);
+        free((void *)(uintptr_t)lists[k]->items);
+    }
 }
 
 static void test_options(void **state) {
@@ -44,7 +57,11 @@ static void test_options(void **state) {
     assert_true(got.lr == o.lr && got.min_lr == o.min_lr && got.objective.kl_coef == 0.25);
     assert_ptr_equal(got.objective.estimator, o.objective.estimator);
     assert_null(got.critic_load);
-    for (size_t len = 0; len < b.len; len++) assert_int_equal(read_options(&b, len, &got, &e), CLIME_ERR_INTERNAL);
+    free_options(&got);
+    for (size_t len = 0; len < b.len; len++) {
+        assert_int_equal(read_options(&b, len, &got, &e), CLIME_ERR_INTERNAL);
+        free_options(&got);
+    }
     b.data[0] ^= 1; /* of the hash of what the structs are defined by: two fields in another order, of the same size */
     assert_int_equal(read_options(&b, b.len, &got, &e), CLIME_ERR_INPUT);
     assert_non_null(strstr(e.msg, "another version"));
