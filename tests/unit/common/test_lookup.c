@@ -39,8 +39,12 @@ int getaddrinfo(const char *name, const char *service, const struct addrinfo *hi
 
 static atomic_bool no_threads;
 
+/* The address sanitizer's, where it is linked: it looks for leaks on the stacks of threads that it has seen begin. */
+extern __typeof__(pthread_create) __interceptor_pthread_create __attribute__((weak));
+
 int pthread_create(pthread_t *out, const pthread_attr_t *attr, void *(*run)(void *), void *arg) {
-    __typeof__(&pthread_create) real = (__typeof__(&pthread_create))dlsym(RTLD_NEXT, "pthread_create");
+    __typeof__(&pthread_create) real = __interceptor_pthread_create;
+    if (!real) real = (__typeof__(&pthread_create))dlsym(RTLD_NEXT, "pthread_create");
     return atomic_load(&no_threads) ? EAGAIN : real(out, attr, run, arg);
 }
 
