@@ -62,20 +62,37 @@ CUDA_OP void clime_cuda_scatter(struct clime_dev *d, int T, int R, int D, const 
     launch_after(d, scatter_kernel, R, THREADS, 0, D, rows, (const bf16 *)x, (bf16 *)y);
 }
 
+enum { IN_FLIGHT = 16 }; /* rows of an id whose values a thread has asked for */
+
 __global__ void embed_bwd_kernel(int T, int D, const int32_t *ids, const bf16 *dy, float *dtable) {
-    __shared__ int same[THREADS];
-    int t = blockIdx.x, id = ids[t];
+    __shared__ int same[THREADS], count[THREADS / 32];
+    int t = blockIdx.x, id = ids[t], warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     int earlier = 0;
     for (int i = threadIdx.x; i < t; i += THREADS) earlier |= ids[i] == id;
     if (__syncthreads_or(earlier)) return;
     for (int base = t; base < T; base += THREADS) {
-        int i = base + threadIdx.x;
-        same[threadIdx.x] = i < T && ids[i] == id;
-        if (!__syncthreads_or(same[threadIdx.x])) continue;
-        for (int k = 0; k < THREADS; k++) {
-            if (!same[k]) continue;
-            for (int c = threadIdx.x; c < D; c += THREADS)
-                dtable[(size_t)id * D + c] += f_of(dy[(size_t)(base + k) * D + c]);
+        int i = base + threadIdx.x, is = i < T && ids[i] == id, at, n = 0;
+        unsigned mask = __ballot_sync(0xffffffffu, is);
+        if (lane == 0) count[warp] = __popc(mask);
+        if (!__syncthreads_or(is)) continue;
+        at = __popc(mask & ((1u << lane) - 1));
+        for (int w = 0; w < THREADS / 32; w++) {
+            if (w < warp) at += count[w];
+            n += count[w];
+        }
+        if (is) same[at] = i;
+        __syncthreads();
+        for (int c = threadIdx.x; c < D; c += THREADS) {
+            float sum = dtable[(size_t)id * D + c];
+            for (int k = 0; k < n; k += IN_FLIGHT) {
+                bf16 v[IN_FLIGHT];
+#pragma unroll
+                for (int j = 0; j < IN_FLIGHT; j++) v[j] = dy[(size_t)same[min(k + j, n - 1)] * D + c];
+#pragma unroll
+                for (int j = 0; j < IN_FLIGHT; j++)
+                    if (k + j < n) sum += f_of(v[j]);
+            }
+            dtable[(size_t)id * D + c] = sum;
         }
         __syncthreads();
     }

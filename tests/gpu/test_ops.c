@@ -41,9 +41,9 @@ static void test_products(struct gpu_test *t) {
 }
 
 static void test_rows(struct gpu_test *t) {
-    enum { T = 150, D = 320, V = 40, R = 30 };
+    enum { T = 1100, D = 320, V = 40, R = 30 };
     int32_t h_ids[T], h_rows[R];
-    for (int i = 0; i < T; i++) h_ids[i] = (int32_t)clime_rng_below(&t->rng, V);
+    for (int i = 0; i < T; i++) h_ids[i] = i % 2 ? 7 : (int32_t)clime_rng_below(&t->rng, V); /* 7: a frequent one */
     for (int i = 0; i < R; i++) h_rows[i] = (i * 7) % T;
     struct both ids = both_ints(t, h_ids, T), rows = both_ints(t, h_rows, R),
                 table = both_random(t, V * D, CLIME_BF16, 1), x = both_random(t, T * D, CLIME_BF16, 1),
