@@ -26,7 +26,7 @@
 
 enum clime_dtype { CLIME_F32, CLIME_BF16 };
 
-/* Of trial_bytes: a product, with what it makes, and its gradients to x and to w. */
+/* Of trial_bytes and choose: a product, with what it makes, and its gradients to x and to w. */
 enum clime_trial { CLIME_TRIAL_FORWARD, CLIME_TRIAL_FORWARD_F32, CLIME_TRIAL_DX, CLIME_TRIAL_DW };
 
 static inline size_t clime_dtype_bytes(enum clime_dtype t) {
@@ -304,6 +304,8 @@ struct clime_ops {
     /* Memory that gemm takes for a moment at the first product of a shape of up to T rows, to choose how it computes;
      * where it lacks, a slow way computes until there is some. T, N, K: of the forward product y[T,N] = x[T,K] w^T. */
     size_t (*trial_bytes)(struct clime_dev *d, enum clime_trial kind, int T, int N, int K);
+    /* Makes these choices for all numbers of rows up to T now, so that no step stops for one. */
+    void (*choose)(struct clime_dev *d, enum clime_trial kind, int T, int N, int K);
     enum clime_err (*reserve_scratch)(struct clime_dev *d, size_t bytes, struct clime_error *e);
 
     /* ---- recorded work -------------------------------------------------------------------------------------- */

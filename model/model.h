@@ -153,6 +153,8 @@ size_t clime_model_own_bytes(const struct clime_model *m); /* of this rank's */
 /* What the product that takes most takes for a moment at its first use (ops->trial_bytes; trials come one after
  * another): T rows in the layers, R of the head; trains: their gradients too. */
 size_t clime_model_trial_bytes(const struct clime_model *m, int T, int R, bool trains);
+/* All choices of such products of the forward pass are made now (ops->choose). */
+void clime_model_choose(const struct clime_model *m, int T, int R);
 size_t clime_model_memory(const struct clime_model *m); /* of all that a model with weights of its own allocates */
 
 /* Replacing all weights, only between steps; then the matrices are packed again. */

@@ -1,4 +1,5 @@
-/* What products take for a moment at their first use. Called by who plans memory; owns nothing. */
+/* What products take for a moment at their first use, and all of these beforehand. Called by who plans memory and by
+ * the server's start; owns nothing. */
 #include "model/config/config.h"
 #include "model/model.h"
 
@@ -35,4 +36,18 @@ size_t clime_model_trial_bytes(const struct clime_model *m, int T, int R, bool t
             most = most_of(m, CLIME_TRIAL_DX, CLIME_TRIAL_DW, products[i].T, products[i].N, products[i].K, most);
     }
     return most;
+}
+
+void clime_model_choose(const struct clime_model *m, int T, int R) {
+    const struct clime_matrix *head = &m->matrix[m->layout.head];
+    for (int l = 0; l < m->cfg.L; l++)
+        for (int w = 0; w < CLIME_W_N; w++) {
+            const int at = m->layout.layer[l].w[w];
+            const bool f32 = w == CLIME_W_ROUTER || w == CLIME_W_SHARED_GATE;
+            if (at < 0 || !m->matrix[at].N || w == CLIME_W_EXPERTS_GU || w == CLIME_W_EXPERTS_DOWN || w == CLIME_W_KV_B)
+                continue;
+            m->ops->choose(m->dev, f32 ? CLIME_TRIAL_FORWARD_F32 : CLIME_TRIAL_FORWARD, T, m->matrix[at].N,
+                           m->matrix[at].K);
+        }
+    if (head->N) m->ops->choose(m->dev, CLIME_TRIAL_FORWARD_F32, R, head->N, head->K);
 }

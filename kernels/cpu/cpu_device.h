@@ -18,6 +18,7 @@ enum clime_err clime_cpu_sync(struct clime_dev *d, struct clime_error *e);
 void clime_cpu_memory(struct clime_dev *d, size_t *free_bytes, size_t *total_bytes);
 size_t clime_cpu_scratch_bytes(const struct clime_scratch_shape *s);
 size_t clime_cpu_trial_bytes(struct clime_dev *d, enum clime_trial kind, int T, int N, int K);
+void clime_cpu_choose(struct clime_dev *d, enum clime_trial kind, int T, int N, int K);
 enum clime_err clime_cpu_reserve_scratch(struct clime_dev *d, size_t bytes, struct clime_error *e);
 
 /* cpu_share.c */

@@ -219,6 +219,7 @@ const struct clime_ops clime_cpu_ops = {
     .memory = clime_cpu_memory,
     .scratch_bytes = clime_cpu_scratch_bytes,
     .trial_bytes = clime_cpu_trial_bytes,
+    .choose = clime_cpu_choose,
     .reserve_scratch = clime_cpu_reserve_scratch,
     .alloc_shared = clime_cpu_alloc_shared,
     .share_export = clime_cpu_share_export,

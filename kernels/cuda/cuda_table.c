@@ -27,6 +27,7 @@ const struct clime_ops clime_cuda_ops = {
     .memory = clime_cuda_memory,
     .scratch_bytes = clime_cuda_scratch_bytes,
     .trial_bytes = clime_cuda_trial_bytes,
+    .choose = clime_cuda_choose,
     .reserve_scratch = clime_cuda_reserve_scratch,
     .graph_begin = clime_cuda_graph_begin,
     .graph_end = clime_cuda_graph_end,

@@ -2,15 +2,15 @@
  *
  * The library is opened at run time, so that a program built with CUDA starts where there is none. Its heuristic is
  * asked for split-free algorithms; the first whose bits on random data equal the plain kernel's chain is kept. The
- * check runs once per shape, at its first use, with the most and the fewest rows of the bucket, N and K as they are, so
- * that a schedule that follows the number of tiles shows; it looks at a million outputs, rows and columns an odd step
- * apart, which meets every tile at ever other places, of one product or of several. Fewer do not do: of an algorithm
- * whose steps of K are others, a few in 100,000 outputs differ once they are rounded to bf16. Nothing is ever timed, so
- * every run makes the same choice. Sizes that are no multiple of 8 are left to the plain kernel: what the library has
- * for them was seen to differ so rarely.
- * The check takes device memory for its operands for a moment. Where there is none the plain kernel computes the shape,
- * and a warning says so: slow, never other bits, never an abort. It is tried again after FIRST_AGAIN products of the
- * shape, then after twice as many, and so on: the bits are the same before and after. */
+ * check runs once per shape, at its first use or before (clime_cuda_choose: a server's are all made at start), with the
+ * most and the fewest rows of the bucket, N and K as they are, so that a schedule that follows the number of tiles
+ * shows; it looks at a million outputs, rows and columns an odd step apart, which meets every tile at ever other
+ * places, of one product or of several. Fewer do not do: of an algorithm whose steps of K are others, a few in 100,000
+ * outputs differ once they are rounded to bf16. Nothing is ever timed, so every run makes the same choice. Sizes that
+ * are no multiple of 8 are left to the plain kernel: what the library has for them was seen to differ so rarely. The
+ * check takes device memory for its operands for a moment. Where there is none the plain kernel computes the shape, and
+ * a warning says so: slow, never other bits, never an abort. It is tried again after FIRST_AGAIN products of the shape,
+ * then after twice as many, and so on: the bits are the same before and after. */
 #include <cublasLt.h>
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -333,11 +333,15 @@ static int bucket_of(int T, bool deep) {
     return rows;
 }
 
+static enum clime_lt_kind kind_of(enum clime_trial of) {
+    return of == CLIME_TRIAL_FORWARD       ? CLIME_LT_FORWARD
+           : of == CLIME_TRIAL_FORWARD_F32 ? CLIME_LT_FORWARD_F32
+           : of == CLIME_TRIAL_DX          ? CLIME_LT_DX
+                                           : CLIME_LT_DW;
+}
+
 CUDA_OP size_t clime_cuda_trial_bytes(struct clime_dev *d, enum clime_trial of, int T, int N, int K) {
-    const enum clime_lt_kind kind = of == CLIME_TRIAL_FORWARD       ? CLIME_LT_FORWARD
-                                    : of == CLIME_TRIAL_FORWARD_F32 ? CLIME_LT_FORWARD_F32
-                                    : of == CLIME_TRIAL_DX          ? CLIME_LT_DX
-                                                                    : CLIME_LT_DW;
+    const enum clime_lt_kind kind = kind_of(of);
     struct trial t;
     if (!d->lt || !d->deterministic) return 0;
     struct trial_parts p = trial_plan(kind, 1, bucket_of(T, is_deep(d, kind, N, K)), N, K, &t);
@@ -422,22 +426,35 @@ static void choose(struct clime_dev *d, struct shape *s, bool deep) {
                   i + 1, n);
 }
 
+/* rows: of a bucket; 0: of any number, not aligned. At its first use the choice is made. */
+static struct shape *shape_of(struct clime_dev *d, enum clime_lt_kind kind, int rows, int N, int K) {
+    struct clime_lt *lt = d->lt;
+    struct shape *s = lt->shapes, *end = s + lt->n_shapes;
+    while (s < end && !(s->kind == kind && s->rows == rows && s->N == N && s->K == K)) s++;
+    if (s < end) return s;
+    lt->shapes = (struct shape *)xrealloc(lt->shapes, (size_t)(lt->n_shapes + 1) * sizeof *s);
+    s = &lt->shapes[lt->n_shapes++];
+    *s = shape{kind, rows, N, K};
+    choose(d, s, is_deep(d, kind, N, K));
+    return s;
+}
+
+CUDA_OP void clime_cuda_choose(struct clime_dev *d, enum clime_trial of, int T, int N, int K) {
+    const enum clime_lt_kind kind = kind_of(of);
+    const bool deep = is_deep(d, kind, N, K);
+    if (!d->lt || N % 8 || K % 8) return;
+    for (int rows = bucket_of(1, deep), most = bucket_of(T, deep); rows <= most && d->failure.code == CLIME_OK;
+         rows *= 2)
+        shape_of(d, kind, rows, N, K);
+}
+
 bool clime_lt_matmul(struct clime_dev *d, enum clime_lt_kind kind, bool aligned, int T, int N, int K, const void *a,
                      const void *b, bool add, void *y) {
     struct clime_lt *lt = d->lt;
     if (!lt || d->failure.code != CLIME_OK) return false;
     bool deep = is_deep(d, kind, N, K);
-    int rows = aligned ? bucket_of(T, deep) : 0;
-    struct shape *s = lt->shapes, *end = s + lt->n_shapes;
-    while (s < end && !(s->kind == kind && s->rows == rows && s->N == N && s->K == K)) s++;
-    if (s == end) {
-        lt->shapes = (struct shape *)xrealloc(lt->shapes, (size_t)(lt->n_shapes + 1) * sizeof *s);
-        s = &lt->shapes[lt->n_shapes++];
-        *s = shape{kind, rows, N, K};
-        choose(d, s, deep);
-    } else if (s->again_in > 0 && !d->recording && --s->again_in == 0) {
-        choose(d, s, deep);
-    }
+    struct shape *s = shape_of(d, kind, aligned ? bucket_of(T, deep) : 0, N, K);
+    if (s->again_in > 0 && !d->recording && --s->again_in == 0) choose(d, s, deep);
     if (!s->usable) return false;
     clime_cuda_flush(d);
     describe(lt, kind, T, N, K);

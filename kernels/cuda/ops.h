@@ -36,6 +36,7 @@ enum clime_err clime_cuda_sync(struct clime_dev *d, struct clime_error *e);
 void clime_cuda_memory(struct clime_dev *d, size_t *free_bytes, size_t *total_bytes);
 size_t clime_cuda_scratch_bytes(const struct clime_scratch_shape *s);
 size_t clime_cuda_trial_bytes(struct clime_dev *d, enum clime_trial kind, int T, int N, int K);
+void clime_cuda_choose(struct clime_dev *d, enum clime_trial kind, int T, int N, int K);
 enum clime_err clime_cuda_reserve_scratch(struct clime_dev *d, size_t bytes, struct clime_error *e);
 void clime_cuda_graph_begin(struct clime_dev *d);
 enum clime_err clime_cuda_graph_end(struct clime_dev *d, struct clime_graph **out, struct clime_error *e);

@@ -93,7 +93,7 @@ void clime_server_memory_line(const struct clime_server_memory *p, struct clime_
     size_t left = less(p->free_bytes, sum);
     clime_buf_printf(out, ", %.2f left", gib(left));
     if (p->trial)
-        clime_buf_printf(out, "; %.2f of it for a moment as products are first used%s", gib(p->trial),
+        clime_buf_printf(out, "; %.2f of it for a moment at start%s", gib(p->trial),
                          p->trial <= left ? "" : ", WHICH DOES NOT FIT: some may be slow");
     if (p->staging)
         clime_buf_printf(out, "; staging %.2f of it while an update comes by the device%s", gib(p->staging),

@@ -114,6 +114,7 @@ enum clime_err clime_runner_open(struct clime_model *m, const struct clime_sched
         if ((err = clime_choices_open(m, r->max_rows, o->n_pages + 1, &r->choices, e))) goto fail;
         r->work.chosen = clime_choices_device(r->choices);
     }
+    clime_model_choose(m, r->max_rows, max_out);
     r->h_rows = xcalloc((size_t)max_out, sizeof *r->h_rows);
     r->h_targets = xcalloc((size_t)max_out, sizeof *r->h_targets);
     r->h_inv_temp = xcalloc((size_t)max_out, sizeof *r->h_inv_temp);

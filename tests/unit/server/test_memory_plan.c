@@ -45,6 +45,16 @@ static enum clime_err reserve(struct clime_dev *d, size_t bytes, struct clime_er
     return bytes > SCRATCH ? clime_fail(e, CLIME_ERR_LIMIT, "more than was planned") : CLIME_OK;
 }
 
+static int chosen[2][2]; /* products of layers, of the head: how many, of how many rows */
+
+static void choose(struct clime_dev *d, enum clime_trial kind, int T, int N, int K) {
+    (void)d;
+    const bool head = kind == CLIME_TRIAL_FORWARD_F32;
+    assert_true(N > 0 && K > 0 && (!head || N == 16384));
+    chosen[head][0]++;
+    chosen[head][1] = T;
+}
+
 static struct clime_ops ops;
 static struct clime_model *model;
 
@@ -81,6 +91,7 @@ static int open_model(void **state) {
     ops.memory = memory;
     ops.scratch_bytes = scratch;
     ops.trial_bytes = trial;
+    ops.choose = choose;
     ops.reserve_scratch = reserve;
     model->ops = &ops;
     return 0;
@@ -183,6 +194,10 @@ static void test_runner_takes_it(void **state) {
     assert_int_equal(clime_runner_open(model, &sched, 1024, NULL, 0, &r, &e), CLIME_OK);
     assert_int_equal(reserved, SCRATCH);
     assert_true(asked.n_seq == 4 && asked.max_len == 1024);
+    assert_int_equal(chosen[0][0], 2 * 4); /* qkv, o, gate|up and down of each layer: no step chooses */
+    assert_int_equal(chosen[0][1], 32 + 4);
+    assert_int_equal(chosen[1][0], 1);
+    assert_int_equal(chosen[1][1], 4);
     clime_runner_close(r);
 }
 
