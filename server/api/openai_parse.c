@@ -48,8 +48,8 @@ static bool read_function_choice(struct clime_json *j, struct clime_openai_reque
     return r->must_name.len > 0 || clime_json_bad(j, "the name is too long");
 }
 
-/* auto leaves the choice to the model; none hides the tools from it, allowed_tools some of them; the others are a
- * grammar of calls. */
+/* auto leaves the choice to the model; none shows the tools and looks for no calls, allowed_tools hides the others; the
+ * rest are a grammar of calls. */
 bool clime_openai_read_tool_choice(struct clime_json *j, void *object) {
     struct clime_openai_request *r = object;
     struct clime_str raw;
@@ -311,7 +311,7 @@ static enum clime_err choose_calls(const struct clime_server *s, struct clime_op
     return CLIME_OK;
 }
 
-/* How the replies are read: calls only where the model was shown tools. */
+/* How the replies are read: calls only where the model was shown tools and may call them. */
 static enum clime_err choose_format(struct clime_generation *gen, struct clime_openai_request *r,
                                     struct clime_error *e) {
     struct clime_job *j = gen->job;
@@ -319,7 +319,7 @@ static enum clime_err choose_format(struct clime_generation *gen, struct clime_o
     if (r->separate_reasoning) j->format.reasoning = s->format.reasoning;
     enum clime_err err = r->must_call ? force_calls(s, r, e) : CLIME_OK;
     if (err || r->prompt.tools.len == 0) return err;
-    if ((err = clime_tools_read(r->prompt.tools, &j->arena, &r->tools, e))) return err;
+    if ((err = clime_tools_read(r->prompt.tools, &j->arena, &r->tools, e)) || r->no_tools) return err;
     j->format.calls = s->format.calls;
     j->format.only_known = r->allowed.list.ptr;
     j->format.tools = &r->tools;
@@ -363,7 +363,7 @@ enum clime_err clime_openai_settle(struct clime_generation *gen, struct clime_op
     if (r->params.max_new_tokens < 0 && !chat) r->params.max_new_tokens = 16;
     if (r->allowed.list.ptr && (err = clime_allowed_tools_keep(&r->allowed, &gen->job->arena, &r->prompt.tools, e)))
         return err;
-    if (r->no_tools || clime_lenient_nothing(r->prompt.tools)) r->prompt.tools = (struct clime_str){NULL, 0};
+    if (clime_lenient_nothing(r->prompt.tools)) r->prompt.tools = (struct clime_str){NULL, 0};
     if (chat && r->logp.mask && !r->return_meta_info)
         return clime_fail(e, CLIME_ERR_INPUT, "return_sampling_mask requires return_meta_info=true");
     if (r->logp.n_ids > 0 && (!r->logprobs || r->params.max_new_tokens == 0))

@@ -82,7 +82,7 @@ static void render(struct clime_http_request *rq, struct clime_server *s, bool c
     if (!err && !r.must_call && r.params.grammar.kind == CLIME_GRAMMAR_CALLS)
         err = clime_fail(&e, CLIME_ERR_INPUT, "%s: /inference/v1/generate knows no tools and no schemas of theirs",
                          r.params.grammar.in_text ? "strict" : "response_format beside tools");
-    if (!err && r.prompt.tools.len > 0 && !r.parallel_calls)
+    if (!err && r.prompt.tools.len > 0 && !r.no_tools && !r.parallel_calls)
         err = clime_fail(&e, CLIME_ERR_INPUT,
                          "parallel_tool_calls: /inference/v1/generate knows no tools and does not end at a call");
     if (!err) err = clime_generation_encode(&gen, &e);

@@ -88,6 +88,10 @@ def test_the_template_named_tool_use_is_for_tools(s):
     of_anthropic = {"name": "f", "description": "d", "input_schema": TOOL["parameters"]}
     messages = s.json("/v1/messages/count_tokens", {"messages": [USER], "tools": [of_anthropic], "max_tokens": 1})["input_tokens"]
     assert responses == messages == counts(s, [USER], tools=TOOLS)
+    # tool_choice: none shows them too, as vLLM does and as TRL needs, which reads calls by itself
+    told = s.json("/v1/chat/completions", {"messages": [USER], "tools": TOOLS, "tool_choice": "none", "max_tokens": 1})["usage"]["prompt_tokens"]
+    none = {"tools": [of_anthropic], "tool_choice": {"type": "none"}, "max_tokens": 1}
+    assert told == messages == s.json("/v1/messages/count_tokens", {"messages": [USER]} | none)["input_tokens"]
     # calls are read, and forced, in the form that this template shows
     body = {"messages": [USER], "tools": TOOLS, "tool_choice": "required", "max_tokens": 200, "temperature": 0}
     message = s.json("/v1/chat/completions", body)["choices"][0]["message"]
@@ -114,4 +118,3 @@ def test_what_a_template_has_no_place_for(tmp_path, strict):
                 got = s.json(path, body | ({"max_tokens": 1} if "chat" in path else {}), status=400 if strict else 200)
                 assert (says in json.dumps(got)) == strict
             assert s.log().count(says) == (0 if strict else 1)
-        s.json("/v1/chat/completions", {"messages": [USER], "tools": TOOLS, "tool_choice": "none", "max_tokens": 1})

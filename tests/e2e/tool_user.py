@@ -19,7 +19,7 @@ TEMPLATE = (
     "{% if add_generation_prompt %}[assistant] {% endif %}"
 )
 BARE = (
-    "{% set ns = namespace(state='[user]') %}{% for m in messages %}{% if m.role == 'assistant' %}{% set ns.state = '[tool]' %}"
+    "{% set ns = namespace(state='[user]') %}{% for m in messages %}{% if m.role in ('assistant', 'tool') %}{% set ns.state = '[tool]' %}"
     "{% endif %}{% endfor %}{{ ns.state }} [assistant] "
 )
 

@@ -79,8 +79,8 @@ static struct clime_str said_by(struct clime_env_body *b, struct clime_json *j, 
     return raw;
 }
 
-/* auto and none, as a text or as {"type": ...}, and auto among some; *tools: whether they are shown. Anything else
- * forces a call, and is auto here. */
+/* auto and none, as a text or as {"type": ...}, and auto among some; *tools: whether calls are looked for. Anything
+ * else forces a call, and is auto here. */
 static void read_choice(struct clime_env_body *b, struct clime_json *j, bool *tools) {
     static const char *const forcing[] = {"required", "function", "custom", "any", "tool"};
     struct clime_json again = *j, once_more = *j;
@@ -374,9 +374,9 @@ static enum clime_err convert(struct clime_env_body *b, const struct raw *raw, b
     if (!rc && b->allowed.list.ptr) rc = clime_allowed_tools_keep(&b->allowed, &b->arena, &a->tools, e);
     if (rc) return rc;
     a->only_known = b->allowed.list.ptr;
-    if (!tools || clime_lenient_nothing(a->tools)) a->tools = (struct clime_str){NULL, 0};
+    if (clime_lenient_nothing(a->tools)) a->tools = (struct clime_str){NULL, 0};
     if (!a->tools.ptr) return CLIME_OK;
-    a->known = &b->tools;
+    if (tools) a->known = &b->tools;
     return clime_tools_read(a->tools, &b->arena, &b->tools, e);
 }
 
