@@ -21,6 +21,9 @@ POLICIES = {  # what it calls first, and says or calls then
     "final": {"answer": call_of("final_answer", '{"answer": "It is 42."}')},
     "bash": {"call": call_of("Bash", '{"command": "echo 42", "description": "adds"}')},
     "exec": {"call": call_of("exec_command", '{"cmd": "echo 42"}')},
+    "shell": {"call": call_of("bash", '{"command": "echo 42"}')},
+    "submit": {"call": call_of("bash", '{"command": "echo 42"}'),
+               "answer": call_of("bash", '{"command": "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"}')},
 }
 PLACES = {"S": "server", "R": "router", "E": "session"}
 CASES = [(name, place, policy) for name, places, policy, *_ in ROWS for place in places]

@@ -18,5 +18,7 @@ client = openai.OpenAI(base_url=url + "/v1", api_key="none", max_retries=0)
 ask = {"model": MODEL, "messages": [{"role": "user", "content": QUESTION}], "response_model": Sum, "max_retries": 0}
 for mode in (instructor.Mode.TOOLS, instructor.Mode.TOOLS_STRICT, instructor.Mode.JSON_SCHEMA):
     assert isinstance(instructor.from_openai(client, mode=mode).chat.completions.create(temperature=0, max_tokens=200, **ask), Sum), mode
+both = instructor.from_openai(client, mode=instructor.Mode.RESPONSES_TOOLS)
+assert isinstance(both.responses.create(model=MODEL, input=QUESTION, response_model=Sum, max_retries=0, max_output_tokens=200), Sum)
 claude = instructor.from_anthropic(anthropic.Anthropic(base_url=url, api_key="none", max_retries=0))
 assert isinstance(claude.messages.create(max_tokens=200, **ask), Sum)

@@ -3,10 +3,16 @@
 import asyncio
 
 import agents
+import pydantic
 from asked import ANSWER, MODEL, QUESTION, place
 
 url, _, where = place()
 ran = []
+
+
+class Sum(pydantic.BaseModel):
+    a: int = pydantic.Field(ge=0, le=99)
+    exact: bool
 
 
 @agents.function_tool(name_override="add")
@@ -34,3 +40,7 @@ for kind in (agents.OpenAIChatCompletionsModel, agents.OpenAIResponsesModel):
         ran.clear()
         said = asyncio.run(ask(kind, streamed))
         assert said == ANSWER and ran == [(17, 25)], (kind, streamed, said, ran)
+    if where != "session":  # a response format does not keep the model from its tools
+        ran.clear()
+        asyncio.run(ask(kind, False, output_type=Sum, tool_use_behavior="stop_on_first_tool"))
+        assert ran == [(17, 25)], (kind, ran)
