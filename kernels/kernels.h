@@ -190,6 +190,7 @@ static inline bool clime_sampling_edits(const struct clime_sampling *p) { /* the
 }
 
 #define CLIME_LIST_TOP 1024 /* most n_top of a list */
+#define CLIME_MAX_KEPT 4096 /* ids of one row's set (sample, head_keep) */
 
 /* Which log-probabilities of a row are wanted besides the drawn token's: the n_top largest, then those of chosen ids,
  * then the rank of one. */
@@ -522,6 +523,10 @@ struct clime_ops {
      * log-probability of server and trainer. */
     void (*head_stats)(struct clime_dev *d, int R, int V, const float *logits, const float *inv_temp,
                        const int32_t *targets, float *lse, float *logp, float *entropy);
+    /* logits[r, v] = -inf for every v that is not among ids[from[r]..from[r + 1]), which ascend: head_stats and
+     * head_grad are then of the distribution over these. A row without any stays as it is. from[R + 1] and ids are host
+     * memory, used up when it returns; up to CLIME_MAX_KEPT ids a row are planned for in scratch_bytes. ROW */
+    void (*head_keep)(struct clime_dev *d, int R, int V, float *logits, const int64_t *from, const int32_t *ids);
     /* dlogits[r*ld + v] (dt) = inv_temp * (g_logp[r] * ([v = target] - p_v) - g_ent[r] * p_v * (log p_v + H_r)): the
      * gradient of sum g_logp*logp + g_ent*entropy. g_ent may be NULL. Device arrays. dlogits may alias logits when
      * ld * sizeof(dt) = V * 4. ROW */

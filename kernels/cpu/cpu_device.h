@@ -56,6 +56,7 @@ void clime_cpu_links_end(struct clime_links *l, uint32_t number);
 void clime_cpu_links_close(struct clime_links *l);
 
 /* columns.c */
+void clime_cpu_head_keep(struct clime_dev *d, int R, int V, float *logits, const int64_t *from, const int32_t *ids);
 void clime_cpu_join_columns(struct clime_dev *d, int T, int n, const size_t *at, const void *parts, void *y);
 
 #endif

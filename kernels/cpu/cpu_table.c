@@ -280,6 +280,7 @@ const struct clime_ops clime_cpu_ops = {
     .attn = attn,
     .attn_bwd = attn_bwd,
     .head_stats = head_stats,
+    .head_keep = clime_cpu_head_keep,
     .head_grad = head_grad,
     .sample = sample,
     .take_drawn = take_drawn,

@@ -70,6 +70,7 @@ void *clime_cuda_scratch(struct clime_dev *d, size_t bytes);
  * of them, and of listing of R rows. */
 size_t clime_cuda_attn_scratch(const struct clime_heads *h, int n_seq, int max_len);
 size_t clime_cuda_draw_scratch(int R, int V, int max_len);
+size_t clime_cuda_keep_scratch(int R, int V);
 size_t clime_cuda_list_scratch(int R);
 
 /* latent/: scratch of latent attention, forward and backward; 0 where the shape is not one for it. */

@@ -96,6 +96,7 @@ const struct clime_ops clime_cuda_ops = {
     .attn = clime_cuda_attn,
     .attn_bwd = clime_cuda_attn_bwd,
     .head_stats = clime_cuda_head_stats,
+    .head_keep = clime_cuda_head_keep,
     .head_grad = clime_cuda_head_grad,
     .sample = clime_cuda_sample,
     .take_drawn = clime_cuda_take_drawn,

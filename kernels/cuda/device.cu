@@ -80,6 +80,7 @@ size_t clime_cuda_scratch_bytes(const struct clime_scratch_shape *s) {
         clime_cuda_latent_scratch(&s->heads, 0, 0),
         clime_cuda_latent_bwd_scratch(&s->heads, s->T),
         stats_scratch(s),
+        clime_cuda_keep_scratch(s->R, s->V),
         (s->n / 32768 + 1) * sizeof(double), /* partial sums of the norm of the gradient */
     };
     size_t most = 0;

@@ -97,6 +97,46 @@ CUDA_OP void clime_cuda_head_stats(struct clime_dev *d, int R, int V, const floa
     launch(d, head_merge_kernel, R, 32, 0, V, n_splits, logits, inv_temp, targets, p, lse, logp, entropy);
 }
 
+/* A block takes a split of a row: a bit for each id that stays, then a store for each that does not. */
+__global__ void head_keep_kernel(int V, float *logits, const int64_t *from, const int32_t *ids) {
+    __shared__ uint32_t stays[SPLIT / 32];
+    const int64_t begin = from[blockIdx.y], end = from[blockIdx.y + 1];
+    const int first = blockIdx.x * SPLIT, n = min(SPLIT, V - first);
+    float *x = logits + (size_t)blockIdx.y * V + first;
+    if (begin == end) return;
+    for (int i = threadIdx.x; i < SPLIT / 32; i += THREADS) stays[i] = 0;
+    __syncthreads();
+    for (int64_t k = begin + threadIdx.x; k < end; k += THREADS) {
+        const int at = ids[k - from[0]] - first;
+        if (at >= 0 && at < n) atomicOr(&stays[at / 32], 1u << at % 32);
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < n; i += THREADS)
+        if (!(stays[i / 32] >> i % 32 & 1)) x[i] = -INFINITY;
+}
+
+size_t clime_cuda_keep_scratch(int R, int V) {
+    const int most = V < CLIME_MAX_KEPT ? V : CLIME_MAX_KEPT;
+    return ((size_t)R + 1) * sizeof(int64_t) + (size_t)R * most * sizeof(int32_t);
+}
+
+CUDA_OP void clime_cuda_head_keep(struct clime_dev *d, int R, int V, float *logits, const int64_t *from,
+                                  const int32_t *ids) {
+    const size_t from_bytes = ((size_t)R + 1) * sizeof *from, ids_bytes = (size_t)(from[R] - from[0]) * sizeof *ids;
+    if (ids_bytes == 0) return;
+    char *scratch = (char *)clime_cuda_scratch(d, from_bytes + ids_bytes);
+    if (!scratch) return;
+    const int64_t *d_from = (const int64_t *)scratch;
+    const int32_t *d_ids = (const int32_t *)(scratch + from_bytes);
+    clime_cuda_copy_in(d, scratch, from, from_bytes);
+    clime_cuda_copy_in(d, scratch + from_bytes, ids + from[0], ids_bytes);
+    for (int r = 0; r < R; r += MOST_ROWS) {
+        dim3 grid((V + SPLIT - 1) / SPLIT, R - r < MOST_ROWS ? R - r : MOST_ROWS);
+        launch_after(d, head_keep_kernel, grid, THREADS, 0, V, logits + (size_t)r * V, d_from + r,
+                     d_ids + (from[r] - from[0]));
+    }
+}
+
 /* A block takes a split of a row; where the gradient lies over its own logits, all of a row's, one after another. What
  * it writes for a split (2 bytes an id) then lies at or before what it has read (4 bytes an id). W logits an access. */
 template <int W>

@@ -146,6 +146,7 @@ void clime_cuda_attn_bwd(struct clime_dev *d, const struct clime_heads *h, int T
                          const void *dout, void *dq, void *dk, void *dv);
 void clime_cuda_head_stats(struct clime_dev *d, int R, int V, const float *logits, const float *inv_temp,
                            const int32_t *targets, float *lse, float *logp, float *entropy);
+void clime_cuda_head_keep(struct clime_dev *d, int R, int V, float *logits, const int64_t *from, const int32_t *ids);
 void clime_cuda_head_grad(struct clime_dev *d, int R, int V, const float *logits, const float *inv_temp,
                           const int32_t *targets, const float *lse, const float *entropy, const float *g_logp,
                           const float *g_ent, void *dlogits, int64_t ld);

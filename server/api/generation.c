@@ -185,10 +185,10 @@ static enum clime_err check_mask(const struct clime_prompt *p, int n_vocab, stru
     if (!clime_sampling_cuts(s, n_vocab))
         return clime_fail(e, CLIME_ERR_INPUT,
                           "return_sampling_mask requires top_k (1 to %d) or a top_p below 1: any id could be drawn",
-                          CLIME_MAX_MASK);
-    if (s->top_k > CLIME_MAX_MASK && s->top_p >= 1)
+                          CLIME_MAX_KEPT);
+    if (s->top_k > CLIME_MAX_KEPT && s->top_p >= 1)
         return clime_fail(e, CLIME_ERR_INPUT, "return_sampling_mask lists up to %d ids, but top_k leaves %lld",
-                          CLIME_MAX_MASK, (long long)s->top_k);
+                          CLIME_MAX_KEPT, (long long)s->top_k);
     return CLIME_OK;
 }
 

@@ -16,7 +16,7 @@ static size_t draw_bytes(const struct clime_model *m, int max_out) {
 }
 
 size_t clime_step_draws_bytes(const struct clime_model *m, int max_out) {
-    int mask = m->cfg.V < CLIME_MAX_MASK ? m->cfg.V : CLIME_MAX_MASK;
+    int mask = m->cfg.V < CLIME_MAX_KEPT ? m->cfg.V : CLIME_MAX_KEPT;
     return draw_bytes(m, max_out) +
            (size_t)max_out * (CLIME_LIST_ROOM * sizeof(struct clime_id_logp) + (size_t)mask * sizeof(int32_t));
 }

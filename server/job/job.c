@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "common/clock.h"
+#include "kernels/kernels.h"
 
 struct clime_job *clime_job_new(size_t arena_bytes, const struct clime_tokenizer *t) {
     struct clime_job *j = xcalloc(1, sizeof *j);
@@ -93,7 +94,7 @@ bool clime_output_token(struct clime_output *o, const struct clime_event *ev) {
 int clime_output_mask_room(const struct clime_output *o) {
     int64_t top_k = clime_sampling_greedy(o->params) ? 1 : o->params->top_k;
     if (!o->logp->mask) return 0;
-    return top_k > 0 && top_k < CLIME_MAX_MASK ? (int)top_k : CLIME_MAX_MASK;
+    return top_k > 0 && top_k < CLIME_MAX_KEPT ? (int)top_k : CLIME_MAX_KEPT;
 }
 
 int clime_output_reasoning_tokens(const struct clime_output *o) {

@@ -27,7 +27,6 @@
 #define CLIME_MAX_RID 256
 #define CLIME_MAX_TOP_LOGPROBS 256
 #define CLIME_MAX_CHOSEN_LOGPROBS 1024
-#define CLIME_MAX_MASK 4096    /* ids of one token's sampling mask */
 #define CLIME_MAX_OUTPUTS 4096 /* of one request */
 
 /* A version of the weights as seen outside. Labels live until the server ends, so that replies may point to them. */
@@ -60,7 +59,7 @@ struct clime_lp_extra {
 /* What a token was drawn from: the ids that top-k, top-p, min-p and edits had left, ascending. One malloc. */
 struct clime_sampling_mask {
     float logp; /* of the token, over these ids alone */
-    bool lacks; /* there were more than CLIME_MAX_MASK: the output fails */
+    bool lacks; /* there were more than CLIME_MAX_KEPT: the output fails */
     int n;
     int32_t ids[];
 };

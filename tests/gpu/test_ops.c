@@ -363,6 +363,39 @@ static void test_head_grad(struct gpu_test *t) {
     }
 }
 
+/* Rows with sets of every size, one of six without: the same bits, and sums over what is left. */
+static void test_head_keep(struct gpu_test *t) {
+    enum { MOST = 70000 }; /* rows: more than a launch has in one extent */
+    static const int SIZES[] = {40, 515, 4096, 10007, 151936};
+    for (size_t s = 0; s < CLIME_COUNT(SIZES); s++) {
+        const int V = SIZES[s], R = s == 0 ? MOST : 6, step[] = {V, 0, V - 3, 3, 1, 37},
+                  most = V < CLIME_MAX_KEPT ? V : CLIME_MAX_KEPT;
+        const size_t n = (size_t)R * (size_t)V;
+        int64_t *from = xcalloc((size_t)R + 1, sizeof *from), at = 3; /* what lies before is of other rows */
+        int32_t *ids = xcalloc((size_t)R * (size_t)most + 3, sizeof *ids);
+        struct both x = both_random(t, n, CLIME_F32, 3), temp = both_room(t, (size_t)R, CLIME_F32),
+                    lse = both_room(t, (size_t)R, CLIME_F32);
+        printf("head_keep, V %d\n", V);
+        for (int r = 0; r < R; r++) {
+            from[r] = at;
+            ((float *)temp.cpu)[r] = 0.5f + 0.3f * (float)(r % 5);
+            for (int id = r % 3; step[r % 6] && id < V && at - from[r] < most; id += step[r % 6]) ids[at++] = id;
+        }
+        from[R] = at;
+        t->gpu.ops->copy_in(t->gpu.dev, temp.gpu, temp.cpu, (size_t)R * 4);
+        BOTH(t, head_keep, R, V, AT(x), from, ids);
+        void *got = fetch(t, x.gpu, n * 4);
+        check(t, !memcmp(got, x.cpu, n * 4), "head_keep", "");
+        free(got);
+        BOTH(t, head_stats, R, V, AT(x), AT(temp), NULL, AT(lse), NULL, NULL);
+        near_norm(t, "head_stats of what is kept", &lse, F32_NEAR);
+        struct both *all[] = {&x, &temp, &lse};
+        for (size_t k = 0; k < CLIME_COUNT(all); k++) both_free(t, all[k]);
+        free(from);
+        free(ids);
+    }
+}
+
 /* Lists of every size: of the likeliest, of chosen ids, both, with a rank; ties. (Of a row with NaN the tables may list
  * other ids: its draw is bad, and nobody reads them.) */
 static void test_lists(struct gpu_test *t, int R, int V, struct both *x, struct both *lse) {
@@ -678,8 +711,8 @@ int main(int argc, char **argv) {
         void (*run)(struct gpu_test *t);
     } TESTS[] = {{"products", test_products},   {"rows", test_rows},           {"norm_bwd", test_norm_bwd},
                  {"rope", test_rope},           {"attention", test_attention}, {"head", test_head},
-                 {"head_grad", test_head_grad}, {"optimizer", test_optimizer}, {"checksum", test_checksum},
-                 {"copies", test_copies}};
+                 {"head_grad", test_head_grad}, {"head_keep", test_head_keep}, {"optimizer", test_optimizer},
+                 {"checksum", test_checksum},   {"copies", test_copies}};
     struct gpu_test t;
     gpu_test_open(&t);
     for (size_t i = 0; i < CLIME_COUNT(TESTS); i++)

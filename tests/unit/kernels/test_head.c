@@ -105,6 +105,50 @@ static void test_grad(struct kt *k) {
     }
 }
 
+/* Statistics and gradient over a set of ids, against the formula over these alone; a row without a set stays. */
+static void test_keep(struct kt *k) {
+    enum { V = 3000, R = 6 };
+    const int32_t ids[] = {-1, 0, 1, 1023, 1024, 2048, 2999, 2047, 5, 0, 2999};
+    const int64_t from[R + 1] = {1, 7, 7, 8, 9, 10, 11}; /* ids of other rows may lie before */
+    float *x = kt_random_f32(k, R * V, 2), *was = kt_random_f32(k, R * V, 0), inv_temp[R], lse[R], logp[R], entropy[R],
+          gl[R], ge[R];
+    int32_t target[R];
+    double *want = calloc(R * V, sizeof *want);
+    memcpy(was, x, (size_t)R * V * sizeof *x);
+    for (int r = 0; r < R; r++) {
+        inv_temp[r] = 0.5f + 0.3f * (float)r;
+        target[r] = from[r] < from[r + 1] ? ids[from[r + 1] - 1] : 17;
+        gl[r] = (float)clime_rng_normal(&k->rng);
+        ge[r] = (float)clime_rng_normal(&k->rng);
+    }
+    k->ops->head_keep(k->dev, R, V, x, from, ids);
+    k->ops->head_stats(k->dev, R, V, x, inv_temp, target, lse, logp, entropy);
+    for (size_t r = 0; r < R; r++) {
+        const float *row = was + r * V;
+        const int n = from[r] < from[r + 1] ? (int)(from[r + 1] - from[r]) : V;
+        float kept[V];
+        for (int i = 0; i < n; i++) kept[i] = n < V ? row[ids[from[r] + i]] : row[i];
+        struct truth t = truth_of(kept, n, inv_temp[r]);
+        kt_near(k, "lse", r, (double)lse[r], t.lse, 3e-7, 3e-6);
+        kt_near(k, "entropy", r, (double)entropy[r], t.entropy, 1e-5, 1e-5);
+        kt_near(k, "logp", r, (double)logp[r], (double)row[target[r]] * (double)inv_temp[r] - t.lse, 1e-6, 1e-5);
+        for (int i = 0; i < n; i++) {
+            const int32_t v = n < V ? ids[from[r] + i] : i;
+            const double lp = (double)row[v] * (double)inv_temp[r] - t.lse, p = exp(lp);
+            assert_true(x[r * V + (size_t)v] == row[v]);
+            want[r * V + (size_t)v] =
+                (double)inv_temp[r] * ((double)gl[r] * ((v == target[r]) - p) - (double)ge[r] * p * (lp + t.entropy));
+        }
+    }
+    void *out = kt_room(k, R * V);
+    k->ops->head_grad(k->dev, R, V, x, inv_temp, target, lse, entropy, gl, ge, out, V);
+    kt_close_norm(k, "dlogits", out, k->dt, want, R * V, kt_eps(k->dt) + 1e-5);
+    free(want);
+    kt_free(k, x);
+    kt_free(k, was);
+    kt_free(k, out);
+}
+
 /* Threads change nothing, in shapes large enough to be spread. */
 static void threads(void **state) {
     (void)state;
@@ -133,9 +177,10 @@ static void threads(void **state) {
 EACH(stats)
 EACH(edges)
 EACH(grad)
+EACH(keep)
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(stats), cmocka_unit_test(edges), cmocka_unit_test(grad),
-                                       cmocka_unit_test(threads)};
+                                       cmocka_unit_test(keep), cmocka_unit_test(threads)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
