@@ -84,10 +84,10 @@ static void norm_backward(struct clime_train *t, int T, int R) {
 }
 
 /* The head's weight, and the gradient of what it reads, to t->dhead. */
-static void head_backward(struct clime_train *t, int R, bool entropy) {
+static void head_backward(struct clime_train *t, const struct clime_packed_batch *b, bool entropy) {
     struct clime_model *m = t->m;
     const struct clime_ops *ops = m->ops;
-    const int head = m->layout.head, D = m->cfg.D, V = m->cfg.V;
+    const int head = m->layout.head, D = m->cfg.D, V = m->cfg.V, R = t->R;
     struct clime_dev *d = m->dev;
     const float *entropies = t->entropy + clime_train_first_loss(t);
     struct clime_cut_walk c = {.t = t, .row = head, .T = R, .writes = t->n_cuts == 1, .held = head == m->layout.embed};
@@ -99,8 +99,10 @@ static void head_backward(struct clime_train *t, int R, bool entropy) {
             void *y = clime_train_rows(t, t->head_y, r, D);
             float *logits = clime_train_logits(t, r);
             void *dlogits = t->dlogits ? t->dlogits : logits;
-            if (n < R && !t->o.keep_logits)
-                clime_head_logits(m, n, y, logits); /* logits = (a later chunk lies over them) */
+            if (n < R && !t->o.keep_logits) {       /* a later chunk lies over them */
+                clime_head_logits(m, n, y, logits); /* logits = */
+                clime_train_keep(t, b, r, n, logits);
+            }
             ops->head_grad(d, n, V, logits, t->inv_temp + r, t->target + r, t->lse + r, entropies + r, t->g_logp + r,
                            entropy ? t->g_ent + r : NULL, dlogits, V);       /* dlogits = */
             if (c.grad) ops->gemm_dw(d, n, V, D, dlogits, y, c.add, c.grad); /* weight += */
@@ -323,7 +325,7 @@ enum clime_err clime_train_backward(struct clime_train *t, const struct clime_pa
     if (b->n_loss == 0) return body_backward(t, b, e);
     if (t->R) m->ops->copy_in(m->dev, t->g_logp, g_logp + clime_train_first_loss(t), (size_t)t->R * 4);
     if (t->R && g_entropy) m->ops->copy_in(m->dev, t->g_ent, g_entropy + clime_train_first_loss(t), (size_t)t->R * 4);
-    head_backward(t, t->R, g_entropy != NULL);
+    head_backward(t, b, g_entropy != NULL);
     return body_backward(t, b, e);
 }
 

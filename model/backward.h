@@ -87,6 +87,11 @@ struct clime_packed_batch {
     int n_loss;
     const int32_t *row, *target; /* [n_loss], row ascending */
     const float *inv_temp;       /* [n_loss] */
+    /* The ids that each loss row was drawn from, ascending, its target among them: log-probability, entropy and
+     * gradient are then of the distribution over these. Row i has those of kept_from[i]..kept_from[i + 1),
+     * CLIME_MAX_KEPT at most; none: it is whole. NULL: all rows are */
+    const int64_t *kept_from; /* [n_loss + 1] */
+    const int32_t *kept;
     /* [L, T, k] of each layer with experts those that a row has instead of its router's choice: distinct, ascending; of
      * a row whose first is negative the router chooses. NULL: of all rows */
     const int16_t *given;
@@ -97,6 +102,10 @@ struct clime_packed_batch {
  * the same prefix and temperature. Without save the activations are not kept (reference models, scoring). */
 enum clime_err clime_train_forward(struct clime_train *t, const struct clime_packed_batch *b, bool save, float *logp,
                                    float *entropy, struct clime_error *e);
+
+/* logp[n_loss] of the batch last run, which has sets, over the whole vocabulary: what a server reports. Waits. Of ranks
+ * that share the batch all call it. */
+void clime_train_whole(const struct clime_train *t, const struct clime_packed_batch *b, float *logp);
 
 /* routing[n_loss] of the batch last run: a hash of the experts that all layers' routers chose for each loss row, or
  * that it was given; the number that a server says of the row that drew the same token. Waits. Of a model with experts.

@@ -62,6 +62,7 @@ struct clime_train {
     void *dlogits;         /* [C, V]; NULL in fp32, where the gradient lies over its own logits */
     float *lse;            /* [R] */
     float *logp, *entropy; /* [n_loss], of the whole batch */
+    float *whole;          /* [n_loss] logp over the whole vocabulary, of a batch with sets */
     float *g_logp, *g_ent; /* [R] the caller's coefficients */
 
     /* gradients of activations; one set, the layers run one after another */
@@ -133,6 +134,9 @@ static inline int clime_train_first_loss(const struct clime_train *t) {
 static inline int clime_train_chunk(const struct clime_train *t, int r, int end) {
     return end - r < t->o.head_chunk ? end - r : t->o.head_chunk;
 }
+
+/* logits[n, V] of this rank's loss rows from r on are cut to the batch's sets, where it has any. */
+void clime_train_keep(struct clime_train *t, const struct clime_packed_batch *b, int r, int n, float *logits);
 
 /* Rows from `from` on of a matrix of the context's type. */
 static inline void *clime_train_rows(const struct clime_train *t, const void *x, int from, int width) {

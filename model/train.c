@@ -34,6 +34,21 @@ static enum clime_err check_given(const struct clime_train *t, const struct clim
     return CLIME_OK;
 }
 
+static enum clime_err check_kept(const struct clime_packed_batch *b, int V, struct clime_error *e) {
+    for (int i = 0; i < b->n_loss; i++) {
+        const int64_t from = b->kept_from[i], end = b->kept_from[i + 1];
+        bool good = end >= from && end - from <= CLIME_MAX_KEPT, has = end == from;
+        for (int64_t k = from; k < end && good; k++) {
+            good = b->kept[k] >= 0 && b->kept[k] < V && (k == from || b->kept[k] > b->kept[k - 1]);
+            has = has || b->kept[k] == b->target[i];
+        }
+        if (!good || !has)
+            return clime_fail(e, CLIME_ERR_INPUT, "loss row %d: its set is not ascending, or lacks its target %d", i,
+                              b->target[i]);
+    }
+    return CLIME_OK;
+}
+
 static enum clime_err check_batch(const struct clime_train *t, const struct clime_packed_batch *b,
                                   struct clime_error *e) {
     const struct clime_config *c = &t->m->cfg;
@@ -59,6 +74,7 @@ static enum clime_err check_batch(const struct clime_train *t, const struct clim
         if (b->row[i] < 0 || b->row[i] >= b->T || (i && b->row[i] <= b->row[i - 1]) || b->target[i] < 0 ||
             b->target[i] >= c->V)
             return clime_fail(e, CLIME_ERR_INPUT, "loss row %d: row %d, target %d", i, b->row[i], b->target[i]);
+    if (b->kept_from && check_kept(b, c->V, e)) return e->code;
     return b->given ? check_given(t, b, e) : CLIME_OK;
 }
 
@@ -180,17 +196,26 @@ static void run_norm(struct clime_train *t, int R) {
     clime_final_norm(m, R, t->head_x, t->head_y, t->head_rstd);
 }
 
+void clime_train_keep(struct clime_train *t, const struct clime_packed_batch *b, int r, int n, float *logits) {
+    if (b->kept_from)
+        t->m->ops->head_keep(t->m->dev, n, t->m->cfg.V, logits, b->kept_from + clime_train_first_loss(t) + r, b->kept);
+}
+
 /* Log-probabilities of the R loss rows, chunk by chunk. The logits stay: of all chunks, or of the last. */
-static void run_head(struct clime_train *t, int R, bool entropy) {
+static void run_head(struct clime_train *t, const struct clime_packed_batch *b, bool entropy) {
     struct clime_model *m = t->m;
     const int D = m->cfg.D, V = m->cfg.V, first = clime_train_first_loss(t);
-    if (R) run_norm(t, R);
+    if (t->R) run_norm(t, t->R);
     for (int i = 0, r = 0; i < t->n_cuts; i++) {
         const int end = clime_train_loss_from(t, i + 1);
         for (int n; r < end; r += n) {
             n = clime_train_chunk(t, r, end);
             float *logits = clime_train_logits(t, r);
             clime_head_logits(m, n, clime_train_rows(t, t->head_y, r, D), logits);
+            if (b->kept_from)
+                m->ops->head_stats(m->dev, n, V, logits, t->inv_temp + r, t->target + r, t->lse + r,
+                                   t->whole + first + r, NULL);
+            clime_train_keep(t, b, r, n, logits);
             m->ops->head_stats(m->dev, n, V, logits, t->inv_temp + r, t->target + r, t->lse + r, t->logp + first + r,
                                entropy ? t->entropy + first + r : NULL);
         }
@@ -240,7 +265,7 @@ enum clime_err clime_train_forward(struct clime_train *t, const struct clime_pac
     struct clime_batch batch = clime_train_batch(t);
     if (b->n_loss) {
         run_layers(t, &batch);
-        run_head(t, t->R, save || entropy);
+        run_head(t, b, save || entropy);
         share_loss_rows(t, t->logp);
         if (save || entropy) share_loss_rows(t, t->entropy);
         t->m->ops->copy_out(t->m->dev, logp, t->logp, (size_t)b->n_loss * 4);
@@ -251,6 +276,13 @@ enum clime_err clime_train_forward(struct clime_train *t, const struct clime_pac
     rc = clime_train_wait(t, e);
     t->saved = save && rc == CLIME_OK;
     return rc;
+}
+
+void clime_train_whole(const struct clime_train *t, const struct clime_packed_batch *b, float *logp) {
+    CHECK(b->kept_from);
+    if (b->n_loss == 0) return;
+    share_loss_rows(t, t->whole);
+    t->m->ops->copy_out(t->m->dev, logp, t->whole, (size_t)b->n_loss * sizeof *logp);
 }
 
 void clime_train_routing(const struct clime_train *t, const struct clime_packed_batch *b, uint32_t *routing) {

@@ -256,6 +256,7 @@ static void plan_train(struct clime_train *t) {
     clime_plan_add(p, "dlogits", type == CLIME_F32 ? 0 : back * C * V * dt, &t->dlogits);
     clime_plan_add(p, "lse", R * 4, (void **)&t->lse);
     clime_plan_add(p, "logp", whole * 4, (void **)&t->logp);
+    clime_plan_add(p, "logp of all ids", whole * 4, (void **)&t->whole);
     clime_plan_add(p, "entropy", whole * 4, (void **)&t->entropy);
     clime_plan_add(p, "g_logp", back * R * 4, (void **)&t->g_logp);
     clime_plan_add(p, "g_ent", back * R * 4, (void **)&t->g_ent);

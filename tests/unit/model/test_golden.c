@@ -429,13 +429,20 @@ static void test_made(void **state) {
 
 /* ---- a head of the caller's ------------------------------------------------------------------------------------- */
 
-/* d(sum g_logp * logp) / dy for one row, by the definition of a softmax over W y. */
+static bool in_set(const struct golden *g, int row, int v) {
+    const int64_t from = g->b.kept_from ? g->b.kept_from[row] : 0, end = g->b.kept_from ? g->b.kept_from[row + 1] : 0;
+    bool has = from == end;
+    for (int64_t k = from; k < end; k++) has = has || g->b.kept[k] == v;
+    return has;
+}
+
+/* d(sum g_logp * logp) / dy for one row, by the definition of a softmax over W y, of the row's set. */
 static void softmax_grad(const struct golden *g, const float *w, const float *y, int row, float *g_y) {
     int D = g->m->cfg.D, V = g->m->cfg.V;
     double *p = xcalloc((size_t)V, sizeof *p), sum = 0, most = -INFINITY, it = (double)g->b.inv_temp[row];
     for (int v = 0; v < V; v++) {
         for (int d = 0; d < D; d++) p[v] += (double)w[(size_t)v * (size_t)D + (size_t)d] * (double)y[d];
-        p[v] *= it;
+        p[v] = in_set(g, row, v) ? p[v] * it : -INFINITY;
         if (p[v] > most) most = p[v];
     }
     for (int v = 0; v < V; v++) sum += exp(p[v] - most);
@@ -505,11 +512,80 @@ static void test_hidden(void **state) {
     }
 }
 
+/* Rows with sets, of one id, of all, of some, and without: log-probabilities over the set and over all ids, and
+ * gradients, in chunks of the head that are kept or made again. */
+static void test_sets(void **state) {
+    static const struct {
+        int chunk, cuts;
+        bool keep;
+    } ways[] = {{0, 1, false}, {3, 1, false}, {3, 1, true}, {3, 4, false}};
+    (void)state;
+    for (size_t i = 0; i < 2 * CLIME_COUNT(ways); i++) {
+        struct golden g;
+        struct clime_error e = {0};
+        if (!open_case(&g, cases[i % 2], "ref", "f32", NULL)) continue;
+        const struct clime_layout *lay = &g.m->layout;
+        const int V = g.m->cfg.V, R = g.b.n_loss, step[] = {V, 1, 7, 0};
+        const size_t N = (size_t)lay->n;
+        float *uncut = xmalloc((size_t)R * 4), *logp = xmalloc((size_t)R * 4), *other = xmalloc((size_t)R * 4),
+              *whole = xmalloc((size_t)R * 4), *inside = xmalloc(N * 4), *outside = xmalloc(N * 4), *w = xmalloc(N * 4);
+        int64_t *from = xcalloc((size_t)R + 1, sizeof *from);
+        int32_t *kept = xcalloc((size_t)R * (size_t)V, sizeof *kept), *target = xmalloc((size_t)R * sizeof *target);
+        n_cuts = ways[i / 2].cuts;
+        struct clime_train *t = open_train(&g, CLIME_RECOMPUTE_NONE, ways[i / 2].chunk, ways[i / 2].keep);
+        if (clime_train_forward(t, &g.b, true, uncut, NULL, &e)) fail_msg("%s", e.msg);
+        for (int r = 0; r < R; r++) {
+            from[r + 1] = from[r];
+            for (int v = g.b.target[r] % (step[r % 4] + !step[r % 4]); step[r % 4] && v < V; v += step[r % 4])
+                kept[from[r + 1]++] = v;
+            target[r] = step[r % 4] == 7 ? g.b.target[r] < 7 ? g.b.target[r] + 7 : g.b.target[r] % 7 : g.b.target[r];
+        }
+        g.b.kept_from = from;
+        g.b.kept = kept;
+        struct clime_packed_batch elsewhere = g.b; /* another id of each set */
+        elsewhere.target = target;
+        if (clime_train_forward(t, &elsewhere, true, other, NULL, &e)) fail_msg("%s", e.msg);
+        clime_train_whole(t, &elsewhere, whole);
+        if (clime_train_forward(t, &g.b, true, logp, NULL, &e)) fail_msg("%s", e.msg);
+        for (int r = 0; r < R; r++) {
+            const double apart = ((double)logp[r] - (double)other[r]) - ((double)uncut[r] - (double)whole[r]);
+            assert_true(fabs(apart) < 1e-5 && logp[r] >= uncut[r] - 1e-6f);
+            if (r % 4 == 0) assert_true(logp[r] == 0);
+            if (r % 2 == 1) assert_memory_equal(&logp[r], &uncut[r], 4);
+        }
+        clime_train_whole(t, &g.b, whole);
+        assert_memory_equal(whole, uncut, (size_t)R * 4);
+        clime_train_zero_grads(t);
+        assert_int_equal(clime_train_backward(t, &g.b, g.g_logp, NULL, &e), CLIME_OK);
+        g.m->ops->copy_out(g.m->dev, inside, clime_train_grads(t), N * 4);
+        clime_model_get(g.m, w);
+        outer_head(&g, t, w + lay->slices[lay->head].offset, outside);
+        for (int k = 0; k < lay->n_slices; k++) {
+            const struct clime_slice *s = &lay->slices[k];
+            double d = k == lay->head ? 0 : distance(inside + s->offset, outside + s->offset, s->n);
+            if (!(d <= FP32_LIMIT)) fail_msg("%s, way %zu: slice %d: %g", g.name, i / 2, k, d);
+        }
+        kept[from[2]] = V; /* row 2's first */
+        assert_int_equal(clime_train_forward(t, &g.b, false, logp, NULL, &e), CLIME_ERR_INPUT);
+        kept[from[2]] = kept[from[2] + 1];
+        assert_int_equal(clime_train_forward(t, &g.b, false, logp, NULL, &e), CLIME_ERR_INPUT);
+        kept[from[2]] = g.b.target[2] % 7;
+        kept[0] = (g.b.target[0] + 1) % V;
+        assert_int_equal(clime_train_forward(t, &g.b, false, logp, NULL, &e), CLIME_ERR_INPUT);
+        assert_non_null(strstr(e.msg, "lacks its target"));
+        clime_train_close(t);
+        n_cuts = 1;
+        void *all[] = {uncut, logp, other, whole, inside, outside, w, from, kept, target};
+        for (size_t k = 0; k < CLIME_COUNT(all); k++) free(all[k]);
+        close_case(&g);
+    }
+}
+
 int main(void) {
     clime_log_open("test", CLIME_LOG_WARN);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fp32),       cmocka_unit_test(test_bf16),
-                                       cmocka_unit_test(test_ways),       cmocka_unit_test(test_kept_logits),
-                                       cmocka_unit_test(test_made),       cmocka_unit_test(test_hidden),
-                                       cmocka_unit_test(test_bad_batches)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fp32), cmocka_unit_test(test_bf16),
+                                       cmocka_unit_test(test_ways), cmocka_unit_test(test_kept_logits),
+                                       cmocka_unit_test(test_made), cmocka_unit_test(test_hidden),
+                                       cmocka_unit_test(test_sets), cmocka_unit_test(test_bad_batches)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
