@@ -34,7 +34,7 @@ def test_a_ledger_of_schema_8_keeps_every_value(model):  # noqa: F811
     assert before[0][0][columns.index("ids")] and all(any(r[5 + i] for r in before[1]) for i in range(4))
     fails(command(model, run), model / "schema-8.log")  # of another run, but it was opened
     after = [query(path, rows), query(path, steps.format(", ".join(f"s.{c}" for c in ESTIMATES))), query(path, evals)]
-    assert query(path, "PRAGMA user_version") == [(13,)] and not query(path, "PRAGMA foreign_key_check")
+    assert query(path, "PRAGMA user_version") == [(14,)] and not query(path, "PRAGMA foreign_key_check")
     assert before == after
     types = dict(query(path, "SELECT DISTINCT name, type FROM sample_streams"))
     assert types == {**{n: "f32" for n in ("logp", *ESTIMATES)}, "ids": "u32", "mask": "u8", "response": "text"}

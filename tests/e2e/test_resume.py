@@ -111,22 +111,6 @@ def test_an_option_that_the_record_does_not_know(model):  # noqa: F811
     run_whole(command(model, run_dir, num_rollout=2), log)
 
 
-def test_truncated_sampling_is_accepted_by_name(model):  # noqa: F811
-    """The loss is of the whole distribution: the user says so, an event has it, and the gap is still 0."""
-    run_dir, log = model / "truncated", model / "truncated.log"
-    cut = dict(rollout_top_p=0.9, rollout_top_k=20)
-    assert "--allow-truncated-loss" in fails(command(model, run_dir, num_rollout=1, **cut), log)
-    assert not (run_dir / "ledger.db").exists()
-    run_whole(command(model, run_dir, "--allow-truncated-loss", num_rollout=1, **cut), log)
-    events = query(run_dir, "SELECT detail FROM events WHERE kind = 'truncated-loss'")
-    assert events == [("sampled with top_p 0.9 and top_k 20, the loss is of the whole distribution",)]
-    gap = "train/train_rollout_logprob_abs_diff"
-    assert [m[gap] for m in metrics(run_dir) if gap in m] == [0]
-    # a run that was begun before the option was there goes on once it is given
-    assert "--allow-truncated-loss" in fails(command(model, run_dir, num_rollout=2, **cut), model / "truncated-2.log")
-    run_whole(command(model, run_dir, "--allow-truncated-loss", num_rollout=2, **cut), log)
-
-
 def test_a_run_that_was_moved(model, base):  # noqa: F811
     """Run folder, model and prompts in another place: it goes on from its checkpoint."""
     place = model / "elsewhere"

@@ -1,6 +1,6 @@
 #!/bin/sh
 # The whole loop of clime-train rl, the same weights by every way: other batching in the server, weights in place,
-# optimizer states on the host with recomputed layers, and kill -9 in the middle. Prints the SHA-256 of each.
+# optimizer states on the host with recomputed layers, cut samples, and kill -9 in the middle. Prints the SHA-256 of each.
 #   tests/gpu/loop_bits.sh [DEVICE] [FAMILY]      programs from $O (build); 2 small runs a minute on a CPU, seconds on a GPU
 set -eu
 cd "$(dirname "$0")/../.."
@@ -35,13 +35,14 @@ field() {
     sed -n "s|.*\"$2\":\([-0-9.e+]*\).*|\1|p" "$work/$1/metrics.jsonl"
 }
 failed=0
+# report NAME [LIKE]: it must end as LIKE did, by default the plain run
 report() {
     got=$(sha "$1")
     gap=$(field "$1" train/train_rollout_logprob_abs_diff | sort -u | tr '\n' ' ')
     tokens=$(field "$1" train/logprob_gap_tokens | awk '{ n += $1 } END { print n }')
     norm=$(field "$1" train/grad_norm | tr '\n' ' ')
     echo "$1: ${got:-no end} gap $gap over $tokens tokens, gradient norms $norm"
-    if [ -z "$got" ] || [ "$got" != "$(sha plain)" ] || [ "$gap" != "0.0 " ]; then
+    if [ -z "$got" ] || [ "$got" != "$(sha "${2:-plain}")" ] || [ "$gap" != "0.0 " ]; then
         failed=$((failed + 1))
         tail -n 5 "$work/$1.log"
         tail -n 3 "$work/$1"/logs/*.log
@@ -56,6 +57,12 @@ rl in-place --colocate || true
 report in-place
 rl offload --optimizer-cpu-offload --colocate || true
 report offload
+
+# the loss over what top_p left
+rl cut --rollout-top-p 0.9 || true
+report cut cut
+rl cut-batching --rollout-top-p 0.9 --server-max-running-requests 7 --server-chunked-prefill-size 5 --colocate || true
+report cut-batching cut
 
 # kill -9 after the first and after the second recorded step, each time somewhere in what follows
 steps() {

@@ -78,7 +78,7 @@ static void mask_offpolicy_sample(const struct clime_objective *o, const struct 
 
 /* Adds the KL term of stream entry k and its derivative, and what is only counted. */
 static void add_token(const struct clime_objective *o, const struct clime_stream *s, int64_t k, double logp,
-                      int64_t version, double *g, struct clime_loss_sums *sums) {
+                      double whole, int64_t version, double *g, struct clime_loss_sums *sums) {
     double old = (double)s->old[k], w = (double)s->w_kl[k];
     sums->ppo_kl += old - logp;
     sums->ois += exp(logp - old);
@@ -92,14 +92,14 @@ static void add_token(const struct clime_objective *o, const struct clime_stream
         sums->loss += w * kl;
     }
     if (s->version[k] >= 0 && s->version[k] == version) {
-        double gap = fabs(logp - (double)s->behave[k]);
+        double gap = fabs(whole - (double)s->said[k]);
         sums->gap_tokens++;
         if (gap == 0) return;
         sums->gap_wrong++;
         if (gap <= sums->gap_max || isnan(sums->gap_max)) return; /* a NaN shows */
         sums->gap_max = gap;
         sums->gap_entry = k;
-        sums->gap_logp = logp;
+        sums->gap_logp = whole;
     }
 }
 
@@ -167,8 +167,9 @@ static int longest(const struct clime_stream *s, const int32_t *which, int n) {
 }
 
 enum clime_err clime_loss_samples(const struct clime_objective *o, const struct clime_stream *s, const int32_t *which,
-                                  int n, const float *logp, const float *entropy, int64_t version, float *g_logp,
-                                  float *g_entropy, struct clime_loss_sums *sums, struct clime_error *e) {
+                                  int n, const float *logp, const float *whole, const float *entropy, int64_t version,
+                                  float *g_logp, float *g_entropy, struct clime_loss_sums *sums,
+                                  struct clime_error *e) {
     if (o->preference) {
         add_pairs(o, s, which, n, logp, g_logp, sums);
         return CLIME_OK;
@@ -197,7 +198,8 @@ enum clime_err clime_loss_samples(const struct clime_objective *o, const struct 
         for (int k = 0; k < len; k++) {
             if (entropy) sums->entropy += (double)entropy[done + k];
             if (o->sft) continue;
-            add_token(o, s, at + k, (double)t.logp[k], version, &t.g[k], sums);
+            add_token(o, s, at + k, (double)t.logp[k], (double)(whole ? whole[done + k] : t.logp[k]), version, &t.g[k],
+                      sums);
             if (entropy) sums->loss -= (double)s->w_ent[at + k] * (double)entropy[done + k];
             if (g_entropy) g_entropy[done + k] = -s->w_ent[at + k];
             g_logp[done + k] = (float)t.g[k];

@@ -34,13 +34,14 @@ bool clime_loss_needs_old(const struct clime_objective *o);
 bool clime_loss_needs_entropy(const struct clime_objective *o);
 bool clime_loss_is_supervised(const struct clime_objective *o); /* sft or pairs: nothing was sampled */
 
-/* For the samples which[0..n) of the stream, one after another, given the new logp and entropy (NULL = not wanted) of
- * their tokens: adds to sums, writes dLoss/dlogp and (when g_entropy is given) dLoss/dentropy. A sample must not be
- * split: some terms depend on all its tokens; nor a pair, whose
- * chosen answer stands before the rejected one. version: its tokens enter the gap. Fails only where a custom loss does.
+/* For the samples which[0..n) of the stream, one after another, given the new logp, the same over all ids (whole, which
+ * the gap compares; NULL where nothing was cut) and entropy (NULL = not wanted) of their tokens: adds to sums, writes
+ * dLoss/dlogp and (when g_entropy is given) dLoss/dentropy. A sample must not be split: some terms depend on all its
+ * tokens; nor a pair, whose chosen answer stands before the rejected one. version: its tokens enter the gap. Fails only
+ * where a custom loss does.
  */
 enum clime_err clime_loss_samples(const struct clime_objective *o, const struct clime_stream *s, const int32_t *which,
-                                  int n, const float *logp, const float *entropy, int64_t version, float *g_logp,
-                                  float *g_entropy, struct clime_loss_sums *sums, struct clime_error *e);
+                                  int n, const float *logp, const float *whole, const float *entropy, int64_t version,
+                                  float *g_logp, float *g_entropy, struct clime_loss_sums *sums, struct clime_error *e);
 
 #endif

@@ -42,7 +42,8 @@ static int64_t fill_sample(const struct clime_sample *sm, const struct clime_est
         if (s) {
             int64_t k = at + n;
             s->row[k] = sm->n_prompt - 1 + j;
-            s->behave[k] = sm->logp ? sm->logp[j] : 0;
+            s->said[k] = sm->logp ? sm->logp[j] : 0;
+            s->behave[k] = sm->kept_n && sm->kept_n[j] ? sm->kept_logp[j] : s->said[k];
             s->old[k] = est && est->old ? est->old[j] : s->behave[k];
             s->adv[k] = !est ? 0 : est->adv ? est->adv[j] : est->advantage;
             s->value[k] = est && est->value ? est->value[j] : 0;
@@ -77,7 +78,7 @@ void clime_stream_init(struct clime_stream *s, const struct clime_sample *const 
     size_t n = (size_t)s->n + 1; /* never zero-sized */
     s->row = xcalloc(n, sizeof *s->row);
     s->version = xcalloc(n, sizeof *s->version);
-    float **arrays[] = {&s->adv, &s->behave, &s->old,  &s->ref,   &s->value,
+    float **arrays[] = {&s->adv, &s->behave, &s->said, &s->old,   &s->ref, &s->value,
                         &s->ret, &s->w_pg,   &s->w_kl, &s->w_ent, &s->w_ce};
     for (size_t a = 0; a < CLIME_COUNT(arrays); a++) *arrays[a] = xcalloc(n, sizeof(float));
     for (int i = 0; i < n_samples; i++) fill_sample(samples[i], estimate ? &estimate[i] : NULL, oldest, s, s->first[i]);
@@ -89,7 +90,8 @@ void clime_stream_free(struct clime_stream *s) {
     free(s->shared);
     free(s->row);
     free(s->version);
-    float *const arrays[] = {s->adv, s->behave, s->old, s->ref, s->value, s->ret, s->w_pg, s->w_kl, s->w_ent, s->w_ce};
+    float *const arrays[] = {s->adv, s->behave, s->said, s->old,   s->ref, s->value,
+                             s->ret, s->w_pg,   s->w_kl, s->w_ent, s->w_ce};
     for (size_t a = 0; a < CLIME_COUNT(arrays); a++) free(arrays[a]);
     *s = (struct clime_stream){0};
 }

@@ -24,10 +24,12 @@ struct clime_stream {
     int64_t *shared; /* [n_samples] trained tokens of the sample's member, all its samples together */
     int32_t *row;    /* [n] position in its sample's ids whose output predicts the token (the token is ids[row + 1]) */
     float *adv;      /* [n] */
-    float *behave;   /* [n] log-probability under the policy that sampled it (the server's number) */
-    float *old;      /* [n] under the policy that the ratio is taken against: behave, or the trainer's own number at the
-                        start of the rollout's training where a correction compares the two */
-    float *ref;      /* [n] under the reference model; filled only where a KL term needs it */
+    float *behave; /* [n] log-probability under the policy that sampled it (the server's number); where that was cut to
+                      a set, over the set, as old and ref are */
+    float *said;   /* [n] the server's number over all ids, which the gap compares; behave where nothing was cut */
+    float *old;    /* [n] under the policy that the ratio is taken against: behave, or the trainer's own number at the
+                      start of the rollout's training where a correction compares the two */
+    float *ref;    /* [n] under the reference model; filled only where a KL term needs it */
     float *value, *ret;                /* [n] the critic's values before the rollout's training, and its targets */
     float *w_pg, *w_kl, *w_ent, *w_ce; /* [n] */
     int64_t *version; /* [n] weight version that sampled the token; -1 = leave out of the gap (kept KV) */

@@ -16,8 +16,12 @@ struct turn {
     int base, n_shared;     /* the path begins as that of turn `base` does: so many tokens, which are not kept again */
     int32_t *ids;           /* the path behind those */
     float *logp;            /* [n_sampled] */
-    uint32_t *routing;      /* [n_sampled] or NULL */
-    uint8_t *experts;       /* [positions, expert_bytes] or NULL: behind those that the parent's path has */
+    uint32_t *kept_n;       /* [n_sampled] or NULL; kept and kept_logp as of a sample */
+    int32_t *kept;
+    float *kept_logp;
+    int64_t n_kept;
+    uint32_t *routing; /* [n_sampled] or NULL */
+    uint8_t *experts;  /* [positions, expert_bytes] or NULL: behind those that the parent's path has */
     int32_t expert_bytes;
     struct clime_version_run *versions; /* cover n_sampled */
     int n_versions;
@@ -42,8 +46,9 @@ struct digest {
 struct clime_session {
     struct turn *turns;
     int n, size;
-    int64_t n_abandoned, n_kept; /* turns; tokens, or positions whose experts are kept, all branches together */
-    struct digest *digests;      /* [digest_size], by their first bytes; neither whole nor bare: free */
+    int64_t n_abandoned,
+        n_held; /* turns; tokens, positions whose experts are kept, or ids of sets: the most, summed over turns */
+    struct digest *digests; /* [digest_size], by their first bytes; neither whole nor bare: free */
     size_t n_digests, digest_size;
 };
 
@@ -56,6 +61,9 @@ void clime_session_free(struct clime_session *s) {
     for (int i = 0; i < s->n; i++) {
         free(s->turns[i].ids);
         free(s->turns[i].logp);
+        free(s->turns[i].kept_n);
+        free(s->turns[i].kept);
+        free(s->turns[i].kept_logp);
         free(s->turns[i].routing);
         free(s->turns[i].experts);
         free(s->turns[i].versions);
@@ -71,7 +79,7 @@ int clime_session_turns(const struct clime_session *s) {
 }
 
 int64_t clime_session_tokens(const struct clime_session *s) {
-    return s->n_kept;
+    return s->n_held;
 }
 
 static int length(const struct turn *t) {
@@ -226,6 +234,12 @@ int64_t clime_session_version(const struct clime_session *s, int turn) {
     return t->versions[t->n_versions - 1].version;
 }
 
+static void *copy(const void *x, size_t bytes) {
+    void *out = xmalloc(bytes + 1);
+    memcpy(out, x, bytes);
+    return out;
+}
+
 int clime_session_add(struct clime_session *s, int parent, enum clime_turn_kind kind, const struct clime_sample *in) {
     int begin = clime_session_path(s, parent, NULL), base = parent, n_shared = begin;
     CHECK(parent < s->n && in->n_prompt >= begin &&
@@ -257,22 +271,22 @@ int clime_session_add(struct clime_session *s, int parent, enum clime_turn_kind 
                        .leaf = true};
     if (parent >= 0) s->turns[parent].leaf = false;
     size_t n = (size_t)(length(t) - n_shared), n_sampled = (size_t)t->n_sampled;
-    s->n_kept += in->experts && n_experts(t) > (int)n ? n_experts(t) : (int)n;
-    t->ids = xmalloc(n * sizeof *t->ids + 1);
-    memcpy(t->ids, in->ids + n_shared, n * sizeof *t->ids);
-    t->logp = xmalloc(n_sampled * sizeof *t->logp + 1);
-    memcpy(t->logp, in->logp, n_sampled * sizeof *t->logp);
-    if (in->routing) {
-        t->routing = xmalloc(n_sampled * sizeof *t->routing + 1);
-        memcpy(t->routing, in->routing, n_sampled * sizeof *t->routing);
+    int64_t held = in->experts && n_experts(t) > (int)n ? n_experts(t) : (int64_t)n;
+    s->n_held += in->n_kept > held ? in->n_kept : held;
+    t->ids = copy(in->ids + n_shared, n * sizeof *t->ids);
+    t->logp = copy(in->logp, n_sampled * sizeof *t->logp);
+    if (in->kept_n) {
+        t->kept_n = copy(in->kept_n, n_sampled * sizeof *t->kept_n);
+        t->kept = copy(in->kept, (size_t)in->n_kept * sizeof *t->kept);
+        t->kept_logp = copy(in->kept_logp, n_sampled * sizeof *t->kept_logp);
+        t->n_kept = in->n_kept;
     }
+    if (in->routing) t->routing = copy(in->routing, n_sampled * sizeof *t->routing);
     if (in->experts) {
         t->expert_bytes = in->expert_bytes;
-        t->experts = xmalloc(experts_bytes(t) + 1);
-        memcpy(t->experts, in->experts, experts_bytes(t));
+        t->experts = copy(in->experts, experts_bytes(t));
     }
-    t->versions = xmalloc((size_t)t->n_versions * sizeof *t->versions + 1);
-    memcpy(t->versions, in->versions, (size_t)t->n_versions * sizeof *t->versions);
+    t->versions = copy(in->versions, (size_t)t->n_versions * sizeof *t->versions);
     return s->n++;
 }
 
@@ -299,6 +313,16 @@ static void join_experts(const struct clime_session *s, const int *path, int dep
     }
 }
 
+/* The sets of the tokens that `out` trains on and t has sampled, from token `at` on. */
+static void join_kept(const struct turn *t, int at, struct clime_sample *out) {
+    const size_t n = (size_t)t->n_sampled, had = (size_t)out->n_kept;
+    memcpy(out->kept_n + at, t->kept_n, n * sizeof *t->kept_n);
+    memcpy(out->kept_logp + at, t->kept_logp, n * sizeof *t->kept_logp);
+    out->kept = xrealloc(out->kept, (had + (size_t)t->n_kept) * sizeof *t->kept);
+    memcpy(out->kept + had, t->kept, (size_t)t->n_kept * sizeof *t->kept);
+    out->n_kept += t->n_kept;
+}
+
 void clime_session_fill(struct clime_session *s, int turn, struct clime_sample *out) {
     CHECK(turn >= 0 && turn < s->n);
     int n = clime_session_path(s, turn, NULL), depth = 0, n_runs = 0;
@@ -313,12 +337,19 @@ void clime_session_fill(struct clime_session *s, int turn, struct clime_sample *
     int n_prompt = clime_session_prompt(s, turn), n_response = n - n_prompt, at = 0;
     free(out->ids);
     free(out->logp);
+    free(out->kept_n);
+    free(out->kept);
+    free(out->kept_logp);
     free(out->routing);
     free(out->mask);
     free(out->versions);
     free(out->finish);
     out->ids = xmalloc((size_t)n * sizeof *out->ids);
     out->logp = xcalloc((size_t)n_response + 1, sizeof *out->logp);
+    out->kept_n = last->kept_n ? xcalloc((size_t)n_response + 1, sizeof *out->kept_n) : NULL;
+    out->kept_logp = last->kept_n ? xcalloc((size_t)n_response + 1, sizeof *out->kept_logp) : NULL;
+    out->kept = NULL;
+    out->n_kept = 0;
     out->routing = last->routing ? xcalloc((size_t)n_response + 1, sizeof *out->routing) : NULL;
     out->mask = xcalloc((size_t)n_response + 1, sizeof *out->mask);
     out->versions = xcalloc((size_t)n_runs, sizeof *out->versions);
@@ -332,6 +363,7 @@ void clime_session_fill(struct clime_session *s, int turn, struct clime_sample *
         if (!t->given) {
             memcpy(out->logp + at, t->logp, (size_t)t->n_sampled * sizeof *t->logp);
             memset(out->mask + at, 1, (size_t)t->n_sampled);
+            if (out->kept_n && t->kept_n) join_kept(t, at, out);
             if (out->routing && t->routing)
                 memcpy(out->routing + at, t->routing, (size_t)t->n_sampled * sizeof *t->routing);
         }

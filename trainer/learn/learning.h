@@ -30,6 +30,7 @@ struct clime_learner_options { /* names are slime's options */
                                to max_seq_len */
     int max_seq_len;
     enum clime_recompute recompute;
+    bool kept_sets;       /* every sample holds what its tokens were drawn from */
     bool replays_experts; /* samples may hold those that their rows are given (trainer/sample/experts.h) */
     bool read_whole;      /* servers get the weights from this rank's device memory, which must have all of them */
     int server_devices;  /* of each server on the ranks' devices: as many as there are ranks compute with parts that are

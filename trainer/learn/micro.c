@@ -8,13 +8,15 @@
 #include "trainer/sample/experts.h"
 
 void clime_micro_alloc(struct clime_micro *mb, size_t rows) {
+    *mb = (struct clime_micro){0};
     mb->ids = xcalloc(rows, sizeof *mb->ids);
     mb->start = xcalloc(rows + 1, sizeof *mb->start);
     mb->row = xcalloc(rows, sizeof *mb->row);
     mb->target = xcalloc(rows, sizeof *mb->target);
-    float **floats[] = {&mb->inv_temp, &mb->logp, &mb->entropy, &mb->g_logp, &mb->g_entropy};
+    float **floats[] = {&mb->inv_temp, &mb->logp, &mb->whole, &mb->entropy, &mb->g_logp, &mb->g_entropy};
     for (size_t i = 0; i < CLIME_COUNT(floats); i++) *floats[i] = xcalloc(rows, sizeof(float));
     mb->routing = xcalloc(rows, sizeof *mb->routing);
+    mb->kept_from = xcalloc(rows + 1, sizeof *mb->kept_from);
     mb->index = xcalloc(rows, sizeof *mb->index);
 }
 
@@ -25,12 +27,15 @@ void clime_micro_free(struct clime_micro *mb) {
     free(mb->target);
     free(mb->inv_temp);
     free(mb->logp);
+    free(mb->whole);
     free(mb->entropy);
     free(mb->g_logp);
     free(mb->g_entropy);
     free(mb->routing);
     free(mb->index);
     free(mb->given);
+    free(mb->kept_from);
+    free(mb->kept);
 }
 
 enum clime_err clime_micro_check(const struct clime_sample *const *samples, const struct clime_packing *p, size_t rows,
@@ -47,6 +52,31 @@ enum clime_err clime_micro_check(const struct clime_sample *const *samples, cons
                               p->first[i + 1] - p->first[i], n, rows);
     }
     return CLIME_OK;
+}
+
+/* The sets of the loss rows, where a sample has any: of the sample's tokens those that are loss rows. */
+static void fill_kept(struct clime_micro *mb, const struct clime_sample *const *samples, const struct clime_stream *s,
+                      const int32_t *which, int n) {
+    int64_t room = 0, to = 0;
+    int row = 0;
+    for (int i = 0; i < n; i++) room += samples[which[i]]->n_kept;
+    if (room == 0) return;
+    mb->kept = xrealloc(mb->kept, (size_t)room * sizeof *mb->kept);
+    for (int i = 0; i < n; i++) {
+        const struct clime_sample *sm = samples[which[i]];
+        int64_t at = 0;
+        int32_t j = 0;
+        for (int64_t k = s->first[which[i]]; k < s->first[which[i] + 1]; k++) {
+            const int32_t token = s->row[k] + 1 - sm->n_prompt;
+            for (; sm->kept_n && j < token; j++) at += sm->kept_n[j];
+            const size_t len = sm->kept_n ? sm->kept_n[token] : 0;
+            if (len) memcpy(mb->kept + to, sm->kept + at, len * sizeof *mb->kept);
+            to += (int64_t)len;
+            mb->kept_from[++row] = to;
+        }
+    }
+    mb->b.kept_from = mb->kept_from;
+    mb->b.kept = mb->kept;
 }
 
 void clime_micro_fill(struct clime_micro *mb, const struct clime_sample *const *samples, const struct clime_stream *s,
@@ -74,6 +104,7 @@ void clime_micro_fill(struct clime_micro *mb, const struct clime_sample *const *
                                         .row = mb->row,
                                         .target = mb->target,
                                         .inv_temp = mb->inv_temp};
+    fill_kept(mb, samples, s, which, n);
 }
 
 void clime_micro_give(struct clime_micro *mb, const struct clime_config *c, const struct clime_sample *const *samples,

@@ -9,10 +9,12 @@
 
 struct clime_micro {
     int32_t *ids, *start, *row, *target;
-    float *inv_temp, *logp, *entropy, *g_logp, *g_entropy;
-    uint32_t *routing; /* [n_loss] (clime_train_routing) */
-    int64_t *index;    /* stream entry of each loss row */
-    int16_t *given;    /* clime_micro_give */
+    float *inv_temp, *logp, *whole, *entropy, *g_logp, *g_entropy;
+    uint32_t *routing;  /* [n_loss] (clime_train_routing) */
+    int64_t *index;     /* stream entry of each loss row */
+    int16_t *given;     /* clime_micro_give */
+    int64_t *kept_from; /* [n_loss + 1] */
+    int32_t *kept;
     struct clime_packed_batch b;
 };
 

@@ -16,6 +16,13 @@
 #include "trainer/learn/wire.h"
 #include "trainer/sample/experts.h"
 
+/* Of all tokens that are trained on. */
+static bool has_sets(const struct clime_sample *s) {
+    bool all = true;
+    for (int32_t j = 0; j < s->n_response; j++) all = all && (!s->mask[j] || (s->kept_n && s->kept_n[j]));
+    return all;
+}
+
 static enum clime_err check_samples(const struct clime_learner *l, const struct clime_sample *const *samples, int n,
                                     struct clime_error *e) {
     for (int i = 0; i < n; i++) {
@@ -30,6 +37,11 @@ static enum clime_err check_samples(const struct clime_learner *l, const struct 
             if (s->ids[k] < 0 || s->ids[k] >= l->model->cfg.V)
                 return clime_fail(e, CLIME_ERR_INPUT, "sample %lld/%lld/%d holds token %d outside the vocabulary of %d",
                                   (long long)s->rollout, (long long)s->group, s->member, s->ids[k], l->model->cfg.V);
+        if (l->opts.kept_sets && !has_sets(s))
+            return clime_fail(e, CLIME_ERR_INPUT,
+                              "sample %lld/%lld/%d does not hold what each of its tokens was drawn from, which "
+                              "--rollout-top-p and --rollout-top-k need",
+                              (long long)s->rollout, (long long)s->group, s->member);
         if (s->experts && !l->opts.replays_experts)
             return clime_fail(e, CLIME_ERR_INPUT,
                               "sample %lld/%lld/%d was recorded to be trained with its servers' experts: "
@@ -82,7 +94,7 @@ static void fill_gap(const struct clime_loss_sums *sums, const struct clime_stre
     out->gap_at.sample = i;
     out->gap_at.token = s->row[k] + 1 - s->samples[i]->n_prompt;
     out->gap_at.logp = sums->gap_logp;
-    out->gap_at.sampled = (double)s->behave[k];
+    out->gap_at.sampled = (double)s->said[k];
 }
 
 /* Server and trainer, a token; as a float. Otherwise: plus the layer, counted from 1; 0 where it is not known. */
@@ -180,7 +192,7 @@ struct step { /* what its packs share */
     struct clime_step_stats *out;
     struct clime_rank_times own;
     /* [s->n] what this rank's packs gave; of a team rank 0 gets all. NULL where nobody asks. */
-    float *logp, *entropy, *routed;
+    float *logp, *whole, *entropy, *routed;
 };
 
 static const int32_t *pack_samples(const struct clime_packing *p, int i, int *n) {
@@ -193,9 +205,9 @@ static enum clime_err loss(struct step *st, int i, struct clime_error *e) {
     struct clime_micro *mb = &st->mb;
     int n;
     const int32_t *which = pack_samples(st->in->packing, i, &n);
-    return clime_loss_samples(o, st->s, which, n, mb->logp, clime_loss_is_supervised(o) ? NULL : mb->entropy,
-                              st->in->version, mb->g_logp, clime_loss_needs_entropy(o) ? mb->g_entropy : NULL,
-                              &st->sums, e);
+    return clime_loss_samples(o, st->s, which, n, mb->logp, mb->b.kept_from ? mb->whole : NULL,
+                              clime_loss_is_supervised(o) ? NULL : mb->entropy, st->in->version, mb->g_logp,
+                              clime_loss_needs_entropy(o) ? mb->g_entropy : NULL, &st->sums, e);
 }
 
 /* The layer in which loss row k of the micro-batch was drawn otherwise, -1 = not known. choices of the micro-batch. */
@@ -253,8 +265,10 @@ static enum clime_err run_micro(void *arg, int i, struct clime_error *e) {
     int64_t t0 = clime_now_us(), own0 = own_us(l);
     enum clime_err err = clime_train_forward(l->train, &mb->b, true, mb->logp, entropy, e);
     if (err) return err;
+    if (mb->b.kept_from) clime_train_whole(l->train, &mb->b, mb->whole);
     int64_t t1 = clime_now_us(), own1 = own_us(l);
     for (int k = 0; k < mb->b.n_loss; k++) {
+        if (st->whole && mb->b.kept_from) st->whole[mb->index[k]] = mb->whole[k];
         if (st->logp) st->logp[mb->index[k]] = mb->logp[k];
         if (st->entropy && entropy) st->entropy[mb->index[k]] = entropy[k];
     }
@@ -277,6 +291,7 @@ static enum clime_err sum_of_all(struct step *st, struct clime_error *e) {
     enum clime_err err = clime_rows_gather(l->team, &l->lanes, p, st->s, st->logp, e);
     if (!err && !clime_loss_is_supervised(&l->opts.objective))
         err = clime_rows_gather(l->team, &l->lanes, p, st->s, st->entropy, e);
+    if (!err && st->whole) err = clime_rows_gather(l->team, &l->lanes, p, st->s, st->whole, e);
     if (!err && st->routed) err = clime_rows_gather(l->team, &l->lanes, p, st->s, st->routed, e);
     if (err || clime_team_follows(l->team)) return err;
     st->sums = (struct clime_loss_sums){0};
@@ -287,12 +302,19 @@ static enum clime_err sum_of_all(struct step *st, struct clime_error *e) {
         clime_micro_fill(&st->mb, st->in->samples, st->s, which, n);
         for (int k = 0; k < st->mb.b.n_loss; k++) {
             st->mb.logp[k] = st->logp[st->mb.index[k]];
+            if (st->whole) st->mb.whole[k] = st->whole[st->mb.index[k]];
             st->mb.entropy[k] = st->entropy[st->mb.index[k]];
         }
         st->out->tokens += st->mb.b.T;
         err = loss(st, i, e);
     }
     return err;
+}
+
+static bool has_kept(const struct clime_step_input *in) {
+    bool any = false;
+    for (int i = 0; i < in->n; i++) any = any || in->samples[i]->n_kept;
+    return any;
 }
 
 static bool has_routing(const struct clime_learner *l, const struct clime_step_input *in) {
@@ -311,6 +333,7 @@ static enum clime_err step_policy(struct clime_learner *l, const struct clime_st
     if (clime_loss_needs_old(&l->opts.objective)) clime_correct(&l->opts.objective, s, &corrected);
     clime_micro_alloc(&st.mb, l->max_rows);
     if (l->team) st.logp = xcalloc((size_t)s->n + 1, sizeof *st.logp);
+    if (l->team && has_kept(in)) st.whole = xcalloc((size_t)s->n + 1, sizeof *st.whole);
     if (l->team || in->entropy) st.entropy = xcalloc((size_t)s->n + 1, sizeof *st.entropy);
     if (has_routing(l, in)) st.routed = xcalloc((size_t)s->n + 1, sizeof *st.routed);
 
@@ -341,6 +364,7 @@ static enum clime_err step_policy(struct clime_learner *l, const struct clime_st
 done:
     clime_micro_free(&st.mb);
     free(st.logp);
+    free(st.whole);
     free(st.entropy);
     free(st.routed);
     return err;

@@ -14,7 +14,7 @@
  * the options begin with a hash of the texts that define them. */
 #if __SIZEOF_POINTER__ == 8
 _Static_assert(sizeof(struct clime_learner_options) == 736, "put_options, clime_wire_options");
-_Static_assert(sizeof(struct clime_sample) == 248, "put_sample, sample");
+_Static_assert(sizeof(struct clime_sample) == 280, "put_sample, sample");
 _Static_assert(sizeof(struct clime_estimate) == 40, "put_estimate, estimate");
 #endif
 
@@ -157,6 +157,9 @@ static void put_sample(struct clime_buf *b, const struct clime_sample *s) {
     put_array(b, s->ids, (size_t)s->n_prompt + n, sizeof *s->ids);
     put_array(b, s->logp, n, sizeof *s->logp);
     put_array(b, s->teacher_logp, n, sizeof *s->teacher_logp);
+    put_array(b, s->kept_n, n, sizeof *s->kept_n);
+    put_array(b, s->kept, (size_t)s->n_kept, sizeof *s->kept);
+    put_array(b, s->kept_logp, n, sizeof *s->kept_logp);
     put_array(b, s->routing, n, sizeof *s->routing);
     put_array(b, s->experts, clime_sample_experts_bytes(s), 1);
     put_array(b, s->mask, n, sizeof *s->mask);
@@ -182,6 +185,10 @@ static struct clime_sample *sample(struct clime_wire *w) {
     s->ids = array_of(w, sizeof *s->ids, prompt + n);
     s->logp = array_of(w, sizeof *s->logp, n);
     s->teacher_logp = array_of(w, sizeof *s->teacher_logp, n);
+    s->kept_n = array_of(w, sizeof *s->kept_n, n);
+    s->kept = array_of(w, sizeof *s->kept, s->n_kept < 0 ? 0 : (size_t)s->n_kept);
+    s->kept_logp = array_of(w, sizeof *s->kept_logp, n);
+    if (s->n_kept != clime_sample_count_kept(s)) w->bad = true;
     s->routing = array_of(w, sizeof *s->routing, n);
     s->experts = experts(w, s);
     s->mask = array_of(w, sizeof *s->mask, n);

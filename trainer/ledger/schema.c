@@ -376,13 +376,34 @@ static const char *const migrations[] = {
     " (SELECT data FROM sample_streams WHERE sample_id = r.id AND name = 'entropy') AS entropy"
     " FROM sample_rows r;"
     "PRAGMA user_version = 13;",
+
+    /* Streams of samples that were drawn from a part of the vocabulary (--rollout-top-p, --rollout-top-k). */
+    "DROP VIEW samples;"
+    "CREATE VIEW samples AS SELECT r.*,"
+    " (SELECT data FROM sample_streams WHERE sample_id = r.id AND name = 'ids') AS ids,"
+    " (SELECT data FROM sample_streams WHERE sample_id = r.id AND name = 'logp') AS logp,"
+    " (SELECT data FROM sample_streams WHERE sample_id = r.id AND name = 'teacher_logp') AS teacher_logp,"
+    " (SELECT data FROM sample_streams WHERE sample_id = r.id AND name = 'kept_n') AS kept_n,"
+    " (SELECT data FROM sample_streams WHERE sample_id = r.id AND name = 'kept') AS kept,"
+    " (SELECT data FROM sample_streams WHERE sample_id = r.id AND name = 'kept_logp') AS kept_logp,"
+    " (SELECT data FROM sample_streams WHERE sample_id = r.id AND name = 'routing') AS routing,"
+    " (SELECT data FROM sample_streams WHERE sample_id = r.id AND name = 'experts') AS experts,"
+    " (SELECT data FROM sample_streams WHERE sample_id = r.id AND name = 'mask') AS mask,"
+    " (SELECT data FROM sample_streams WHERE sample_id = r.id AND name = 'response') AS response,"
+    " (SELECT data FROM sample_streams WHERE sample_id = r.id AND name = 'advantages') AS advantages,"
+    " (SELECT data FROM sample_streams WHERE sample_id = r.id AND name = 'old_logp') AS old_logp,"
+    " (SELECT data FROM sample_streams WHERE sample_id = r.id AND name = 'old_values') AS old_values,"
+    " (SELECT data FROM sample_streams WHERE sample_id = r.id AND name = 'returns') AS returns,"
+    " (SELECT data FROM sample_streams WHERE sample_id = r.id AND name = 'entropy') AS entropy"
+    " FROM sample_rows r;"
+    "PRAGMA user_version = 14;",
 };
 
 int clime_schema_version(void) {
     return (int)CLIME_COUNT(migrations);
 }
 
-/* 11, 12 and 13 only gave the view `samples` a column each, for the sqlite3 shell. */
+/* 11 to 14 only gave the view `samples` more columns, for the sqlite3 shell. */
 int clime_schema_readable(void) {
     return 10;
 }

@@ -10,8 +10,10 @@ enum extent {
     EXTENT_ALL,
     EXTENT_RESPONSE,
     EXTENT_EXPERTS,
+    EXTENT_KEPT,
     EXTENT_TEXT
-}; /* elements: of prompt and response, of the response; of all positions but the last, as many bytes each; a text */
+}; /* elements: of prompt and response, of the response; of all positions but the last, as many bytes each; as many as
+      kept_n says; a text */
 
 struct stream {
     const char *name, *type;
@@ -27,6 +29,9 @@ static const struct stream of_sample[] = {
     {"ids", "u32", EXTENT_ALL, 4, OF_SAMPLE(ids)},
     {"logp", "f32", EXTENT_RESPONSE, 4, OF_SAMPLE(logp)},
     {"teacher_logp", "f32", EXTENT_RESPONSE, 4, OF_SAMPLE(teacher_logp)},
+    {"kept_n", "u32", EXTENT_RESPONSE, 4, OF_SAMPLE(kept_n)},
+    {"kept", "u32", EXTENT_KEPT, 4, OF_SAMPLE(kept)},
+    {"kept_logp", "f32", EXTENT_RESPONSE, 4, OF_SAMPLE(kept_logp)},
     {"routing", "u32", EXTENT_RESPONSE, 4, OF_SAMPLE(routing)},
     {"experts", "u8", EXTENT_EXPERTS, 1, OF_SAMPLE(experts)},
     {"mask", "u8", EXTENT_RESPONSE, 1, OF_SAMPLE(mask)},
@@ -51,6 +56,7 @@ static const void *pointer_in(const void *structure, const struct stream *r) {
 
 static size_t bytes_of(const struct stream *r, const struct clime_sample *s) {
     if (r->extent == EXTENT_EXPERTS) return clime_sample_experts_bytes(s);
+    if (r->extent == EXTENT_KEPT) return (size_t)s->n_kept * r->element;
     size_t n = (size_t)s->n_response + (r->extent == EXTENT_ALL ? (size_t)s->n_prompt : 0);
     return n * r->element;
 }
@@ -115,6 +121,7 @@ static enum clime_err take(struct clime_stmt *q, struct clime_sample *s, const s
     memcpy((char *)structure + r->at, &data, sizeof data);
     if (r->extent == EXTENT_EXPERTS && s->n_prompt + s->n_response > 1)
         s->expert_bytes = (int32_t)(bytes / ((size_t)s->n_prompt + (size_t)s->n_response - 1));
+    if (r->extent == EXTENT_KEPT) s->n_kept = (int64_t)(bytes / r->element);
     if (r->extent == EXTENT_TEXT || bytes == bytes_of(r, s)) return CLIME_OK;
     return clime_fail(e, CLIME_ERR_INPUT, "ledger: %s of sample %lld has %zu bytes instead of %zu", r->name,
                       (long long)s->row_id, bytes, bytes_of(r, s));
@@ -136,6 +143,9 @@ enum clime_err clime_streams_get(struct clime_db *db, struct clime_sample *s, st
     }
     enum clime_err rc_done = clime_db_done(q, rc ? NULL : e);
     if (rc || rc_done) return rc ? rc : rc_done;
+    if (s->n_kept != clime_sample_count_kept(s) || !s->kept_n != !s->kept_logp)
+        return clime_fail(e, CLIME_ERR_INPUT, "ledger: kept of sample %lld holds %lld ids instead of %lld",
+                          (long long)s->row_id, (long long)s->n_kept, (long long)clime_sample_count_kept(s));
     bool whole = (s->ids || s->n_prompt + s->n_response == 0) && ((s->logp && s->mask) || s->n_response == 0);
     if (whole) return CLIME_OK;
     return clime_fail(e, CLIME_ERR_INPUT, "ledger: the tokens of sample %lld/%lld/%d are not kept any more",

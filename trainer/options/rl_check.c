@@ -10,20 +10,6 @@
 
 #define ICEPOP "slime.backends.megatron_utils.loss.icepop_function"
 
-/* The loss is of the whole distribution (docs/algorithms.md). */
-static enum clime_err check_truncation(const struct clime_rl_options *o, struct clime_error *e) {
-    const bool top_p = o->sampling.top_p < 1, cut = top_p || o->sampling.top_k > 0;
-    if (cut && !o->allow_truncated_loss && !o->evaluate && !o->rollout_only)
-        return clime_fail(e, CLIME_ERR_INPUT,
-                          "--rollout-top-%s cuts what is sampled, and the loss would be of the whole distribution: "
-                          "leave it out, or accept that with --allow-truncated-loss",
-                          top_p ? "p" : "k");
-    if (!cut && o->allow_truncated_loss)
-        return clime_fail(e, CLIME_ERR_INPUT,
-                          "--allow-truncated-loss: neither --rollout-top-p nor --rollout-top-k cuts anything");
-    return CLIME_OK;
-}
-
 static enum clime_err check_sampling(const struct clime_rl_options *o, struct clime_error *e) {
     if (o->over_sampling_batch_size && o->over_sampling_batch_size < o->rollout_batch_size)
         return clime_fail(e, CLIME_ERR_INPUT, "--over-sampling-batch-size %lld is below --rollout-batch-size %lld",
@@ -36,7 +22,7 @@ static enum clime_err check_sampling(const struct clime_rl_options *o, struct cl
         o->n_samples_per_prompt == 1)
         return clime_fail(e, CLIME_ERR_INPUT, "--dynamic-sampling-filter-path %s: one sample a prompt has no deviation",
                           o->dynamic_sampling_filter);
-    return check_truncation(o, e);
+    return CLIME_OK;
 }
 
 /* Before the other checks: --fully-async is the two others with more. */

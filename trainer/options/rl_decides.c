@@ -55,7 +55,6 @@ static bool decides(const void *arg, const char *name) {
                                        "server-evict-after",
                                        "allow-mixed-devices",
                                        "allow-difference",
-                                       "allow-truncated-loss",
                                        "recompute-granularity",
                                        "rollout-health-check-interval",
                                        "rollout-health-check-timeout",

@@ -64,7 +64,6 @@ struct clime_rl_options {
     int pause_generation_mode;       /* enum clime_pause_mode */
     bool rollout_routing_replay;
     struct clime_sampling_options sampling;
-    bool allow_truncated_loss;
     double rollout_request_timeout; /* seconds for one sample, all its tries together */
     /* environments */
     bool environment; /* derived: --environment, --environment-command or --custom-generate-function-path */

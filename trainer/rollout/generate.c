@@ -72,6 +72,7 @@ void clime_generate_body(const struct clime_request *r, struct clime_buf *out) {
         clime_jw_key(&w, "incremental_streaming_output"); /* an event has what is new, not all again */
         clime_jw_bool(&w, true);
     }
+    if (r->sampling->kept) clime_jw_put_bool(&w, "return_sampling_mask", true);
     if (r->sampling->routing) clime_jw_put_bool(&w, "return_routing_hashes", true);
     if (r->sampling->experts) {
         clime_jw_put_bool(&w, "return_routed_experts", true);
@@ -91,6 +92,7 @@ struct reply {
     int32_t *ids;
     float *logp;
     int n, size;
+    struct clime_buf kept_n, kept, kept_logp; /* of uint32_t, int32_t and float */
     uint32_t *routing;
     int n_routing, size_routing;
     struct clime_str experts; /* base64 */
@@ -144,6 +146,31 @@ static void read_routing(struct clime_json *j, struct reply *p) {
             p->routing = xrealloc(p->routing, (size_t)p->size_routing * sizeof *p->routing);
         }
         p->routing[p->n_routing++] = (uint32_t)hash;
+    }
+}
+
+/* A set for each token: ids, ascending. */
+static void read_sets(struct clime_json *j, struct reply *p) {
+    for (clime_json_array(j); clime_json_item(j);) {
+        uint32_t n = 0;
+        int64_t id = 0, last = -1;
+        for (clime_json_array(j); clime_json_item(j); last = id, n++) {
+            if (!clime_json_int(j, 0, INT32_MAX, &id)) return;
+            if (id <= last) clime_json_bad(j, "a token's set whose ids do not ascend");
+            clime_buf_add(&p->kept, &(int32_t){(int32_t)id}, sizeof(int32_t));
+        }
+        clime_buf_add(&p->kept_n, &n, sizeof n);
+    }
+}
+
+static void read_set_logp(struct clime_json *j, struct reply *p) {
+    for (clime_json_array(j); clime_json_item(j);) {
+        struct clime_str digits = {0};
+        clime_json_number_text(j, &digits);
+        if (j->failed) return;
+        const float x = strtof(digits.ptr, NULL);
+        if (!(x <= 0) || !isfinite(x)) clime_json_bad(j, "a token's log-probability over its set is none");
+        clime_buf_add(&p->kept_logp, &x, sizeof x);
     }
 }
 
@@ -205,6 +232,10 @@ static void read_meta(struct clime_json *j, struct reply *p) {
             read_versions(j, p);
         else if (clime_str_is(key, "kept_kv"))
             read_kept(j, p);
+        else if (clime_str_is(key, "output_token_sampling_mask"))
+            read_sets(j, p);
+        else if (clime_str_is(key, "output_token_sampling_logprobs"))
+            read_set_logp(j, p);
         else if (clime_str_is(key, "routing_hashes"))
             read_routing(j, p);
         else if (clime_str_is(key, "routed_experts"))
@@ -243,12 +274,25 @@ static enum clime_err add_experts(struct clime_request *r, const struct reply *p
 }
 
 /* Appends the tokens of the reply to those that the sample holds from an earlier rollout, if any. */
-static void add_tokens(struct clime_sample *s, const struct reply *p) {
+static void add_tokens(const struct clime_request *r, const struct reply *p) {
+    struct clime_sample *s = r->sample;
     size_t n = (size_t)p->n, old = (size_t)s->n_response, np = (size_t)s->n_prompt;
     s->ids = xrealloc(s->ids, (np + old + n) * sizeof *s->ids);
     memcpy(s->ids + np + old, p->ids, n * sizeof *s->ids);
     s->logp = xrealloc(s->logp, (old + n) * sizeof *s->logp);
     memcpy(s->logp + old, p->logp, n * sizeof *s->logp);
+    if (r->sampling->kept) {
+        const size_t had = (size_t)s->n_kept * sizeof *s->kept, unknown = s->kept_n ? 0 : old;
+        s->kept_n = xrealloc(s->kept_n, (old + n) * sizeof *s->kept_n);
+        memset(s->kept_n, 0, unknown * sizeof *s->kept_n); /* of a run that did not ask; check_samples refuses it */
+        memcpy(s->kept_n + old, p->kept_n.data, n * sizeof *s->kept_n);
+        s->kept_logp = xrealloc(s->kept_logp, (old + n) * sizeof *s->kept_logp);
+        memset(s->kept_logp, 0, unknown * sizeof *s->kept_logp);
+        memcpy(s->kept_logp + old, p->kept_logp.data, n * sizeof *s->kept_logp);
+        s->kept = xrealloc(s->kept, had + p->kept.len);
+        memcpy((char *)s->kept + had, p->kept.data, p->kept.len);
+        s->n_kept += (int64_t)(p->kept.len / sizeof *s->kept);
+    }
     if (p->n_routing || s->routing) { /* what one of them did not say is not known */
         bool had = s->routing != NULL;
         s->routing = xrealloc(s->routing, (old + n) * sizeof *s->routing);
@@ -272,7 +316,7 @@ static void add_tokens(struct clime_sample *s, const struct reply *p) {
 
 static void fill_sample(struct clime_request *r, const struct reply *p, enum clime_sample_status status) {
     struct clime_sample *s = r->sample;
-    if (p->n) add_tokens(s, p);
+    if (p->n) add_tokens(r, p);
     s->status = status;
     free(s->finish);
     s->finish = xstrndup(p->finish.ptr, p->finish.len);
@@ -309,6 +353,26 @@ static int64_t versioned(const struct reply *p) {
     return n;
 }
 
+/* Each token is in its set. */
+static enum clime_err check_sets(const struct clime_request *r, const struct reply *p, struct clime_error *e) {
+    const uint32_t *len = (const void *)p->kept_n.data;
+    const int32_t *id = (const void *)p->kept.data;
+    if (p->kept_n.full || p->kept.full || p->kept_logp.full)
+        return clime_fail(e, CLIME_ERR_LIMIT, "the sets that its tokens were drawn from are too large");
+    if (!r->sampling->kept) return CLIME_OK;
+    if (p->kept_n.len / sizeof *len != (size_t)p->n || p->kept_logp.len / sizeof(float) != (size_t)p->n)
+        return clime_fail(e, CLIME_ERR_INTERNAL,
+                          "the server says of %zu of %d tokens what they were drawn from (output_token_sampling_mask), "
+                          "which --rollout-top-p and --rollout-top-k need",
+                          p->kept_n.len / sizeof *len, p->n);
+    for (int i = 0; i < p->n; id += len[i++]) {
+        bool has = false;
+        for (uint32_t k = 0; k < len[i]; k++) has = has || id[k] == p->ids[i];
+        if (!has) return clime_fail(e, CLIME_ERR_INTERNAL, "token %d, %d, is not in its set", i, p->ids[i]);
+    }
+    return CLIME_OK;
+}
+
 static enum clime_generate_outcome judge(struct clime_request *r, const struct reply *p, struct clime_error *e) {
     bool aborted = !strcmp(p->finish_type, "abort");
     int64_t room = clime_sampling_room(r->sampling, r->sample->n_prompt) - r->sample->n_response;
@@ -333,6 +397,7 @@ static enum clime_generate_outcome judge(struct clime_request *r, const struct r
         clime_fail(e, CLIME_ERR_INTERNAL, "%d routing hashes for %d tokens", p->n_routing, p->n);
         return CLIME_GENERATE_BROKEN;
     }
+    if (check_sets(r, p, e)) return CLIME_GENERATE_BROKEN;
     if (r->sampling->experts && add_experts(r, p, aborted, e)) return CLIME_GENERATE_BROKEN;
     fill_sample(r, p,
                 aborted                          ? CLIME_SAMPLE_ABORTED
@@ -341,7 +406,18 @@ static enum clime_generate_outcome judge(struct clime_request *r, const struct r
     return CLIME_GENERATE_DONE;
 }
 
+static struct reply new_reply(const struct clime_request *r) {
+    struct reply p = {.run = run_of(r), .completion_tokens = -1, .first_kept = -1};
+    clime_buf_init(&p.kept_n, MAX_EVENT);
+    clime_buf_init(&p.kept, MAX_EVENT);
+    clime_buf_init(&p.kept_logp, MAX_EVENT);
+    return p;
+}
+
 static void reply_free(struct reply *p) {
+    clime_buf_free(&p->kept_n);
+    clime_buf_free(&p->kept);
+    clime_buf_free(&p->kept_logp);
     free(p->routing);
     free(p->ids);
     free(p->runs);
@@ -354,7 +430,7 @@ enum clime_generate_outcome clime_generate_read(struct clime_request *r, struct 
     struct clime_json j;
     struct clime_error je = {0};
     struct clime_str key;
-    struct reply p = {.run = run_of(r), .completion_tokens = -1, .first_kept = -1};
+    struct reply p = new_reply(r);
     enum clime_generate_outcome out = CLIME_GENERATE_BROKEN;
     clime_arena_init(&a, reply.len + 4096);
     clime_json_init(&j, reply.ptr, reply.len, &a, &je);
@@ -394,7 +470,7 @@ bool clime_generate_streams(const struct clime_request *r) {
 struct clime_generate_stream *clime_generate_stream_new(struct clime_request *r) {
     struct clime_generate_stream *s = xcalloc(1, sizeof *s);
     s->r = r;
-    s->p = (struct reply){.run = run_of(r), .completion_tokens = -1, .first_kept = -1};
+    s->p = new_reply(r);
     clime_buf_init(&s->held, MAX_EVENT);
     clime_buf_init(&s->event, MAX_EVENT);
     clime_arena_init(&s->arena, MAX_EVENT);

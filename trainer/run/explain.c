@@ -150,6 +150,8 @@ static void explain_sampling(const struct clime_rl *rl, struct clime_buf *out) {
             out, "  groups are submitted %" PRId64 " at a time; those that make the rollout are the first %s\n",
             o->over_sampling_batch_size, o->accept_order == CLIME_ACCEPT_PROMPT ? "of the dataset" : "to be complete");
     if (o->dynamic_sampling_filter) clime_buf_printf(out, "  filter %s\n", o->dynamic_sampling_filter);
+    if (o->sampling.kept)
+        clime_buf_adds(out, "  top_p or top_k cut: the loss is over what each token was drawn from\n");
     if (o->partial_rollout)
         clime_buf_printf(out, "  what is left over is continued in the next rollout, %s\n", o->buffer_filter);
     if (o->async)

@@ -123,6 +123,26 @@ static enum clime_err ask_for_experts(struct clime_rl *rl, const struct clime_co
     return CLIME_OK;
 }
 
+/* Of each token the servers say what it was drawn from, where the options cut anything; the loss is then over that. */
+static enum clime_err ask_for_sets(struct clime_rl *rl, struct clime_error *e) {
+    struct clime_sampling_options *s = &rl->o.sampling;
+    struct clime_config c;
+    if (clime_config_load(rl->o.hf_checkpoint, &c, e)) return e->code;
+    const bool by_k = s->top_k > 0 && s->top_k < c.V;
+    s->kept = (by_k || s->top_p < 1) && !rl->o.evaluate;
+    rl->o.learner.kept_sets = s->kept;
+    if (s->kept && s->top_p >= 1 && s->top_k > CLIME_MAX_KEPT)
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "--rollout-top-k %" PRId64 ": the loss is over the ids that a token was drawn from, of which "
+                          "%d are kept at most",
+                          s->top_k, CLIME_MAX_KEPT);
+    if (s->kept && rl->o.learner.objective.use_opd)
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "--use-opd: a teacher says log-probabilities over all ids, and --rollout-top-%s cuts them",
+                          s->top_p < 1 ? "p" : "k");
+    return CLIME_OK;
+}
+
 static enum clime_err prepare_learner(struct clime_rl *rl, struct clime_error *e) {
     struct clime_learner_options *l = &rl->o.learner;
     int longest;
@@ -243,10 +263,6 @@ enum clime_err clime_rl_open_record(struct clime_rl *rl, const char *defaults, s
     if (!rc)
         clime_event(rl->ledger, rl->run.incarnation, "start", "run %s, incarnation %" PRId64 ", pid %d", rl->run.name,
                     rl->run.incarnation, (int)getpid());
-    if (!rc && rl->o.allow_truncated_loss && !rl->o.evaluate && !rl->o.rollout_only)
-        clime_event(rl->ledger, rl->run.incarnation, "truncated-loss",
-                    "sampled with top_p %g and top_k %" PRId64 ", the loss is of the whole distribution",
-                    rl->o.sampling.top_p, rl->o.sampling.top_k);
     if (!rc) rc = clime_alarms_open(&rl->o.alarm, rl->o.async, rl->ledger, &rl->run, rl->o.run, &rl->alarms, e);
     clime_alarms_see(rl->alarms, CLIME_ALARM_ENDED, 0, NULL, NULL); /* it goes on */
     free(path);
@@ -376,8 +392,8 @@ enum clime_err clime_rl_open(struct clime_rl *rl, struct clime_error *e) {
     rl->hf_dir = xasprintf("%s/hf", rl->o.run);
     rl->tensorboard_dir = tensorboard_dir(&rl->o);
     if ((rc = clime_rl_check_options(&rl->o, e)) || (rc = clime_http_client_trust(rl->o.ca_certificate, e)) ||
-        (rc = clime_rl_choose_initial(rl, e)) || (rc = load_prompts(rl, e)) || (rc = open_hooks(rl, e)) ||
-        (rc = clime_rl_check_rewards(rl, e)))
+        (rc = clime_rl_choose_initial(rl, e)) || (rc = ask_for_sets(rl, e)) || (rc = load_prompts(rl, e)) ||
+        (rc = open_hooks(rl, e)) || (rc = clime_rl_check_rewards(rl, e)))
         return rc;
     if (rl->o.explain) return prepare_learner(rl, e);
     if ((!rl->o.evaluate && (rc = clime_rl_check_save_hf(rl, e))) || (rc = clime_rl_lock(rl, e)) ||

@@ -35,7 +35,8 @@ static void make(struct clime_rl *rl, const struct clime_sample *recorded, struc
     a->recorded = recorded;
     a->n = n_pure(recorded);
     a->sampling = rl->o.sampling;
-    a->sampling.experts = NULL; /* tokens are compared, nothing is trained */
+    a->sampling.kept = false; /* tokens are compared, nothing is trained */
+    a->sampling.experts = NULL;
     if (a->n < recorded->n_response) a->sampling.max_response_len = a->n;
     *r = (struct clime_request){.sample = same_prompt(recorded),
                                 .sampling = &a->sampling,

@@ -17,6 +17,7 @@ struct clime_sampling_options { /* of one request */
     int64_t max_response_len, max_context_len; /* tokens; context 0 = no own limit */
     struct clime_opt_list stop, stop_token_ids;
     bool skip_special_tokens; /* in the text that is graded and stored */
+    bool kept;                /* top_p or top_k cuts, and the server says of each token what was left */
     bool routing;             /* the server says which experts its routers chose, as a hash of each token's row */
     const struct clime_config *experts; /* it says them too: of this model; NULL = nobody asks */
 };

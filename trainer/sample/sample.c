@@ -33,6 +33,9 @@ struct clime_sample *clime_sample_pending(int64_t rollout, int64_t group, int32_
 static void free_result(struct clime_sample *s) {
     free(s->logp);
     free(s->teacher_logp);
+    free(s->kept_n);
+    free(s->kept);
+    free(s->kept_logp);
     free(s->routing);
     free(s->experts);
     free(s->mask);
@@ -65,6 +68,12 @@ size_t clime_sample_experts_bytes(const struct clime_sample *s) {
     return s->experts && len ? (len - 1) * (size_t)s->expert_bytes : 0;
 }
 
+int64_t clime_sample_count_kept(const struct clime_sample *s) {
+    int64_t n = 0;
+    for (int32_t j = 0; s->kept_n && j < s->n_response; j++) n += s->kept_n[j];
+    return n;
+}
+
 bool clime_sample_finished(const struct clime_sample *s) {
     return (s->status == CLIME_SAMPLE_COMPLETED || s->status == CLIME_SAMPLE_TRUNCATED) && s->has_reward;
 }
@@ -81,6 +90,7 @@ void clime_sample_fail(struct clime_sample *s, const struct clime_error *why) {
 void clime_sample_drop_token(struct clime_sample *s) {
     CHECK(s->n_response > 0 && s->n_versions > 0);
     s->n_response--;
+    if (s->kept_n) s->n_kept -= s->kept_n[s->n_response];
     if (s->mixed_kv > s->n_response) s->mixed_kv = 0;
     if (--s->versions[s->n_versions - 1].n == 0) s->n_versions--;
     free(s->teacher_logp); /* of an answer that is not finished any more */
@@ -106,6 +116,11 @@ uint64_t clime_sample_checksum(const struct clime_sample *s) {
     clime_checksum_add(&c, s->ids, ((size_t)s->n_prompt + n) * sizeof *s->ids);
     if (s->logp) clime_checksum_add(&c, s->logp, n * sizeof *s->logp);
     if (s->teacher_logp) clime_checksum_add(&c, s->teacher_logp, n * sizeof *s->teacher_logp);
+    if (s->kept_n) {
+        clime_checksum_add(&c, s->kept_n, n * sizeof *s->kept_n);
+        clime_checksum_add(&c, s->kept, (size_t)s->n_kept * sizeof *s->kept);
+        clime_checksum_add(&c, s->kept_logp, n * sizeof *s->kept_logp);
+    }
     if (s->routing) clime_checksum_add(&c, s->routing, n * sizeof *s->routing);
     if (s->experts) clime_checksum_add(&c, s->experts, clime_sample_experts_bytes(s));
     if (s->mask) clime_checksum_add(&c, s->mask, n);

@@ -49,10 +49,15 @@ struct clime_sample {
     int32_t *ids;        /* [n_prompt + n_response], owned */
     float *logp;         /* [n_response] the server's number for each response token, owned */
     float *teacher_logp; /* [n_response] a teacher's number for each (--use-opd); NULL = none; owned */
-    uint32_t *routing;   /* [n_response] a hash of the experts that drew each token, 0 = not known; NULL =
-                            no one said; owned */
-    uint8_t *experts;    /* [n_prompt + n_response - 1, expert_bytes] those that a server's routers chose
-                            (trainer/sample/experts.h); NULL = they are not kept; owned */
+    uint32_t *kept_n; /* [n_response] how many ids each token was drawn from; 0 = of no set: it was not sampled; NULL =
+                         nothing was cut (--rollout-top-p, --rollout-top-k); owned */
+    int32_t *kept;    /* [n_kept] these ids, token after token, ascending; owned, and so is */
+    float *kept_logp; /* [n_response] the server's number over them: what the loss is of; logp stays of all ids */
+    int64_t n_kept;
+    uint32_t *routing; /* [n_response] a hash of the experts that drew each token, 0 = not known; NULL =
+                          no one said; owned */
+    uint8_t *experts;  /* [n_prompt + n_response - 1, expert_bytes] those that a server's routers chose
+                          (trainer/sample/experts.h); NULL = they are not kept; owned */
     int32_t expert_bytes;
     enum clime_removed removed;         /* other than NOT: no token of it is trained on in its step */
     uint8_t *mask;                      /* [n_response] 1 = the policy sampled it and it is trained on, owned */
@@ -93,7 +98,9 @@ struct clime_sample *clime_sample_pending(int64_t rollout, int64_t group, int32_
                                           const int32_t *ids, int32_t n, const char *label, const char *metadata);
 void clime_sample_restart(struct clime_sample *s); /* pending again: forgets everything but prompt and identity */
 size_t clime_sample_experts_bytes(const struct clime_sample *s); /* of all positions; 0 = they are not kept */
-bool clime_sample_finished(const struct clime_sample *s);        /* sampled to its end and rewarded */
+/* The sum of kept_n. It may not be n_kept where a sample was read from outside. */
+int64_t clime_sample_count_kept(const struct clime_sample *s);
+bool clime_sample_finished(const struct clime_sample *s);                      /* sampled to its end and rewarded */
 void clime_sample_fail(struct clime_sample *s, const struct clime_error *why); /* FAILED, without a reward */
 void clime_sample_drop_token(struct clime_sample *s);                          /* forgets the last response token */
 uint64_t clime_sample_checksum(const struct clime_sample *s); /* of what decides: who it is, its tokens and numbers */

@@ -177,6 +177,56 @@ static void test_aborted_and_continued(void **state) {
     clime_sample_free(r.sample);
 }
 
+#define SETS(sets, logp)                                                                                               \
+    "{\"meta_info\":{\"finish_reason\":" STOP ",\"token_versions\":[[\"12@r\",2]],\"completion_tokens\":2,"            \
+    "\"output_token_logprobs\":[[-1,5],[-2,6]],\"output_token_sampling_mask\":[" sets                                  \
+    "],\"output_token_sampling_logprobs\":[" logp "]}}"
+
+/* What each token was drawn from comes with it, reply after reply; a run that cuts takes no reply without. */
+static void test_sets(void **state) {
+    static const char *const bad[] = {META(STOP, "12", "2", "[-1,5],[-2,6]"),
+                                      SETS("[5]", "0"),
+                                      SETS("[5],[6]", "0"),
+                                      SETS("[5],[6,7]", "0,-0.5,-1"),
+                                      SETS("[5],[7,6]", "0,-0.5"),
+                                      SETS("[5],[6,6]", "0,-0.5"),
+                                      SETS("[5],[7]", "0,-0.5"),
+                                      SETS("[5],[]", "0,-0.5"),
+                                      SETS("[5],[-6,6]", "0,-0.5"),
+                                      SETS("[5],[6]", "0,0.5"),
+                                      SETS("[5],[6]", "0,null")};
+    struct clime_request r = request();
+    struct clime_sampling_options cut = sampling;
+    struct clime_error e = {0};
+    struct clime_buf b;
+    (void)state;
+    cut.kept = true;
+    r.sampling = &cut;
+    clime_buf_init(&b, 4096);
+    clime_generate_body(&r, &b);
+    assert_non_null(strstr(b.data, "\"return_sampling_mask\":true"));
+    clime_buf_free(&b);
+    for (int turn = 0; turn < 2; turn++) {
+        for (size_t i = 0; i < CLIME_COUNT(bad); i++)
+            assert_int_equal(clime_generate_read(&r, clime_str_of(bad[i]), &e), CLIME_GENERATE_BROKEN);
+        assert_int_equal(clime_generate_read(&r, clime_str_of(SETS("[5],[3,6,900]", "0,-0.5")), &e),
+                         CLIME_GENERATE_DONE);
+        cut.max_response_len = 9;
+    }
+    struct clime_sample *s = r.sample;
+    const uint32_t n[] = {1, 3, 1, 3};
+    const int32_t ids[] = {5, 3, 6, 900, 5, 3, 6, 900};
+    assert_true(s->n_response == 4 && s->n_kept == 8 && s->kept_logp[3] == -0.5f && s->logp[3] == -2);
+    assert_memory_equal(s->kept_n, n, sizeof n);
+    assert_memory_equal(s->kept, ids, sizeof ids);
+    const uint64_t sum = clime_sample_checksum(s);
+    s->kept[6] = 7;
+    assert_true(clime_sample_checksum(s) != sum);
+    clime_sample_drop_token(s);
+    assert_true(s->n_kept == 5 && clime_sample_count_kept(s) == 5);
+    clime_sample_free(s);
+}
+
 /* New weights came while it was generated: each token is of those that sampled it, and it is known which had KV of
  * older ones behind them. */
 static void test_labels(void **state) {
@@ -508,6 +558,7 @@ int main(void) {
                                        cmocka_unit_test(test_replies),
                                        cmocka_unit_test(test_good_reply),
                                        cmocka_unit_test(test_aborted_and_continued),
+                                       cmocka_unit_test(test_sets),
                                        cmocka_unit_test(test_labels),
                                        cmocka_unit_test(test_versions_in_flight),
                                        cmocka_unit_test(test_experts_in_pieces),

@@ -287,7 +287,7 @@ static void check_loss(const struct cJSON *c, int split, bool backwards) {
                 en[m] = entropy[k];
             }
         }
-        assert_int_equal(clime_loss_samples(&o, &s, which, n, lp, en, -1, g, g_en, &sums, NULL), CLIME_OK);
+        assert_int_equal(clime_loss_samples(&o, &s, which, n, lp, NULL, en, -1, g, g_en, &sums, NULL), CLIME_OK);
         m = 0;
         for (int i = 0; i < n; i++)
             for (int64_t k = s.first[which[i]]; k < s.first[which[i] + 1]; k++, m++) {
@@ -392,7 +392,7 @@ static void test_gap_counts_the_current_version_only(void **state) {
     struct clime_loss_sums sums = {0};
     int32_t which[2] = {0, 1};
     for (int i = 0; i < 2; i++)
-        assert_int_equal(clime_loss_samples(&o, &s, which + i, 1, now, NULL, 6, g, NULL, &sums, &e), CLIME_OK);
+        assert_int_equal(clime_loss_samples(&o, &s, which + i, 1, now, NULL, NULL, 6, g, NULL, &sums, &e), CLIME_OK);
     assert_int_equal(sums.gap_tokens, 2);
     assert_true(sums.gap_max == 0.5);
     clime_stream_free(&s);

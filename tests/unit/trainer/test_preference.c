@@ -100,7 +100,7 @@ static void check(const struct cJSON *c, int together, bool backwards) {
         }
         for (int i = 0; i < m; at += a[which[i++]].n)
             memcpy(logp + at, a[which[i]].logp, (size_t)a[which[i]].n * sizeof(float));
-        assert_int_equal(clime_loss_samples(&o, &s, which, m, logp, NULL, -1, g, NULL, &sums, &e), CLIME_OK);
+        assert_int_equal(clime_loss_samples(&o, &s, which, m, logp, NULL, NULL, -1, g, NULL, &sums, &e), CLIME_OK);
         at = 0;
         for (int i = 0; i < m; i++)
             for (int k = 0; k < a[which[i]].n; k++, at++) assert_close((double)g[at], (double)a[which[i]].g[k]);

@@ -659,8 +659,8 @@ static size_t in_use(void) {
 
 /* A session grows with what is new in it, not with what its clients repeat; also where the template writes the past
  * anew in each turn, so that each is a branch. */
-/* A turn of n_given tokens and two sampled ones behind `parent`, with the experts of the positions that it brings: of
- * position p the byte p. */
+/* A turn of n_given tokens and two sampled ones behind `parent`, with the experts of the positions that it brings, of
+ * position p the byte p, and what the tokens were drawn from: the first from itself, the second from two. */
 static int add_turn(struct clime_session *s, int parent, int n_given, bool mixed, bool experts) {
     struct clime_sample *x = clime_sample_new();
     const int begin = clime_session_path(s, parent, NULL), from = clime_session_experts_from(s, parent);
@@ -670,6 +670,16 @@ static int add_turn(struct clime_session *s, int parent, int n_given, bool mixed
     clime_session_path(s, parent, x->ids);
     for (int i = begin; i < x->n_prompt + 2; i++) x->ids[i] = i < x->n_prompt ? i : 100 * clime_session_turns(s) + i;
     x->logp = xcalloc(2, sizeof *x->logp);
+    x->kept_n = xcalloc(2, sizeof *x->kept_n);
+    x->kept_logp = xcalloc(2, sizeof *x->kept_logp);
+    x->kept = xcalloc(3, sizeof *x->kept);
+    for (int i = 0; i < 2; i++) {
+        x->kept[x->n_kept] = x->kept[x->n_kept + i] = x->ids[x->n_prompt + i];
+        if (i) x->kept[1]--;
+        x->kept_n[i] = (uint32_t)i + 1;
+        x->n_kept += i + 1;
+        x->kept_logp[i] = -(float)i;
+    }
     x->versions = xcalloc(1, sizeof *x->versions);
     x->versions[x->n_versions++] = (struct clime_version_run){3, 2};
     x->mixed_kv = mixed;
@@ -681,7 +691,7 @@ static int add_turn(struct clime_session *s, int parent, int n_given, bool mixed
     return turn;
 }
 
-/* What keeps memory counts against a session's limit: branches share tokens, and not what their experts are of. */
+/* What keeps memory counts against a session's limit: branches share tokens, not experts or sets (3 ids here). */
 static void test_what_is_kept(void **state) {
     (void)state;
     for (int experts = 0; experts < 2; experts++) {
@@ -689,12 +699,12 @@ static void test_what_is_kept(void **state) {
         add_turn(s, -1, 3, false, experts);
         assert_int_equal(clime_session_tokens(s), 5);
         add_turn(s, -1, 3, false, experts);
-        assert_int_equal(clime_session_tokens(s), experts ? 9 : 7);
+        assert_int_equal(clime_session_tokens(s), experts ? 9 : 8);
         clime_session_free(s);
     }
 }
 
-/* Joined without a gap along the path of a branch, where one of its turns has mixed KV. */
+/* Joined without a gap along the path of a branch: experts where one of its turns has mixed KV, sets always. */
 static void test_experts_of_turns(void **state) {
     static const struct {
         bool mixed[3], experts[3];
@@ -717,6 +727,14 @@ static void test_experts_of_turns(void **state) {
         assert_int_equal(out->n_prompt + out->n_response, 3 + 2 + 2 + 2 + 1 + 2);
         assert_true((out->experts != NULL) == cases[c].joined);
         for (size_t p = 0; p < clime_sample_experts_bytes(out); p++) assert_int_equal(out->experts[p], p);
+        assert_true(out->n_kept == 9 && clime_sample_count_kept(out) == 9);
+        const int32_t *kept = out->kept; /* of what the policy sampled, and of nothing that it was given */
+        for (int j = 0; j < out->n_response; kept += out->kept_n[j++]) {
+            assert_int_equal(out->kept_n[j] > 0, out->mask[j]);
+            if (!out->mask[j]) continue;
+            assert_int_equal(kept[out->kept_n[j] - 1], out->ids[out->n_prompt + j]);
+            assert_true(out->kept_logp[j] == 1 - (float)out->kept_n[j]);
+        }
         clime_sample_free(out);
         clime_session_free(s);
     }
