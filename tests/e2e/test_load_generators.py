@@ -18,7 +18,7 @@ def both(request, tmp_path_factory):
         if request.param == "server":
             yield s, s
         else:
-            with router_to([s.url]) as router:
+            with router_to([s.url], "--http-threads", "400") as router:
                 yield s, router
 
 

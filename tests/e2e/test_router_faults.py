@@ -632,7 +632,7 @@ def test_connections_that_are_kept_are_few():
             time.sleep(0.3)
         return False
 
-    with workers(2, slow) as made, router_to([w.url for w in made]) as router:
+    with workers(2, slow) as made, router_to([w.url for w in made], "--max-concurrent-requests", 200) as router:
         with concurrent.futures.ThreadPoolExecutor(200) as pool:
             assert {r.status_code for r in pool.map(lambda _: ask(router), range(200))} == {200}
         ports = {w.port for w in made}

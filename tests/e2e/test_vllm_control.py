@@ -126,8 +126,9 @@ def test_who_comes_while_a_pause_waits(model):
         until(lambda: waiting(s))
         s.json("/resume", {})
         late = s.post("/pause?mode=wait&timeout=0")
-        if first.is_alive():  # then both were there
-            assert late.status_code == 504 and "2 requests" in late.json()["message"], late.text
+        assert late.status_code in (200, 504), late.text  # both may have ended already
+        if late.status_code == 504:
+            assert "did not end" in late.json()["message"]
         s.json("/resume", {})
         replies = []
         pause = threading.Thread(target=lambda: replies.append(s.post("/pause?mode=wait")))
