@@ -145,8 +145,8 @@ lint: ## clang-format, banned functions
 	scripts/lint
 format: ## rewrite the sources with clang-format
 	git ls-files '*.c' '*.h' '*.cu' '*.cuh' | xargs clang-format -i
-layers: ## no file includes a layer or a room above its own, no folder is crowded
-	scripts/layers
+layers: all ## no file includes a layer or a room above its own, no new circle by calls, no folder is crowded
+	O=$(O) scripts/layers
 asan: ## run every test against a build with the address and undefined sanitizers, in $(O)/asan
 	+$(MAKE) O=$(O)/asan $(ASAN) suite
 tsan: ## run the unit tests and two end-to-end tests against a build with the thread sanitizer, in $(O)/tsan

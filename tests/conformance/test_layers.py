@@ -98,3 +98,24 @@ def test_breach(tree, what):
     result = layers(tree)
     assert result.returncode == 1
     assert line in result.stdout.splitlines(), result.stdout + result.stderr
+
+
+CALLS = {"text/odd.c": "int odd(int n) { int even(int); return n && even(n - 1); }\n",
+         "text/even.c": "int even(int n) { int odd(int); return !n || odd(n - 1); }\n",
+         "text/use.c": "int use(void) { int odd(int); return odd(3); }\n"}
+
+
+@pytest.mark.parametrize("calls, known, line", [
+    (CALLS, "", "a circle by calls that scripts/circles does not have: text/even.c text/odd.c"),
+    (CALLS, "text/even.c text/odd.c\n", None),
+    ({"text/use.c": CALLS["text/use.c"]}, "text/even.c text/odd.c\n", "scripts/circles has a circle that is gone: text/even.c text/odd.c"),
+])
+def test_circle_by_calls(tree, calls, known, line):
+    plant(tree, {**calls, "scripts/circles": known})
+    for name in (name for name in calls if name.endswith(".c")):
+        made = tree / "build/obj" / name.replace(".c", ".o")
+        made.parent.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["gcc", "-I.", "-c", "-o", made, name], cwd=tree, check=True)
+    result = layers(tree)
+    assert result.returncode == (line is not None), result.stdout + result.stderr
+    assert (line or "1 circles by calls") in result.stdout
