@@ -2,7 +2,7 @@
  *
  * The files with operations (gemm.c, norm.c, ...) are compiled once for each instruction set: by themselves for plain
  * C, and again through ops_avx2.c and ops_avx512.c. CPU(name) gives each build its own symbols; each ends in a table
- * CPU(ops), and cpu_table.c sends every call to the table that cpu_device.c chose when the context was opened.
+ * CPU(ops), and cpu_table.c sends every call to the table that it chose when the context was opened.
  * Within one build, file-local names are unique across these files.
  */
 #ifndef CLIME_KERNELS_CPU_CPU_H

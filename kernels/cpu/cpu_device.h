@@ -4,10 +4,8 @@
 
 #include "kernels/kernels.h"
 
-enum clime_err clime_cpu_open(const struct clime_dev_options *o, struct clime_dev **out, struct clime_error *e);
 void clime_cpu_close(struct clime_dev *d);
 enum clime_err clime_cpu_alloc(struct clime_dev *d, size_t bytes, const char *what, void **out, struct clime_error *e);
-void clime_cpu_free(struct clime_dev *d, void *p);
 void clime_cpu_copy(struct clime_dev *d, void *dst, const void *src, size_t bytes);
 void clime_cpu_copy_rows(struct clime_dev *d, int n, size_t bytes, void *dst, size_t dst_step, const void *src,
                          size_t src_step);
@@ -22,6 +20,7 @@ void clime_cpu_choose(struct clime_dev *d, enum clime_trial kind, int T, int N, 
 enum clime_err clime_cpu_reserve_scratch(struct clime_dev *d, size_t bytes, struct clime_error *e);
 
 /* cpu_share.c */
+void clime_cpu_free(struct clime_dev *d, void *p); /* what any of the allocators gave */
 enum clime_err clime_cpu_alloc_shared(struct clime_dev *d, size_t bytes, const char *what, void **out,
                                       struct clime_error *e);
 enum clime_err clime_cpu_share_export(struct clime_dev *d, const void *p, uint8_t handle[CLIME_SHARE_BYTES],
@@ -29,7 +28,6 @@ enum clime_err clime_cpu_share_export(struct clime_dev *d, const void *p, uint8_
 enum clime_err clime_cpu_share_open(struct clime_dev *d, const uint8_t handle[CLIME_SHARE_BYTES], size_t bytes,
                                     bool *same_unit, void **out, struct clime_error *e);
 void clime_cpu_share_close(struct clime_dev *d, void *p);
-bool clime_cpu_share_free(struct clime_dev *d, void *p); /* false: p is no shared memory of this context */
 uint64_t clime_cpu_checksum(struct clime_dev *d, uint64_t first, size_t bytes, const void *p);
 bool clime_cpu_finite(struct clime_dev *d, size_t n, const void *x);
 void clime_cpu_bind(struct clime_dev *d);

@@ -1,4 +1,4 @@
-/* One build's table of operations. Compiled once for each instruction set (cpu.h); read by cpu_device.c at open.
+/* One build's table of operations. Compiled once for each instruction set (cpu.h); read by cpu_table.c at open.
  * Holds nothing that changes. The context and memory entries stay empty: they do not depend on the instruction set.
  */
 #include "kernels/cpu/cpu_ops.h"

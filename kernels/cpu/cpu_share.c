@@ -91,7 +91,8 @@ enum clime_err clime_cpu_share_open(struct clime_dev *d, const uint8_t handle[CL
     return CLIME_OK;
 }
 
-bool clime_cpu_share_free(struct clime_dev *d, void *p) {
+/* false: p is no shared memory of this context */
+static bool share_free(struct clime_dev *d, void *p) {
     for (struct clime_cpu_share **at = &d->shares; *at; at = &(*at)->next) {
         struct clime_cpu_share *s = *at;
         if (s->p != p) continue;
@@ -104,8 +105,12 @@ bool clime_cpu_share_free(struct clime_dev *d, void *p) {
     return false;
 }
 
+void clime_cpu_free(struct clime_dev *d, void *p) {
+    if (!share_free(d, p)) free(p);
+}
+
 void clime_cpu_share_close(struct clime_dev *d, void *p) {
-    CHECK(clime_cpu_share_free(d, p));
+    CHECK(share_free(d, p));
 }
 
 /* The kernel gives pages at their first touch and takes them with MADV_DONTNEED; what is given back is made

@@ -1,9 +1,88 @@
 /* The CPU table: context and memory from cpu_device.c, and every operation sent to the build for the instruction set
- * that the context was opened with. Holds nothing; the owner of the context calls.
+ * that the context was opened with. Holds nothing; the owner of the context calls. The invariant: the instruction set
+ * is chosen once, at open, and is part of the context's name, since bits are promised within one instruction set only.
  */
+#include <stdio.h>
+#include <string.h>
+#ifdef __x86_64__
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/grouped.h"
+
+struct isa {
+    const char *name;  /* the option's word */
+    const char *title; /* as recorded with samples */
+    const struct clime_ops *ops;
+    bool (*runs)(void);
+};
+
+static bool runs_anywhere(void) {
+    return true;
+}
+
+#ifdef __x86_64__
+static bool runs_avx2(void) {
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
+
+static bool runs_avx512(void) {
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512bf16");
+}
+
+/* Linux gives tile registers to a process that asks once, for all its threads (Documentation/arch/x86/xstate.rst). */
+static bool runs_amx(void) {
+    enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA */
+    unsigned a, b, c, d;
+    return runs_avx512() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && d >> 22 & 1 /* amx-bf16 */ &&
+           d >> 24 & 1 /* amx-tile */ && syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+}
+#endif
+
+static const struct isa ISAS[] = {/* best first */
+#ifdef __x86_64__
+                                  {"amx", "cpu amx-bf16", &clime_cpu_ops_amx, runs_amx},
+                                  {"avx512", "cpu avx512-bf16", &clime_cpu_ops_avx512, runs_avx512},
+                                  {"avx2", "cpu avx2-fma", &clime_cpu_ops_avx2, runs_avx2},
+#endif
+                                  {"generic", "cpu generic", &clime_cpu_ops_generic, runs_anywhere}};
+
+static const struct isa *choose(const char *name, struct clime_error *e) {
+    for (size_t i = 0; i < CLIME_COUNT(ISAS); i++) {
+        if (name && strcmp(name, ISAS[i].name) != 0) continue;
+        if (ISAS[i].runs()) return &ISAS[i];
+        if (name) {
+            clime_fail(e, CLIME_ERR_UNAVAILABLE, "this CPU does not have the instruction set \"%s\"", name);
+            return NULL;
+        }
+    }
+    clime_fail(e, CLIME_ERR_INPUT, "unknown CPU instruction set \"%s\" (generic, avx2, avx512, amx)", name);
+    return NULL;
+}
+
+static enum clime_err open_context(const struct clime_dev_options *o, struct clime_dev **out, struct clime_error *e) {
+    *out = NULL;
+    const struct isa *isa = choose(o->isa, e);
+    if (!isa) return e ? e->code : CLIME_ERR_INPUT;
+    if (o->n_threads < 0) return clime_fail(e, CLIME_ERR_INPUT, "%d CPU threads", o->n_threads);
+    struct clime_dev *d = xcalloc(1, sizeof *d);
+    d->head.ops = &clime_cpu_ops;
+    d->head.dt = o->dt;
+    snprintf(d->head.name, sizeof d->head.name, "%s", isa->title);
+    snprintf(d->head.unit, sizeof d->head.unit, "cpu");
+    d->isa = isa->ops;
+    d->pool = clime_pool_new(o->n_threads);
+    d->n_threads = clime_pool_threads(d->pool);
+    d->slot = xcalloc((size_t)d->n_threads, sizeof *d->slot);
+    *out = d;
+    return CLIME_OK;
+}
 
 static size_t pack_bytes(struct clime_dev *d, int N, int K) {
     return d->isa->pack_bytes(d, N, K);
@@ -200,7 +279,7 @@ const struct clime_ops clime_cpu_ops = {
     .name = "cpu",
     .f32 = true,
     .head_bytes = (size_t)256 << 20,
-    .open = clime_cpu_open,
+    .open = open_context,
     .close = clime_cpu_close,
     .alloc = clime_cpu_alloc,
     .free = clime_cpu_free,
