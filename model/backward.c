@@ -20,23 +20,6 @@
 
 /* ---- stages ----------------------------------------------------------------------------------------------------- */
 
-int clime_train_stages(const struct clime_layout *l) {
-    return 2 + l->n_layers - l->first_trained;
-}
-
-/* The first row that is done after stage i. */
-static int stage_row(const struct clime_layout *l, int i) {
-    if (i == clime_train_stages(l) - 1) return 0;
-    return i == 0 ? l->norm : l->layer[l->n_layers - i].w[CLIME_W_LN1];
-}
-
-int64_t clime_train_stage(const struct clime_layout *l, int i) {
-    int row = stage_row(l, i);
-    if (row == 0) return 0;
-    while (row < l->n_slices && l->slices[row].grad < 0) row++;
-    return row < l->n_slices ? l->slices[row].grad : l->n_grads;
-}
-
 static void begin(struct clime_train *t) {
     const struct clime_layout *l = &t->m->layout;
     t->settled = l->n_slices;
@@ -53,7 +36,7 @@ static void tell_made(const struct clime_train *t, int i) {
 }
 
 static void stage_done(struct clime_train *t, int i) {
-    int row = stage_row(&t->m->layout, i);
+    int row = clime_train_stage_row(&t->m->layout, i);
     while (t->settled > row) clime_train_settle(t, --t->settled);
     tell_made(t, i);
 }
@@ -247,9 +230,9 @@ static void clear_gaps(const struct clime_train *t, int l) {
     const int stage = lay->n_layers - l;
     int64_t end = clime_train_stage(lay, stage);
     const int64_t to = clime_train_stage(lay, stage - 1);
-    for (int i = stage_row(lay, stage); i <= stage_row(lay, stage - 1); i++) {
+    for (int i = clime_train_stage_row(lay, stage); i <= clime_train_stage_row(lay, stage - 1); i++) {
         const struct clime_slice *s = &lay->slices[i];
-        const bool last = i == stage_row(lay, stage - 1);
+        const bool last = i == clime_train_stage_row(lay, stage - 1);
         if (!last && s->grad < 0) continue;
         int64_t from = last ? to : s->grad;
         if (from > end)

@@ -81,6 +81,7 @@ struct clime_train {
 
 /* The buffers of layer l, and the batch as the forward pass takes it. */
 struct clime_layer_act clime_train_act(const struct clime_train *t, int l);
+int clime_train_stage_row(const struct clime_layout *l, int i); /* the first row that is done after stage i */
 struct clime_batch clime_train_batch(const struct clime_train *t);
 
 enum clime_err clime_train_wait(struct clime_train *t, struct clime_error *e);

@@ -154,18 +154,6 @@ struct clime_batch clime_train_batch(const struct clime_train *t) {
     return out;
 }
 
-struct clime_layer_act clime_train_act(const struct clime_train *t, int l) {
-    int first = t->m->layout.first_trained; /* the layers below it, and it, share the first place */
-    struct clime_layer_act a;
-    for (int i = 0; i < CLIME_ACT_N; i++) {
-        const struct clime_act_buffer *b = &t->acts[i];
-        a.at[i] = b->keep && b->base && l > first ? (char *)b->base + (size_t)(l - first) * b->layer_bytes : b->base;
-    }
-    if (!a.at[CLIME_ACT_O_NORM]) a.at[CLIME_ACT_O_NORM] = a.at[CLIME_ACT_O];
-    if (!a.at[CLIME_ACT_DOWN_NORM]) a.at[CLIME_ACT_DOWN_NORM] = a.at[CLIME_ACT_DOWN];
-    return a;
-}
-
 /* ---- forward ------------------------------------------------------------------------------------------------- */
 
 static int layer_after(const struct clime_model *m, int l) {

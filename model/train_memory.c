@@ -12,6 +12,24 @@
 
 #include "model/weights/layout_int.h"
 
+/* ---- stages ---- */
+
+int clime_train_stages(const struct clime_layout *l) {
+    return 2 + l->n_layers - l->first_trained;
+}
+
+int clime_train_stage_row(const struct clime_layout *l, int i) {
+    if (i == clime_train_stages(l) - 1) return 0;
+    return i == 0 ? l->norm : l->layer[l->n_layers - i].w[CLIME_W_LN1];
+}
+
+int64_t clime_train_stage(const struct clime_layout *l, int i) {
+    int row = clime_train_stage_row(l, i);
+    if (row == 0) return 0;
+    while (row < l->n_slices && l->slices[row].grad < 0) row++;
+    return row < l->n_slices ? l->slices[row].grad : l->n_grads;
+}
+
 /* ---- sizes ---- */
 
 /* Which activations are kept: what the level of recomputing does not make again. */
@@ -181,6 +199,18 @@ static void open_travel(struct clime_train *t) {
         if (!clime_layout_stays(&m->layout, i / CLIME_STAYS, i % CLIME_STAYS, r->who, &s)) continue;
         for (int k = s.row; k == s.row || (k < m->layout.n_slices && m->layout.slices[k].joined); k++) t->at[k] = -1;
     }
+}
+
+struct clime_layer_act clime_train_act(const struct clime_train *t, int l) {
+    int first = t->m->layout.first_trained; /* the layers below it, and it, share the first place */
+    struct clime_layer_act a;
+    for (int i = 0; i < CLIME_ACT_N; i++) {
+        const struct clime_act_buffer *b = &t->acts[i];
+        a.at[i] = b->keep && b->base && l > first ? (char *)b->base + (size_t)(l - first) * b->layer_bytes : b->base;
+    }
+    if (!a.at[CLIME_ACT_O_NORM]) a.at[CLIME_ACT_O_NORM] = a.at[CLIME_ACT_O];
+    if (!a.at[CLIME_ACT_DOWN_NORM]) a.at[CLIME_ACT_DOWN_NORM] = a.at[CLIME_ACT_DOWN];
+    return a;
 }
 
 bool clime_train_travels(const struct clime_train *t, int l, struct clime_travel_layer *out) {
