@@ -52,6 +52,7 @@ enum clime_err clime_weights_import_blocks(const char *dir, const struct clime_c
 
 /* name is of a layer after the last, which predicts further tokens: nothing here computes it. */
 bool clime_weights_beyond(const struct clime_config *c, const char *name);
+bool clime_weights_ends_with(const char *name, const char *end);
 
 /* Calls each with the path of every file of a checkpoint, in the order of the index; ends at the first error. */
 enum clime_err clime_weights_files(const char *dir,
