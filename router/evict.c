@@ -13,12 +13,6 @@ static void note(struct clime_workers *w, struct clime_str url) {
     w->evicted[w->n_evicted++ % CLIME_WORKERS_MAX] = clime_workers_url_hash(url);
 }
 
-void clime_workers_unevict(struct clime_workers *w, struct clime_str url) {
-    uint64_t hash = clime_workers_url_hash(url);
-    for (int i = 0; i < CLIME_WORKERS_MAX; i++)
-        if (w->evicted[i] == hash) w->evicted[i] = 0;
-}
-
 bool clime_workers_is_evicted(struct clime_workers *w, struct clime_str url) {
     uint64_t hash = clime_workers_url_hash(clime_workers_trim_url(url));
     bool found = false;

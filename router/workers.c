@@ -66,6 +66,12 @@ static void put_health_url(char out[CLIME_WORKER_URL], struct clime_str url, int
         snprintf(out, CLIME_WORKER_URL, CLIME_STR_FMT, CLIME_STR_ARG(url));
 }
 
+void clime_workers_unevict(struct clime_workers *w, struct clime_str url) {
+    uint64_t hash = clime_workers_url_hash(url);
+    for (int i = 0; i < CLIME_WORKERS_MAX; i++)
+        if (w->evicted[i] == hash) w->evicted[i] = 0;
+}
+
 enum clime_err clime_workers_add(struct clime_workers *w, struct clime_str url, int health_port, int64_t *id,
                                  struct clime_error *e) {
     url = clime_workers_trim_url(url);
