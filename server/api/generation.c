@@ -40,6 +40,14 @@ void clime_generation_begin(struct clime_generation *gen, struct clime_server *s
     gen->job->drafting = s->opts.speculative != 0;
 }
 
+enum clime_err clime_server_no_model(const struct clime_server *s, struct clime_str name, struct clime_error *e) {
+    return clime_fail(e, CLIME_ERR_NOT_FOUND,
+                      "the model " CLIME_STR_FMT
+                      " does not exist; served is %s%s (a server with --served-model-name '*' "
+                      "takes any name)",
+                      CLIME_STR_ARG(name), s->model_names[0], s->n_model_names > 1 ? " and other names" : "");
+}
+
 enum clime_err clime_generation_model(struct clime_generation *gen, struct clime_str name, struct clime_error *e) {
     const struct clime_server *s = gen->server;
     if (name.len == 0) return CLIME_OK;

@@ -119,14 +119,6 @@ void clime_handle_models(struct clime_http_request *rq, void *context) {
     clime_reply_buf(rq, 200, &body);
 }
 
-enum clime_err clime_server_no_model(const struct clime_server *s, struct clime_str name, struct clime_error *e) {
-    return clime_fail(e, CLIME_ERR_NOT_FOUND,
-                      "the model " CLIME_STR_FMT
-                      " does not exist; served is %s%s (a server with --served-model-name '*' "
-                      "takes any name)",
-                      CLIME_STR_ARG(name), s->model_names[0], s->n_model_names > 1 ? " and other names" : "");
-}
-
 void clime_handle_model(struct clime_http_request *rq, void *context) {
     const struct clime_server *s = context;
     struct clime_buf body;

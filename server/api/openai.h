@@ -73,8 +73,6 @@ void clime_openai_write_content_logprobs(struct clime_jw *w, const struct clime_
 /* The numbers of its tokens, for answers that show them by the text they belong to; none where they were not asked for.
  */
 struct clime_answer_tokens clime_openai_tokens(const struct clime_output *o);
-void clime_openai_token_text(struct clime_jw *w, const struct clime_openai_request *r, const struct clime_job *j,
-                             int32_t id);
 
 /* A closed job's reply, or an error reply; common tail of both handlers. */
 void clime_openai_finish_call(struct clime_generation *gen, enum clime_err err, const struct clime_error *e,

@@ -5,9 +5,20 @@
 
 #include "server/api/openai.h"
 
+static void write_text(struct clime_jw *w, const struct clime_openai_request *r, const struct clime_job *j,
+                       int32_t id) {
+    char text[32];
+    if (!r->ids_as_text) {
+        clime_jw_str(w, clime_tokenizer_bytes(j->tokenizer, id));
+        return;
+    }
+    int n = snprintf(text, sizeof text, "token_id:%d", (int)id);
+    clime_jw_str(w, (struct clime_str){text, (size_t)n});
+}
+
 static void write_token(struct clime_jw *w, const struct clime_job *j, int32_t id, float logp) {
     clime_jw_key(w, "token");
-    clime_openai_token_text(w, j->endpoint, j, id);
+    write_text(w, j->endpoint, j, id);
     clime_chat_answer_logprob(w, clime_tokenizer_bytes(j->tokenizer, id), logp);
 }
 

@@ -88,17 +88,6 @@ void clime_openai_write_extras(struct clime_jw *w, const struct clime_openai_req
     }
 }
 
-void clime_openai_token_text(struct clime_jw *w, const struct clime_openai_request *r, const struct clime_job *j,
-                             int32_t id) {
-    char text[32];
-    if (!r->ids_as_text) {
-        clime_jw_str(w, clime_tokenizer_bytes(j->tokenizer, id));
-        return;
-    }
-    int n = snprintf(text, sizeof text, "token_id:%d", (int)id);
-    clime_jw_str(w, (struct clime_str){text, (size_t)n});
-}
-
 void clime_openai_finish_call(struct clime_generation *gen, enum clime_err err, const struct clime_error *e,
                               void (*write)(struct clime_job *j, struct clime_buf *out)) {
     struct clime_openai_request *r = gen->job->endpoint;
