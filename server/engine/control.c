@@ -210,6 +210,20 @@ bool clime_engine_held(struct clime_engine *g) {
     return atomic_load(&g->weights) == CLIME_WEIGHTS_WRITING && clime_now_us() < atomic_load(&g->writing_until_us);
 }
 
+enum clime_err clime_engine_complete(struct clime_engine *g, struct clime_error *e) {
+    int state = atomic_load(&g->weights);
+    if (state == CLIME_WEIGHTS_ABSENT)
+        return clime_fail(e, CLIME_ERR_UNAVAILABLE, "the server has no weights; it waits for a full update");
+    if (state == CLIME_WEIGHTS_WRITING)
+        return clime_fail(e, CLIME_ERR_UNAVAILABLE,
+                          "the weights are being rewritten; the server waits for their "
+                          "owner, or for another full update");
+    if (atomic_load(&g->no_kv))
+        return clime_fail(e, CLIME_ERR_UNAVAILABLE,
+                          "the KV memory is released; /resume_memory_occupation brings it back");
+    return CLIME_OK;
+}
+
 bool clime_engine_alive(struct clime_engine *g, int64_t timeout_us) {
     int64_t start = clime_now_us();
     while (!atomic_load(&g->dead)) {

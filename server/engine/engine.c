@@ -20,7 +20,6 @@
 
 #include "common/clock.h"
 #include "common/log.h"
-#include "common/os/process.h"
 #include "common/os/thread.h"
 #include "server/engine/engine_int.h"
 #include "server/engine/step_graphs.h"
@@ -167,18 +166,6 @@ static bool take_inbox(struct clime_engine *g) {
 }
 
 /* ---- a step ------------------------------------------------------------------------------------------------ */
-
-bool clime_engine_is_dead(struct clime_engine *g, enum clime_err err, const struct clime_error *e) {
-    if (!err) return false;
-    LOG_ERROR("the engine is dead: %s", e->msg);
-    atomic_store(&g->dead, true);
-    clime_engine_end_all(g, (struct clime_finish){.type = CLIME_FINISH_ABORT,
-                                                  .message = "the engine is dead: the device failed",
-                                                  .status = 503});
-    clime_engine_post_events(g);
-    clime_process_wake(); /* main ends the program with an error status */
-    return true;
-}
 
 /* A step's time ends where its results are taken and begins where that of the one before ended, if it followed at
  * once. Where steps overlap, one without guesses that did not is no measure of those that do. */

@@ -8,6 +8,8 @@
  */
 #include <stdlib.h>
 
+#include "common/log.h"
+#include "common/os/process.h"
 #include "server/engine/engine_int.h"
 #include "server/schedule/logit_edits.h"
 
@@ -83,6 +85,18 @@ void clime_engine_end_all(struct clime_engine *g, struct clime_finish why) {
 
 const struct clime_finish clime_aborted_running = {.type = CLIME_FINISH_ABORT, .message = "Aborted"};
 const struct clime_finish clime_aborted_waiting = {.type = CLIME_FINISH_ABORT, .message = "Abort in waiting queue"};
+
+bool clime_engine_is_dead(struct clime_engine *g, enum clime_err err, const struct clime_error *e) {
+    if (!err) return false;
+    LOG_ERROR("the engine is dead: %s", e->msg);
+    atomic_store(&g->dead, true);
+    clime_engine_end_all(g, (struct clime_finish){.type = CLIME_FINISH_ABORT,
+                                                  .message = "the engine is dead: the device failed",
+                                                  .status = 503});
+    clime_engine_post_events(g);
+    clime_process_wake(); /* main ends the program with an error status */
+    return true;
+}
 
 void clime_engine_do_sweep(struct clime_engine *g) {
     struct clime_seq *next;

@@ -2,27 +2,13 @@
  *
  * As control.c: the functions of engine.h run on the caller's thread and wait; the static `do_` functions run on the
  * engine thread. Invariant: weights change all or none for every sequence, on all ranks alike; while they or KV memory
- * are not there, nothing is computed, and what comes is refused (clime_engine_complete).
+ * are not there, nothing is computed, and what comes is refused (control.c).
  */
 #include <string.h>
 
 #include "common/clock.h"
 #include "common/log.h"
 #include "server/engine/engine_int.h"
-
-enum clime_err clime_engine_complete(struct clime_engine *g, struct clime_error *e) {
-    int state = atomic_load(&g->weights);
-    if (state == CLIME_WEIGHTS_ABSENT)
-        return clime_fail(e, CLIME_ERR_UNAVAILABLE, "the server has no weights; it waits for a full update");
-    if (state == CLIME_WEIGHTS_WRITING)
-        return clime_fail(e, CLIME_ERR_UNAVAILABLE,
-                          "the weights are being rewritten; the server waits for their "
-                          "owner, or for another full update");
-    if (atomic_load(&g->no_kv))
-        return clime_fail(e, CLIME_ERR_UNAVAILABLE,
-                          "the KV memory is released; /resume_memory_occupation brings it back");
-    return CLIME_OK;
-}
 
 bool clime_engine_has_weights(struct clime_engine *g) {
     return atomic_load(&g->weights) == CLIME_WEIGHTS_READY;
