@@ -25,39 +25,6 @@ struct clime_tok_scratch {
 
 /* ---- load ---- */
 
-enum clime_err clime_tokenizer_add_token(struct clime_tokenizer *t, const struct clime_added_token *token,
-                                         struct clime_error *e) {
-    if (!token->len) return CLIME_OK;
-    struct clime_str content = {token->content, token->len};
-    struct clime_added_token *slot = NULL;
-    int32_t id = clime_vocab_find(&t->added_ids, content);
-    for (size_t i = 0; id >= 0 && i < t->n_added && !slot; i++)
-        if (t->added[i].id == id) slot = &t->added[i];
-    if (slot) { /* the later rules count, but special stays special */
-        bool special = slot->special || token->special;
-        char *text = slot->content;
-        *slot = *token;
-        slot->content = text;
-        slot->special = special;
-        slot->id = id;
-        return CLIME_OK;
-    }
-    id = clime_vocab_find(&t->bpe.vocab, content);
-    if (id < 0) {
-        id = (int32_t)t->bpe.vocab.n_entries; /* the library's rule: the model's size, or one past the last */
-        if (t->added_ids.n_ids > id) id = t->added_ids.n_ids;
-    }
-    if (id > CLIME_VOCAB_MAX_ID)
-        return clime_fail(e, CLIME_ERR_LIMIT, "more than %d token ids", CLIME_VOCAB_MAX_ID + 1);
-    t->added = xrealloc(t->added, (t->n_added + 1) * sizeof *t->added);
-    slot = &t->added[t->n_added++];
-    *slot = *token;
-    slot->content = xstrndup(token->content, token->len);
-    slot->id = id;
-    clime_vocab_add(&t->added_ids, content, id);
-    return CLIME_OK;
-}
-
 /* Special tokens first: of two with one pattern the first one counts. */
 static enum clime_err build_tries(struct clime_tokenizer *t, struct clime_matcher *m, struct clime_error *e) {
     struct clime_norm_scratch norm;
@@ -313,11 +280,6 @@ enum clime_err clime_tokenizer_encode_up_to(const struct clime_tokenizer *t, str
 
 int32_t clime_tokenizer_n_vocab(const struct clime_tokenizer *t) {
     return t->n_vocab;
-}
-
-int32_t clime_tokenizer_id(const struct clime_tokenizer *t, struct clime_str token) {
-    int32_t id = clime_vocab_find(&t->added_ids, token);
-    return id >= 0 ? id : clime_vocab_find(&t->bpe.vocab, token);
 }
 
 struct clime_str clime_tokenizer_token(const struct clime_tokenizer *t, int32_t id) {

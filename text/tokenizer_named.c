@@ -1,11 +1,12 @@
-/* The small JSON files beside a vocabulary, and the tokens that they name and the vocabulary lacks.
+/* Tokens by their text: of the vocabulary, added to it, and those that the small JSON files beside it name and it
+ * lacks.
  *
- * Called by clime_tokenizer_load (one thread), between the vocabulary and the tries over its added tokens.
- * The rules are those of transformers 5.24 (tests/golden/folders.jsonl): a token of these files that is not there gets
- * the next id, first those of added_tokens_decoder by their number, then tokens with a role, then additional ones.
- * Choice: the numbers in added_tokens_decoder and added_tokens.json order tokens and are not their ids. transformers
- * numbers on in the same way; where the two differ the log says so, since the model may have been trained with the
- * others.
+ * Called by clime_tokenizer_load (one thread; clime_tokenizer_id by any, later), between the vocabulary and the tries
+ * over its added tokens. The rules are those of transformers 5.24 (tests/golden/folders.jsonl): a token of these files
+ * that is not there gets the next id, first those of added_tokens_decoder by their number, then tokens with a role,
+ * then additional ones. Choice: the numbers in added_tokens_decoder and added_tokens.json order tokens and are not
+ * their ids. transformers numbers on in the same way; where the two differ the log says so, since the model may have
+ * been trained with the others.
  */
 #include <limits.h>
 #include <stdlib.h>
@@ -18,6 +19,46 @@
 
 static const char *const ROLES[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                     "pad_token", "cls_token", "mask_token"};
+
+/* ---- one token ---- */
+
+enum clime_err clime_tokenizer_add_token(struct clime_tokenizer *t, const struct clime_added_token *token,
+                                         struct clime_error *e) {
+    if (!token->len) return CLIME_OK;
+    struct clime_str content = {token->content, token->len};
+    struct clime_added_token *slot = NULL;
+    int32_t id = clime_vocab_find(&t->added_ids, content);
+    for (size_t i = 0; id >= 0 && i < t->n_added && !slot; i++)
+        if (t->added[i].id == id) slot = &t->added[i];
+    if (slot) { /* the later rules count, but special stays special */
+        bool special = slot->special || token->special;
+        char *text = slot->content;
+        *slot = *token;
+        slot->content = text;
+        slot->special = special;
+        slot->id = id;
+        return CLIME_OK;
+    }
+    id = clime_vocab_find(&t->bpe.vocab, content);
+    if (id < 0) {
+        id = (int32_t)t->bpe.vocab.n_entries; /* the library's rule: the model's size, or one past the last */
+        if (t->added_ids.n_ids > id) id = t->added_ids.n_ids;
+    }
+    if (id > CLIME_VOCAB_MAX_ID)
+        return clime_fail(e, CLIME_ERR_LIMIT, "more than %d token ids", CLIME_VOCAB_MAX_ID + 1);
+    t->added = xrealloc(t->added, (t->n_added + 1) * sizeof *t->added);
+    slot = &t->added[t->n_added++];
+    *slot = *token;
+    slot->content = xstrndup(token->content, token->len);
+    slot->id = id;
+    clime_vocab_add(&t->added_ids, content, id);
+    return CLIME_OK;
+}
+
+int32_t clime_tokenizer_id(const struct clime_tokenizer *t, struct clime_str token) {
+    int32_t id = clime_vocab_find(&t->added_ids, token);
+    return id >= 0 ? id : clime_vocab_find(&t->bpe.vocab, token);
+}
 
 /* ---- the files ---- */
 
