@@ -1,4 +1,4 @@
-/* The checkers behind the reward types ifeval and ifbench. Private to instructions.c, ifeval.c and ifbench_*.c.
+/* The checkers behind the reward types ifeval and ifbench. Private to instructions*.c, ifeval.c and ifbench_*.c.
  *
  * A checker says whether a response follows one instruction. It reads the arguments of its instruction from `kwargs`;
  * one that is missing or of the wrong kind is noted in `missing` and makes the whole an error, never a reward. Pure;

@@ -3,29 +3,11 @@
  */
 #include "trainer/reward/verify/verify.h"
 
-#include <time.h>
-
 #include "common/err.h"
 #include "trainer/reward/graders.h"
 #include "trainer/reward/text.h"
 
 #define ARENA_BYTES ((size_t)16 << 20)
-#define CLOCK_EVERY 4096 /* steps */
-
-/* Of the thread's processor: on a machine that others keep busy an answer is decided all the same. */
-static int64_t used_us(void) {
-    struct timespec t;
-    CHECK(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t) == 0);
-    return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
-}
-
-bool clime_verify_step(struct clime_verify *v, int64_t n) {
-    int64_t before = v->steps / CLOCK_EVERY;
-    v->steps += n;
-    if (v->steps / CLOCK_EVERY != before && used_us() > v->deadline_us) v->late = true;
-    if (v->late || v->steps > CLIME_VERIFY_MAX_STEPS) v->spent = true;
-    return !v->spent;
-}
 
 static bool is_blank(char c) {
     return c == ' ' || c == '\t' || c == '\r' || c == '\n';
@@ -53,7 +35,7 @@ static bool equals(struct clime_verify *v, struct clime_str response, struct cli
 }
 
 enum clime_err clime_grade_math_verify(const struct clime_grader_input *in, struct clime_reward *out) {
-    struct clime_verify v = {.deadline_us = used_us() + CLIME_VERIFY_TIME_US};
+    struct clime_verify v = {.deadline_us = clime_verify_used_us() + CLIME_VERIFY_TIME_US};
     if (in->label_kind == CLIME_JSON_ARRAY || in->label_kind == CLIME_JSON_OBJECT ||
         in->label_kind == CLIME_JSON_NULL || in->label.len == 0)
         return clime_fail(&out->error, CLIME_ERR_INPUT, "math_verify needs a label that is a text or a number");

@@ -37,6 +37,8 @@ struct clime_verify {
     bool spent, late;
 };
 
+/* The time of the thread's processor, in which deadline_us lies. */
+int64_t clime_verify_used_us(void);
 /* Counts n steps; false when there are none left. */
 bool clime_verify_step(struct clime_verify *v, int64_t n);
 

@@ -1,9 +1,28 @@
-/* The nodes of answers' trees; see verify.h. Called by the reader, the matrices and the comparison, any thread; nodes
- * lie in the question's arena and cost a step each.
+/* The nodes of answers' trees, and the steps that they and all else cost; see verify.h. Called by the reader, the
+ * matrices and the comparison, any thread; nodes lie in the question's arena and cost a step each.
  */
+#include <time.h>
+
 #include "common/buf.h"
 #include "common/err.h"
 #include "trainer/reward/verify/verify.h"
+
+#define CLOCK_EVERY 4096 /* steps */
+
+/* Of the thread's processor: on a machine that others keep busy an answer is decided all the same. */
+int64_t clime_verify_used_us(void) {
+    struct timespec t;
+    CHECK(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t) == 0);
+    return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
+}
+
+bool clime_verify_step(struct clime_verify *v, int64_t n) {
+    int64_t before = v->steps / CLOCK_EVERY;
+    v->steps += n;
+    if (v->steps / CLOCK_EVERY != before && clime_verify_used_us() > v->deadline_us) v->late = true;
+    if (v->late || v->steps > CLIME_VERIFY_MAX_STEPS) v->spent = true;
+    return !v->spent;
+}
 
 clime_verify_tree clime_verify_node(struct clime_verify *v, enum clime_verify_kind kind, struct clime_str name, int op,
                                     int n, const clime_verify_tree *kids) {
