@@ -46,7 +46,7 @@ struct clime_server_options {
     int64_t log_requests_level;
     int log_level;
     bool print_routes;
-    struct clime_inert_given inert[CLIME_SERVER_MAX_INERT]; /* by row of inert.c */
+    struct clime_inert_given inert[CLIME_SERVER_MAX_INERT]; /* by name in inert.c */
 };
 
 /* Parses and checks; CLIME_ERR_INPUT names the option. --print-routes needs no model. */

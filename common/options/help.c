@@ -136,6 +136,7 @@ void clime_options_describe(const struct clime_opt *table, int n, int markdown, 
     for (int i = 0; i < n; i++) {
         const struct clime_opt *o = &table[i];
         bool section = o->type == CLIME_OPT_SECTION;
+        if (o->hidden) continue;
         if (markdown) {
             if (section) clime_buf_printf(out, "%s**%s**\n\n", i ? "\n" : "", o->name);
             if (section || i == 0) clime_buf_adds(out, head);
@@ -174,7 +175,7 @@ static void put_groups(const struct clime_opt *table, int n, struct clime_buf *o
     bool any = false;
     for (int i = 0; i < n; i++) {
         int rows = 0;
-        if (!is_section(&table[i])) continue;
+        if (!is_section(&table[i]) || table[i].hidden) continue;
         while (i + rows + 1 < n && !is_section(&table[i + rows + 1])) rows++;
         clime_buf_printf(out, "%s%s (%d)", any ? ", " : "", table[i].name, rows);
         any = true;

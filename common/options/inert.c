@@ -6,15 +6,21 @@
 
 #include "common/buf.h"
 
-void clime_inert_options(const struct clime_inert *rows, size_t n, struct clime_inert_given *given,
-                         struct clime_opt *out) {
-    for (size_t i = 0; i < n; i++)
-        out[i] = (struct clime_opt){.name = rows[i].name,
-                                    .type = rows[i].flag ? CLIME_OPT_BOOL : CLIME_OPT_STRING,
-                                    .value = rows[i].flag ? (void *)&given[i].flag : (void *)&given[i].value,
-                                    .choices = rows[i].ok && rows[i].ok[0] ? rows[i].ok : NULL,
-                                    .refused = rows[i].ok && !rows[i].ok[0],
-                                    .help = rows[i].why};
+int clime_inert_options(const struct clime_inert *rows, size_t n, bool hidden, int max, struct clime_inert_given *given,
+                        struct clime_opt *out) {
+    int at = 0;
+    for (const struct clime_inert *r = rows; r < rows + n; r++)
+        for (const char *const *name = r->names; *name; name++, at++) {
+            CHECK(at < max);
+            out[at] = (struct clime_opt){.name = *name,
+                                         .type = r->flag ? CLIME_OPT_BOOL : CLIME_OPT_STRING,
+                                         .value = r->flag ? (void *)&given[at].flag : (void *)&given[at].value,
+                                         .choices = r->ok && r->ok[0] ? r->ok : NULL,
+                                         .refused = r->ok && !r->ok[0],
+                                         .hidden = hidden,
+                                         .help = r->why};
+        }
+    return at;
 }
 
 static bool same_number(const char *a, const char *b) {
@@ -36,20 +42,21 @@ static bool accepted(const char *ok, const char *value) {
 
 enum clime_err clime_inert_check(const struct clime_inert *rows, size_t n, const struct clime_inert_given *given,
                                  struct clime_error *e) {
-    for (size_t i = 0; i < n; i++) {
-        const struct clime_inert *r = &rows[i];
-        if (r->flag && given[i].flag && r->ok)
-            return clime_fail(e, CLIME_ERR_INPUT, "--%s cannot be honoured: %s", r->name, r->why);
-        if (!r->flag && given[i].value && !accepted(r->ok, given[i].value))
-            return clime_fail(e, CLIME_ERR_INPUT, "--%s %s cannot be honoured: %s", r->name, given[i].value, r->why);
-    }
+    for (const struct clime_inert *r = rows; r < rows + n; r++)
+        for (const char *const *name = r->names; *name; name++, given++) {
+            if (r->flag && given->flag && r->ok)
+                return clime_fail(e, CLIME_ERR_INPUT, "--%s cannot be honoured: %s", *name, r->why);
+            if (!r->flag && given->value && !accepted(r->ok, given->value))
+                return clime_fail(e, CLIME_ERR_INPUT, "--%s %s cannot be honoured: %s", *name, given->value, r->why);
+        }
     return CLIME_OK;
 }
 
 void clime_inert_list(const struct clime_inert *rows, size_t n, const struct clime_inert_given *given,
                       struct clime_buf *out) {
-    for (size_t i = 0; i < n; i++)
-        if (rows[i].flag ? given[i].flag : given[i].value != NULL)
-            clime_buf_printf(out, "  --%s%s%s: %s\n", rows[i].name, rows[i].flag ? "" : " ",
-                             rows[i].flag ? "" : given[i].value, rows[i].why);
+    for (const struct clime_inert *r = rows; r < rows + n; r++)
+        for (const char *const *name = r->names; *name; name++, given++)
+            if (r->flag ? given->flag : given->value != NULL)
+                clime_buf_printf(out, "  --%s%s%s: %s\n", *name, r->flag ? "" : " ", r->flag ? "" : given->value,
+                                 r->why);
 }

@@ -39,14 +39,15 @@ struct clime_opt {
     bool *given;       /* set true when the user gave it, or NULL */
     bool first;        /* of a first run: where a table has such rows, --help shows only them */
     bool refused;      /* another program's, an error whatever its value; help is the reason */
+    bool hidden;       /* another program's, of which only --help WORD tells; also of a section */
 };
 
 /* Sets every default, then parses argv[1..argc). positional: receives up to max_positional words that belong to no
  * option, the rest of it is set to NULL; more words are an error. After "--" every word is positional. A value given
  * twice: the last one holds. Prints and exits 0 (the only exit in common/): on "--help" or "-h" usage and the table,
  * its first rows where some are marked; on "--help WORD" the groups, or else the options, with the word in their names;
- * on "--help-all" every row; on "--help-markdown" the part of docs/options.md (scripts/docs); on "--version" the
- * program, which is the first word of usage, and CLIME_VERSION. */
+ * on "--help-all" every row that is not hidden; on "--help-markdown" the part of docs/options.md (scripts/docs); on
+ * "--version" the program, which is the first word of usage, and CLIME_VERSION. */
 enum clime_err clime_options_parse(const struct clime_opt *table, int n, int argc, char **argv, const char **positional,
                                    int max_positional, const char *usage, struct clime_error *e);
 

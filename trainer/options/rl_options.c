@@ -19,7 +19,8 @@ static const char eval_usage[] =
 static const char rl_usage[] =
     "clime-train rl --run DIR --hf-checkpoint DIR --prompt-data FILE --rollout-batch-size N ... [options]\n"
     "Trains a policy by reinforcement learning (docs/algorithms.md). The same command on the same run folder resumes.\n"
-    "Options named --server-X (or --sglang-X, --vllm-X) go to the servers, --router-X to the router, that it starts.\n";
+    "Options named --server-X (or --sglang-X, --vllm-X) go to the servers, --router-X to the router, that it starts.\n"
+    "Other options of slime's recipes (docs/from-slime.md): --help slime.\n";
 
 /* The whole table; the first n_core rows are the honoured ones. */
 static int all_rows(struct clime_rl_options *o, struct clime_opt *t, struct clime_rl_given *g, int *n_core) {
@@ -30,7 +31,8 @@ static int all_rows(struct clime_rl_options *o, struct clime_opt *t, struct clim
     t[n++] = (struct clime_opt){.name = "Ranks", .type = CLIME_OPT_SECTION};
     n += clime_rank_rows(&o->ranks, t + n);
     *n_core = n;
-    t[n++] = (struct clime_opt){.name = "Options of slime's recipes: inert or refused", .type = CLIME_OPT_SECTION};
+    t[n++] = (struct clime_opt){
+        .name = "Options of slime's recipes: inert or refused", .type = CLIME_OPT_SECTION, .hidden = true};
     n += clime_rl_inert_rows(o, t + n);
     CHECK(n <= MAX_ROWS);
     return n;

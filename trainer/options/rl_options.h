@@ -122,7 +122,7 @@ struct clime_rl_options {
     int64_t delta_chain, pull_fanout;
     struct clime_opt_list server_args, router_args; /* "--name", "value", ... as they are passed on */
 
-    struct clime_inert_given inert[CLIME_MAX_INERT]; /* by row of rl_inert.c */
+    struct clime_inert_given inert[CLIME_MAX_INERT]; /* by name in rl_inert.c */
     char *options_json;                              /* the options that decide the weights, with their values; owned */
 };
 
