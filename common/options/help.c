@@ -128,7 +128,7 @@ static void describe_row(const struct clime_opt *o, struct clime_buf *out) {
 }
 
 static void put_heading(const struct clime_opt *section, struct clime_buf *out) {
-    clime_buf_printf(out, "%s%s\n", out->len ? "\n" : "", section->name);
+    clime_buf_printf(out, "%s%s\n%s", out->len ? "\n" : "", section->name, section->help ? section->help : "");
 }
 
 void clime_options_describe(const struct clime_opt *table, int n, int markdown, struct clime_buf *out) {
@@ -139,7 +139,8 @@ void clime_options_describe(const struct clime_opt *table, int n, int markdown, 
         if (o->hidden) continue;
         if (markdown) {
             if (section) clime_buf_printf(out, "%s**%s**\n\n", i ? "\n" : "", o->name);
-            if (section || i == 0) clime_buf_adds(out, head);
+            if (section && o->help) clime_buf_adds(out, o->help);
+            if (section ? !o->help : i == 0) clime_buf_adds(out, head);
             if (!section) describe_row(o, out);
         } else if (section) {
             put_heading(o, out);
@@ -175,7 +176,7 @@ static void put_groups(const struct clime_opt *table, int n, struct clime_buf *o
     bool any = false;
     for (int i = 0; i < n; i++) {
         int rows = 0;
-        if (!is_section(&table[i]) || table[i].hidden) continue;
+        if (!is_section(&table[i]) || table[i].hidden || table[i].help) continue;
         while (i + rows + 1 < n && !is_section(&table[i + rows + 1])) rows++;
         clime_buf_printf(out, "%s%s (%d)", any ? ", " : "", table[i].name, rows);
         any = true;

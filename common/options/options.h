@@ -19,7 +19,7 @@ enum clime_opt_type {
     CLIME_OPT_KEY,    /* const char **; a secret: from --name KEY, from the file of --name-file FILE, or from the
                        * environment variable that `choices` names. It stays until the program ends */
     CLIME_OPT_LIST,   /* struct clime_opt_list *; one or more values up to the next option; may repeat; no default */
-    CLIME_OPT_SECTION /* no value; name is a heading in --help */
+    CLIME_OPT_SECTION /* no value; name is a heading in --help, help (or NULL) text below it */
 };
 
 struct clime_opt_list {

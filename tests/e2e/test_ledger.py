@@ -105,7 +105,7 @@ def test_explain_of_half_a_run(model):  # noqa: F811
 
 INERT = {  # what is given, and what --explain says of it
     "--kl-loss-coef 0.1 --kl-loss-type k3": ["--kl-loss-coef: --use-kl-loss is off", "--kl-loss-type: there is no KL term"],
-    "--tis-clip 3": ["--tis-clip, --tis-clip-low, --custom-tis-function-path: --use-tis is off"],
+    "--tis-clip 3": ["--tis-clip: --use-tis is off"],
     "--rs-upper-bound 3": ["--rs-upper-bound: --use-rs is off"],
     "--opsm-delta 0.5 --opd-kl-coef 2": ["--opsm-delta: --use-opsm is off", "--opd-kl-coef: --use-opd is off"],
     "--min-lr 1e-9": ["--min-lr, --lr-decay-iters: the rate does not fall"],

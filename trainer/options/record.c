@@ -42,7 +42,7 @@ char *clime_options_record(const struct clime_opt *t, int n, bool (*decides)(con
     clime_jw_init(&w, &b);
     clime_jw_object(&w);
     for (int i = 0; i < n; i++) {
-        if (t[i].type == CLIME_OPT_SECTION || !decides(arg, t[i].name)) continue;
+        if (t[i].type == CLIME_OPT_SECTION || (decides && !decides(arg, t[i].name))) continue;
         clime_jw_key(&w, t[i].name);
         write_value(&w, &t[i]);
     }

@@ -4,8 +4,8 @@
 
 #include "common/options/options.h"
 
-/* Those of the n rows that decide the weights (`decides` says so of their names), with their values, as a JSON object
- * for free. */
+/* Those of the n rows that decide the weights (`decides` says so of their names; NULL: all do), with their values, as a
+ * JSON object for free. */
 char *clime_options_record(const struct clime_opt *t, int n, bool (*decides)(const void *arg, const char *name),
                            const void *arg);
 

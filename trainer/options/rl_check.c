@@ -14,67 +14,10 @@ static enum clime_err check_sampling(const struct clime_rl_options *o, struct cl
     if (o->over_sampling_batch_size && o->over_sampling_batch_size < o->rollout_batch_size)
         return clime_fail(e, CLIME_ERR_INPUT, "--over-sampling-batch-size %lld is below --rollout-batch-size %lld",
                           (long long)o->over_sampling_batch_size, (long long)o->rollout_batch_size);
-    if (o->partial_rollout && o->accept_order == CLIME_ACCEPT_PROMPT)
-        return clime_fail(e, CLIME_ERR_INPUT,
-                          "--accept-order prompt cannot be honoured with --partial-rollout: timing decides where a "
-                          "sample is cut, so the seed alone does not give the run (its record does)");
     if (o->dynamic_sampling_filter && !clime_filter_is_library(o->dynamic_sampling_filter) &&
         o->n_samples_per_prompt == 1)
         return clime_fail(e, CLIME_ERR_INPUT, "--dynamic-sampling-filter-path %s: one sample a prompt has no deviation",
                           o->dynamic_sampling_filter);
-    return CLIME_OK;
-}
-
-/* Before the other checks: --fully-async is the two others with more. */
-static enum clime_err check_async(struct clime_rl_options *o, struct clime_error *e) {
-    int64_t every = o->update_weights_interval;
-    if (o->fully_async) o->async = o->partial_rollout = true;
-    if (!o->async && every != 1)
-        return clime_fail(e, CLIME_ERR_INPUT,
-                          "--update-weights-interval %lld needs --async: a synchronous rollout is "
-                          "sampled by the weights that it trains",
-                          (long long)every);
-    if (!o->fully_async && o->pause_generation_mode != CLIME_PAUSE_RETRACT)
-        return clime_fail(e, CLIME_ERR_INPUT,
-                          "--pause-generation-mode in_place needs --fully-async: at other pushes nothing is in flight");
-    if (!o->fully_async && o->max_rollouts_ahead != 1)
-        return clime_fail(e, CLIME_ERR_INPUT,
-                          "--max-rollouts-ahead %lld needs --fully-async: --async generates the next one, and weights "
-                          "are pushed between two",
-                          (long long)o->max_rollouts_ahead);
-    if (!o->async) return CLIME_OK;
-    if (o->colocate)
-        return clime_fail(
-            e, CLIME_ERR_INPUT,
-            "--async cannot be honoured with --colocate: the servers compute with the weights that the steps "
-            "rewrite, so they cannot generate meanwhile");
-    if (o->offload_rollout)
-        return clime_fail(
-            e, CLIME_ERR_INPUT,
-            "--offload-rollout cannot be honoured with --async: the servers generate while the steps run, "
-            "so they need their KV memory");
-    if (o->learner.objective.mask_offpolicy)
-        return clime_fail(
-            e, CLIME_ERR_INPUT,
-            "--mask-offpolicy-in-partial-rollout cannot be honoured with --async: every token is of older "
-            "weights, so none would be left");
-    if (o->eval_interval % every)
-        return clime_fail(
-            e, CLIME_ERR_INPUT,
-            "--eval-interval %lld must be a multiple of --update-weights-interval %lld: only pushed weights "
-            "can be evaluated",
-            (long long)o->eval_interval, (long long)every);
-    return CLIME_OK;
-}
-
-static enum clime_err check_environment(const struct clime_rl_options *o, struct clime_error *e) {
-    const char *who = o->custom_generate ? "custom-generate-function-path" : "environment";
-    if (!o->environment) return CLIME_OK;
-    if (!o->sampling.max_context_len)
-        return clime_fail(e, CLIME_ERR_INPUT, "--%s needs --rollout-max-context-len: the longest session", who);
-    if (o->group_rm)
-        return clime_fail(e, CLIME_ERR_INPUT,
-                          "--group-rm cannot be honoured with --%s: each session is rewarded by itself", who);
     return CLIME_OK;
 }
 
@@ -90,87 +33,19 @@ enum clime_err clime_rl_check_staleness(const struct clime_rl_options *o, struct
         (long long)o->max_staleness, (long long)least);
 }
 
-/* What serves, and how weights get there. */
-static enum clime_err check_fleet(const struct clime_rl_options *o, struct clime_error *e) {
-    static const char *const ways[] = {[CLIME_TRANSPORT_HTTP] = "http",
-                                       [CLIME_TRANSPORT_IPC] = "ipc",
-                                       [CLIME_TRANSPORT_NCCL] = "nccl",
-                                       [CLIME_TRANSPORT_PULL] = "pull"};
-    if (o->transport != CLIME_TRANSPORT_AUTO && (o->colocate || o->rollout_only))
-        return clime_fail(e, CLIME_ERR_INPUT, "--update-weight-transport %s cannot be honoured with %s",
-                          ways[o->transport],
-                          o->colocate ? "--colocate: the servers compute with the trainer's own memory"
-                                      : "--debug-rollout-only: the weights stay as they are");
-    if (o->disk_dir && o->transport != CLIME_TRANSPORT_PULL)
-        return clime_fail(e, CLIME_ERR_INPUT, "--update-weight-disk-dir needs --update-weight-transport pull");
-    if (o->rollout_only && o->offload_rollout)
-        return clime_fail(e, CLIME_ERR_INPUT,
-                          "--offload-rollout cannot be honoured with --debug-rollout-only: nothing is trained");
-    if (o->router_url && o->rollout_only)
-        return clime_fail(e, CLIME_ERR_INPUT,
-                          "--router-url cannot be honoured with --debug-rollout-only: the servers serve "
-                          "--hf-checkpoint as it is, and what others serve is not known");
-    if (o->router_url && (o->num_servers != 1 || o->gpus_per_engine != 1))
-        return clime_fail(e, CLIME_ERR_INPUT,
-                          "%s %lld is of servers that the trainer starts, --router-url names others",
-                          o->num_servers != 1 ? "--num-servers" : "--rollout-num-gpus-per-engine",
-                          (long long)(o->num_servers != 1 ? o->num_servers : o->gpus_per_engine));
-    return CLIME_OK;
-}
-
-/* Half a run has nothing to do for the other half's options. */
-static enum clime_err check_halves(const struct clime_rl_options *o, struct clime_error *e) {
-    if (o->replay_generate && !o->replay) return clime_fail(e, CLIME_ERR_INPUT, "--replay-generate needs --replay");
-    if (o->replay_generate && o->environment)
-        return clime_fail(e, CLIME_ERR_INPUT,
-                          "--replay-generate cannot be honoured with --%s: what it would say is not in the record",
-                          o->custom_generate ? "custom-generate-function-path" : "environment");
-    if (o->train_only && !o->load_rollouts)
-        return clime_fail(e, CLIME_ERR_INPUT, "--debug-train-only needs --load-debug-rollout-data");
-    if (o->load_rollouts && (o->rollout_only || o->replay || o->async || o->partial_rollout || o->colocate))
-        return clime_fail(e, CLIME_ERR_INPUT, "--load-debug-rollout-data generates nothing: not with %s",
-                          o->rollout_only      ? "--debug-rollout-only"
-                          : o->replay          ? "--replay"
-                          : o->async           ? "--async"
-                          : o->partial_rollout ? "--partial-rollout"
-                                               : "--colocate");
-    if (o->load_rollouts && !strcmp(o->load_rollouts, o->run))
-        return clime_fail(e, CLIME_ERR_INPUT, "--load-debug-rollout-data %s is the run folder itself", o->run);
-    if (o->load_rollouts && o->eval_interval)
-        return clime_fail(e, CLIME_ERR_INPUT, "--load-debug-rollout-data starts no server: not with --eval-interval");
-    if (o->load_rollouts && o->learner.objective.mask_offpolicy)
-        return clime_fail(e, CLIME_ERR_INPUT,
-                          "--load-debug-rollout-data: the tokens are of no known version, "
-                          "--mask-offpolicy-in-partial-rollout would leave none");
-    if (o->load_rollouts && o->rollout_routing_replay)
-        return clime_fail(e, CLIME_ERR_INPUT,
-                          "--load-debug-rollout-data takes no experts over, they are those of the other run's weights: "
-                          "not with --use-rollout-routing-replay");
-    if (o->rollout_only && (o->replay || o->async || o->colocate))
-        return clime_fail(e, CLIME_ERR_INPUT, "--debug-rollout-only trains nothing: not with %s",
-                          o->replay  ? "--replay"
-                          : o->async ? "--async"
-                                     : "--colocate");
-    return CLIME_OK;
-}
-
-/* Orders are taken by the loop between rollouts that it trains on. */
-static enum clime_err check_page(const struct clime_rl_options *o, struct clime_error *e) {
-    const char *without = o->page_port < 0  ? "--page-port -1"
-                          : o->replay       ? "--replay"
-                          : o->rollout_only ? "--debug-rollout-only"
-                                            : NULL;
-    if (!o->page_control || !without) return CLIME_OK;
-    return clime_fail(e, CLIME_ERR_INPUT,
-                      "--page-control cannot be honoured with %s: there is nothing that takes orders", without);
-}
-
-enum clime_err clime_rl_check_sampling(struct clime_rl_options *o, struct clime_error *e) {
-    enum clime_err rc = check_async(o, e);
-    if (!rc) rc = check_halves(o, e);
-    if (!rc) rc = check_page(o, e);
-    if (!rc) rc = check_fleet(o, e);
-    if (!rc) rc = check_environment(o, e);
+/* The rules come first, and before them what --fully-async implies. */
+enum clime_err clime_rl_check_sampling(struct clime_rl_options *o, const struct clime_rl_given *g,
+                                       struct clime_error *e) {
+    if (o->fully_async) o->async = o->partial_rollout = true;
+    enum clime_err rc = clime_rl_rules_check(g, e);
+    if (!rc && o->async && o->eval_interval % o->update_weights_interval)
+        rc =
+            clime_fail(e, CLIME_ERR_INPUT,
+                       "--eval-interval %lld must be a multiple of --update-weights-interval %lld: only pushed weights "
+                       "can be evaluated",
+                       (long long)o->eval_interval, (long long)o->update_weights_interval);
+    if (!rc && o->load_rollouts && !strcmp(o->load_rollouts, o->run))
+        rc = clime_fail(e, CLIME_ERR_INPUT, "--load-debug-rollout-data %s is the run folder itself", o->run);
     return rc ? rc : check_sampling(o, e);
 }
 

@@ -13,7 +13,8 @@ static enum clime_err require(const char *name, bool there, struct clime_error *
     return there ? CLIME_OK : clime_fail(e, CLIME_ERR_INPUT, "--%s is required", name);
 }
 
-static enum clime_err check_required(struct clime_rl_options *o, struct clime_error *e) {
+static enum clime_err check_required(struct clime_rl_options *o, const struct clime_rl_given *g,
+                                     struct clime_error *e) {
     enum clime_err rc;
     if ((rc = require("run", o->run, e)) || (rc = require("hf-checkpoint", o->hf_checkpoint, e)) ||
         (rc = require("prompt-data", o->prompt_data.n > 0, e)) ||
@@ -23,22 +24,10 @@ static enum clime_err check_required(struct clime_rl_options *o, struct clime_er
     if ((o->num_rollout > 0) == (o->num_epoch > 0))
         return clime_fail(e, CLIME_ERR_INPUT, "give one of --num-rollout and --num-epoch");
     if (!(o->sampling.top_p > 0)) return clime_fail(e, CLIME_ERR_INPUT, "--rollout-top-p must be above 0");
-    if ((rc = clime_rl_check_sampling(o, e))) return rc;
+    if ((rc = clime_rl_check_sampling(o, g, e))) return rc;
     if (o->replay && !strcmp(o->replay, o->run))
         return clime_fail(e, CLIME_ERR_INPUT, "--replay %s is the run folder itself: --run must name another",
                           o->replay);
-    if (o->pack.dynamic && !o->max_tokens_per_gpu)
-        return clime_fail(e, CLIME_ERR_INPUT, "--use-dynamic-batch-size needs --max-tokens-per-gpu");
-    if (o->eval_interval && !o->eval_prompt_data.n && !o->eval_config)
-        return clime_fail(e, CLIME_ERR_INPUT, "--eval-interval needs --eval-prompt-data or --eval-config");
-    if (o->keep_best && !o->eval_interval)
-        return clime_fail(e, CLIME_ERR_INPUT, "--keep-best %s needs --eval-interval: without it nothing is evaluated",
-                          o->keep_best);
-    if (o->fleet_api_key && !o->router_url)
-        return clime_fail(e, CLIME_ERR_INPUT, "--fleet-api-key is for the servers of --router-url: others need no key");
-    if (o->router_url && o->colocate)
-        return clime_fail(e, CLIME_ERR_INPUT,
-                          "--colocate is for servers that the trainer starts beside itself, --router-url names others");
     if (o->router_url && (o->server_args.n || o->router_args.n))
         return clime_fail(e, CLIME_ERR_INPUT, "%s is for servers that the trainer starts, --router-url names others",
                           o->server_args.n ? o->server_args.items[0] : o->router_args.items[0]);
@@ -202,7 +191,7 @@ enum clime_err clime_rl_derive(struct clime_rl_options *o, const struct clime_rl
                           "give one of --custom-generate-function-path and --environment: each makes every sample");
     if (o->environment_command || o->custom_generate) o->environment = true;
     if ((rc = derive_servers(o, g, e))) return rc;
-    rc = o->evaluate ? check_evaluation(o, e) : check_required(o, e);
+    rc = o->evaluate ? check_evaluation(o, e) : check_required(o, g, e);
     if (!rc && !o->evaluate) rc = derive_batch(o, e);
     if (!rc && !o->evaluate) rc = clime_rl_check_staleness(o, e);
     if (!rc && !o->evaluate) rc = clime_rl_check_algorithm(o, g, e);

@@ -1,8 +1,9 @@
 /* The parser of `clime-train rl` and eval: the table of options, and words that go to servers and router.
  *
  * Called once by clime_rl_main and the eval command; pure but for --help. The rows are in rl_options_samples.c,
- * rl_options_learning.c and rl_inert.c, checks and derived values in rl_check.c and rl_derive.c, what of it decides the
- * weights in rl_decides.c. The table is built at run time because the fields that it fills are those of one struct.
+ * rl_options_learning.c and rl_inert.c, rules, checks and derived values in rl_rules.c, rl_check.c and rl_derive.c,
+ * what of it decides the weights in rl_decides.c. The table is built at run time because the fields that it fills are
+ * those of one struct.
  */
 #include "trainer/options/alarms.h"
 #include "trainer/options/rl_options_int.h"
@@ -30,20 +31,14 @@ static int all_rows(struct clime_rl_options *o, struct clime_opt *t, struct clim
     n += clime_alarm_rows(&o->alarm, t + n);
     t[n++] = (struct clime_opt){.name = "Ranks", .type = CLIME_OPT_SECTION};
     n += clime_rank_rows(&o->ranks, t + n);
+    t[n++] =
+        (struct clime_opt){.name = "Rules between options", .type = CLIME_OPT_SECTION, .help = clime_rl_rules_text()};
     *n_core = n;
     t[n++] = (struct clime_opt){
         .name = "Options of slime's recipes: inert or refused", .type = CLIME_OPT_SECTION, .hidden = true};
     n += clime_rl_inert_rows(o, t + n);
     CHECK(n <= MAX_ROWS);
     return n;
-}
-
-void clime_rl_options_describe(struct clime_buf *out) {
-    static struct clime_rl_options o;
-    static struct clime_opt table[MAX_ROWS];
-    struct clime_rl_given g;
-    int n_core;
-    clime_options_describe(table, all_rows(&o, table, &g, &n_core), 1, out);
 }
 
 /* ---- words for the servers and the router ---- */
@@ -94,12 +89,14 @@ enum clime_err clime_rl_options_parse(int argc, char **argv, struct clime_rl_opt
     struct clime_rl_given g = {0};
     enum clime_err rc;
     *o = (struct clime_rl_options){.evaluate = o->evaluate, .learner.place = o->learner.place};
-    int n_core, n = all_rows(o, table, &g, &n_core);
+    int n_core, n = g.n = all_rows(o, table, &g, &n_core);
+    g.table = table;
     argc = split_words(table, n, argc, argv, o);
     if ((rc = clime_options_parse(table, n, argc, argv, NULL, 0, o->evaluate ? eval_usage : rl_usage, e)) ||
         (rc = clime_rl_inert_check(o, e)) || (rc = clime_rank_derive(&o->ranks, &o->learner, e)) ||
         (rc = clime_rl_derive(o, &g, e)))
         goto done;
+    o->idle = clime_rl_rules_idle(&g);
     o->options_json = clime_rl_deciding_options(o, table, n_core);
     /* after the record, so that another --lr is named and not what follows it */
     if (!g.critic_lr) o->learner.critic_lr = o->learner.lr;
@@ -135,5 +132,6 @@ void clime_rl_options_free(struct clime_rl_options *o) {
     list_free(&o->eval_prompt_data, false);
     list_free(&o->alarm.limits, false);
     clime_eval_sets_free(&o->eval_sets);
+    free(o->idle);
     free(o->options_json);
 }

@@ -123,7 +123,8 @@ struct clime_rl_options {
     struct clime_opt_list server_args, router_args; /* "--name", "value", ... as they are passed on */
 
     struct clime_inert_given inert[CLIME_MAX_INERT]; /* by name in rl_inert.c */
-    char *options_json;                              /* the options that decide the weights, with their values; owned */
+    char *idle;         /* a line for each option that has no effect beside others; owned */
+    char *options_json; /* the options that decide the weights, with their values; owned */
 };
 
 /* Parses, derives, checks. o->evaluate is set before: clime-train eval needs no prompts, batch or optimizer. Prints
@@ -136,14 +137,6 @@ char *clime_rl_default_options(void);
 
 /* Adds a member to options_json: what else decides the weights. */
 void clime_rl_options_decide(struct clime_rl_options *o, const char *name, const char *value);
-
-/* The help as a table for README and docs. */
-void clime_rl_options_describe(struct clime_buf *out);
-
-/* trainer/options/rl_check.c, for the parser: sampling and --async (sets what --fully-async implies); and, once the
- * steps of a rollout are known, --max-staleness. */
-enum clime_err clime_rl_check_sampling(struct clime_rl_options *o, struct clime_error *e);
-enum clime_err clime_rl_check_staleness(const struct clime_rl_options *o, struct clime_error *e);
 
 /* trainer/options/rl_inert.c: rows for the parser's table (at most CLIME_MAX_INERT, the number is returned), the check
  * of what was given, and the list of the inert ones for --explain. */

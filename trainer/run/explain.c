@@ -204,7 +204,7 @@ static void explain_run(const struct clime_rl *rl, struct clime_buf *out) {
                      l->weight_decay, l->clip_grad);
 }
 
-/* Options of this table that have no effect beside others. */
+/* Options without effect for a reason that is no rule between two (trainer/options/rl_rules.c). */
 static void explain_inert_loss(const struct clime_rl_options *o, struct clime_buf *out) {
     const struct clime_learner_options *l = &o->learner;
     const struct clime_correction_options *c = &l->objective.correction;
@@ -217,7 +217,6 @@ static void explain_inert_loss(const struct clime_rl_options *o, struct clime_bu
          "--use-kl-loss: its coefficient is 0, so the reference model is not run"},
         {l->objective.use_unbiased_kl && !clime_loss_needs_ref(&l->objective),
          "--use-unbiased-kl: there is no KL term in the loss"},
-        {l->objective.kl_loss_coef != 0 && !l->objective.use_kl_loss, "--kl-loss-coef: --use-kl-loss is off"},
         {l->objective.kl_loss_type && !clime_needs_ref(&l->objective), "--kl-loss-type: there is no KL term"},
         {l->objective.disable_grpo_std_normalization && !l->objective.estimator->takes_std,
          "--disable-grpo-std-normalization: the estimator divides by no deviation"},
@@ -228,28 +227,15 @@ static void explain_inert_loss(const struct clime_rl_options *o, struct clime_bu
         {l->objective.custom_loss != NULL, "the estimator's policy term, --eps-clip-c: the loss is a custom one"},
         {l->objective.eps_clip_c > 0 && !l->objective.custom_loss && l->objective.estimator->without_dual_clip,
          "--eps-clip-c: the estimator's policy term has no dual clip"},
-        {l->objective.opd_kl_coef != 1 && !l->objective.use_opd, "--opd-kl-coef: --use-opd is off"},
         {o->use_rollout_logprobs, "--use-rollout-logprobs: it is so in any case"},
         {c->metrics && (c->use_tis || c->use_rs), "--get-mismatch-metrics: rho is measured where it is used"},
-        {c->tis_batch_normalize && !c->use_tis, "--tis-batch-normalize: --use-tis is off"},
-        {(c->tis_mode || c->tis_level || c->tis_low != 0 || c->tis_high != 2) && !c->use_tis,
-         "--tis-mode, --tis-level, --tis-clip, --tis-clip-low, --custom-tis-function-path: --use-tis is off"},
-        {(c->rs_level || c->rs_low != 0.5 || c->rs_high != 2) && !c->use_rs,
-         "--rs-level, --rs-lower-bound, --rs-upper-bound: --use-rs is off"},
-        {l->objective.opsm_delta != 1e-4 && !l->objective.use_opsm, "--opsm-delta: --use-opsm is off"},
         {(c->use_tis || c->use_rs || c->veto > 0) && !o->partial_rollout && !o->async && !o->load_rollouts &&
              !o->mixed_devices,
          "--use-tis, --use-rs, --rs-veto-threshold: groups of one rollout have "
          "one version, so rho is 1 in every token"},
-        {l->objective.mask_offpolicy && !o->partial_rollout,
-         "--mask-offpolicy-in-partial-rollout: groups of one rollout have one version"},
         {(l->min_lr != 0 || o->lr_decay_iters) && l->schedule == CLIME_LR_CONSTANT,
          "--min-lr, --lr-decay-iters: the rate does not fall (--lr-decay-style)"},
         {o->micro_batch_size != 1 && o->pack.dynamic, "--micro-batch-size: --use-dynamic-batch-size packs by tokens"},
-        {o->max_tokens_per_gpu && !o->pack.dynamic, "--max-tokens-per-gpu: --use-dynamic-batch-size is off"},
-        {o->transport != CLIME_TRANSPORT_PULL &&
-             (strcmp(o->pull_host, "127.0.0.1") || o->delta_chain != 16 || o->pull_fanout != 4),
-         "--update-weight-host, --update-delta-chain, --update-weight-fanout: weights are not pulled"},
         {o->transport == CLIME_TRANSPORT_PULL && o->disk_dir &&
              (strcmp(o->pull_host, "127.0.0.1") || o->pull_fanout != 4),
          "--update-weight-host, --update-weight-fanout: servers pull from the folder"},
@@ -259,10 +245,6 @@ static void explain_inert_loss(const struct clime_rl_options *o, struct clime_bu
          "--use-rollout-routing-replay: server and trainer choose the same experts from the same bits"},
         {o->rollout_routing_replay && o->pause_generation_mode == CLIME_PAUSE_IN_PLACE && !o->sampling.experts,
          "--use-rollout-routing-replay: the model has no experts"},
-        {(o->eval_prompt_data.n || o->eval_config) && !o->eval_interval,
-         "--eval-prompt-data, --eval-config: there is no --eval-interval, so nothing is evaluated"},
-        {strcmp(o->buffer_filter, "pop_first") && !o->partial_rollout,
-         "--buffer-filter-path: no groups are left over without --partial-rollout"},
         {strcmp(o->buffer_filter, "pop_first") && o->fully_async,
          "--buffer-filter-path, but after a restart or an evaluation: what is left over stays in flight"},
     };
@@ -292,6 +274,7 @@ void clime_rl_explain(const struct clime_rl *rl, struct clime_buf *out) {
     clime_buf_adds(out, "options without effect\n");
     size_t before = out->len;
     clime_rl_inert_explain(&rl->o, out);
+    clime_buf_adds(out, rl->o.idle);
     explain_inert_loss(&rl->o, out);
     if (rl->o.learner.optimizer_cpu_offload && !clime_learner_model(rl->learner)->ops->own_memory)
         clime_buf_adds(out, "  --optimizer-cpu-offload: the device's memory is the host's\n");

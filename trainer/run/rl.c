@@ -256,14 +256,6 @@ static enum clime_err explain(const struct clime_rl *rl, struct clime_error *e) 
     return clime_stdout_whole(e);
 }
 
-static void describe_options(void) {
-    struct clime_buf text;
-    clime_buf_init(&text, 1 << 20);
-    clime_rl_options_describe(&text);
-    fputs(text.data, stdout);
-    clime_buf_free(&text);
-}
-
 static void print_routes(void) {
     struct clime_buf text;
     clime_buf_init(&text, 1 << 20);
@@ -276,10 +268,6 @@ int clime_rl_main(int argc, char **argv) {
     static struct clime_rl rl; /* zero: everything closed */
     struct clime_error e = {0};
     rl.lock_fd = rl.dir_fd = -1;
-    if (argc == 2 && !strcmp(argv[1], "--help-markdown")) { /* for README and docs */
-        describe_options();
-        return 0;
-    }
     if (argc == 2 && !strcmp(argv[1], "--print-routes")) { /* for the test of openapi/trainer.yaml */
         print_routes();
         return 0;
