@@ -28,6 +28,19 @@ void clime_sleep_us(int64_t us) {
     }
 }
 
+void clime_cond_init(pthread_cond_t *cond) {
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(cond, &attr);
+    pthread_condattr_destroy(&attr);
+}
+
+int clime_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, int64_t until_us) {
+    struct timespec t = {until_us / 1000000, until_us % 1000000 * 1000};
+    return pthread_cond_timedwait(cond, lock, &t);
+}
+
 void clime_wall_format(int64_t wall_us, char out[32]) {
     time_t s = wall_us / 1000000;
     int ms = (int)(wall_us % 1000000 / 1000);

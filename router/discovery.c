@@ -210,8 +210,7 @@ static void *run(void *arg) {
     pthread_mutex_lock(&d->lock);
     for (;;) {
         int64_t until = clime_now_us() + d->interval_us;
-        struct timespec at = {until / 1000000, until % 1000000 * 1000};
-        while (!d->stopping && clime_now_us() < until) pthread_cond_timedwait(&d->wake, &d->lock, &at);
+        while (!d->stopping && clime_now_us() < until) clime_cond_wait_until(&d->wake, &d->lock, until);
         if (d->stopping) break;
         pthread_mutex_unlock(&d->lock);
         for (int i = 0; i < d->n_sources; i++) {
@@ -255,17 +254,13 @@ static enum clime_err make_sources(struct clime_discovery *d, const struct clime
 
 enum clime_err clime_discovery_start(const struct clime_discovery_options *o, struct clime_workers *w,
                                      struct clime_discovery **out, struct clime_error *e) {
-    pthread_condattr_t attr;
     *out = NULL;
     if (!o->file && !o->n_names) return CLIME_OK;
     struct clime_discovery *d = xcalloc(1, sizeof *d);
     d->workers = w;
     d->interval_us = o->interval_us;
     pthread_mutex_init(&d->lock, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&d->wake, &attr);
-    pthread_condattr_destroy(&attr);
+    clime_cond_init(&d->wake);
     enum clime_err err = make_sources(d, o, e);
     for (int i = 0; i < d->n_sources && !err; i++) {
         bool is_file = !d->sources[i].host; /* a name may get its addresses later */

@@ -225,8 +225,7 @@ static void *keep_time(void *arg) {
         pthread_mutex_lock(&p->lock);
         tick(p);
         int64_t next = start_due(p, views, n);
-        struct timespec until = {next / 1000000, next % 1000000 * 1000};
-        if (!p->stopping) pthread_cond_timedwait(&p->due, &p->lock, &until);
+        if (!p->stopping) clime_cond_wait_until(&p->due, &p->lock, next);
     }
     pthread_mutex_unlock(&p->lock);
     free(views);
@@ -243,23 +242,18 @@ static void wait_for_first_round(struct clime_prober *p) {
     struct clime_worker_view *views = xcalloc(CLIME_WORKERS_MAX, sizeof *views);
     int n = clime_workers_list(p->r->workers, views, CLIME_WORKERS_MAX);
     int64_t limit = clime_now_us() + FIRST_ROUND_US;
-    struct timespec until = {limit / 1000000, limit % 1000000 * 1000};
     pthread_mutex_lock(&p->lock);
-    while (!all_asked(p, views, n) && clime_now_us() < limit) pthread_cond_timedwait(&p->ended, &p->lock, &until);
+    while (!all_asked(p, views, n) && clime_now_us() < limit) clime_cond_wait_until(&p->ended, &p->lock, limit);
     pthread_mutex_unlock(&p->lock);
     free(views);
 }
 
 struct clime_prober *clime_prober_start(struct clime_router *r) {
     struct clime_prober *p = xcalloc(1, sizeof *p);
-    pthread_condattr_t attr;
     p->r = r;
     pthread_mutex_init(&p->lock, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&p->due, &attr);
-    pthread_cond_init(&p->ended, &attr);
-    pthread_condattr_destroy(&attr);
+    clime_cond_init(&p->due);
+    clime_cond_init(&p->ended);
     xthread(&p->thread, NULL, keep_time, p);
     wait_for_first_round(p);
     return p;

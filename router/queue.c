@@ -122,8 +122,7 @@ static enum clime_err wait_for_turn(struct clime_router_queue *q, struct waiter 
     while (err == CLIME_ERR_BUSY) {
         int64_t look = now + (me->first ? FIRST_LOOK_US : LOOK_US);
         if (look > until) look = until;
-        const struct timespec at = {look / 1000000, look % 1000000 * 1000};
-        pthread_cond_timedwait(&me->called, &q->lock, &at);
+        clime_cond_wait_until(&me->called, &q->lock, look);
         now = clime_now_us();
         if (call->aborted) return is_aborted(e);
         if (me->first) err = try_to_take(q, call, e);
@@ -152,11 +151,7 @@ enum clime_err clime_router_queue_take(struct clime_router_queue *q, struct clim
         if (q->o.max_waiting) /* else what is busy says it itself */
             clime_fail(e, CLIME_ERR_BUSY, "%d requests wait already, as many as may (--queue-size)", q->n_new);
     } else if (err == CLIME_ERR_BUSY) {
-        pthread_condattr_t attr;
-        pthread_condattr_init(&attr);
-        pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-        pthread_cond_init(&me.called, &attr);
-        pthread_condattr_destroy(&attr);
+        clime_cond_init(&me.called);
         call->waits(call->arg);
         join(q, &me);
         err = wait_for_turn(q, &me, call, e);

@@ -12,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "common/clock.h"
@@ -141,9 +140,8 @@ static void leave(struct clime_http_client *client, const struct clime_registrat
 
 /* True when it is time to stop. */
 static bool sleep_until(struct clime_registration *r, int64_t at) {
-    struct timespec until = {at / 1000000, at % 1000000 * 1000};
     pthread_mutex_lock(&r->lock);
-    while (!r->stop && clime_now_us() < at) pthread_cond_timedwait(&r->wake, &r->lock, &until);
+    while (!r->stop && clime_now_us() < at) clime_cond_wait_until(&r->wake, &r->lock, at);
     bool stop = r->stop;
     pthread_mutex_unlock(&r->lock);
     return stop;
@@ -191,7 +189,6 @@ static void *registration_main(void *arg) {
 
 struct clime_registration *clime_registration_start(const struct clime_registration_options *o) {
     struct clime_registration *r = xcalloc(1, sizeof *r);
-    pthread_condattr_t attr;
     size_t n = strlen(o->router);
     while (n > 0 && o->router[n - 1] == '/') n--;
     r->router = xstrndup(o->router, n);
@@ -202,10 +199,7 @@ struct clime_registration *clime_registration_start(const struct clime_registrat
     r->port = o->port;
     r->health_port = o->health_port;
     pthread_mutex_init(&r->lock, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&r->wake, &attr);
-    pthread_condattr_destroy(&attr);
+    clime_cond_init(&r->wake);
     xthread(&r->thread, NULL, registration_main, r);
     return r;
 }

@@ -11,7 +11,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/socket.h>
-#include <time.h>
 
 #include "common/clock.h"
 #include "common/err.h"
@@ -160,8 +159,7 @@ static void *run(void *arg) {
         if (pressed) make_room(all, n);
         end_late(all);
         int64_t wake = clime_now_us() + (pressed ? PRESSED_US : all->period_us);
-        struct timespec until = {wake / 1000000, wake % 1000000 * 1000};
-        pthread_cond_timedwait(&all->wake, &all->lock, &until);
+        clime_cond_wait_until(&all->wake, &all->lock, wake);
     }
     pthread_mutex_unlock(&all->lock);
     return NULL;
@@ -176,11 +174,7 @@ struct clime_http_connections *clime_http_connections_new(int n_threads, int n_m
     all->n_fine = n_fine;
     all->period_us = period_us < 20000 ? 20000 : period_us > 1000000 ? 1000000 : period_us;
     pthread_mutex_init(&all->lock, NULL);
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&all->wake, &attr);
-    pthread_condattr_destroy(&attr);
+    clime_cond_init(&all->wake);
     xthread(&all->thread, NULL, run, all);
     return all;
 }

@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "common/clock.h"
 #include "common/http/peer.h"
@@ -35,11 +34,7 @@ struct clime_http_stream *clime_http_stream_begin(struct clime_http_request *rq,
         (struct clime_http_stream){.rq = rq, .owner = pthread_self(), .chunked = !rq->http10, .discard = rq->head_only};
     st->socket = clime_http_connection_socket(rq->connection);
     pthread_mutex_init(&st->lock, NULL);
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&st->changed, &attr);
-    pthread_condattr_destroy(&attr);
+    clime_cond_init(&st->changed);
     clime_buf_init(&st->frame, FRAME_CAP);
     clime_buf_init(&st->backlog, BACKLOG_MOST + CLIME_HTTP_MAX_WRITE + 64);
     rq->streaming = true;
@@ -149,8 +144,7 @@ static void drain(struct clime_http_stream *st) {
 static void sleep_until_changed(struct clime_http_stream *st) {
     int64_t wake = clime_now_us() + PEER_CHECK_US, beat = st->written_us + st->heartbeat_us;
     if (st->heartbeat && beat < wake) wake = beat;
-    struct timespec until = {wake / 1000000, wake % 1000000 * 1000};
-    if (pthread_cond_timedwait(&st->changed, &st->lock, &until) != ETIMEDOUT) return;
+    if (clime_cond_wait_until(&st->changed, &st->lock, wake) != ETIMEDOUT) return;
     if (clime_http_stopping(st->rq) || (st->socket >= 0 && clime_peer_closed(st->socket))) set_dead(st);
     bool silent = st->heartbeat && clime_now_us() - st->written_us >= st->heartbeat_us;
     if (silent && !st->ended && !st->discard && !atomic_load(&st->dead)) queue_heartbeat(st);

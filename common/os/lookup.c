@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
-#include <time.h>
 
 #include "common/clock.h"
 
@@ -55,16 +54,12 @@ static void *ask(void *arg) {
 /* NULL: there is no thread to be had. */
 static struct question *begin(const char *host, int port) {
     struct question *q = xcalloc(1, sizeof *q);
-    pthread_condattr_t steady;
     pthread_attr_t detached;
     pthread_t thread;
     q->host = xstrdup(host);
     snprintf(q->port, sizeof q->port, "%d", port);
     pthread_mutex_init(&q->lock, NULL);
-    pthread_condattr_init(&steady);
-    pthread_condattr_setclock(&steady, CLOCK_MONOTONIC);
-    pthread_cond_init(&q->answered_now, &steady);
-    pthread_condattr_destroy(&steady);
+    clime_cond_init(&q->answered_now);
     pthread_attr_init(&detached);
     pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
     bool began = pthread_create(&thread, &detached, ask, q) == 0;
@@ -93,14 +88,13 @@ enum clime_err clime_lookup(const char *host, int port, int64_t until_us, bool (
     pthread_mutex_lock(&q->lock);
     for (; !q->answered && !err; now = clime_now_us()) {
         int64_t next = now + ASK_EVERY_US < until_us ? now + ASK_EVERY_US : until_us;
-        struct timespec at = {next / 1000000, next % 1000000 * 1000};
         if (cancel && cancel(arg))
             err = clime_fail(e, CLIME_ERR_ABORTED, "looking up %s: stopped on request", host);
         else if (now >= until_us)
             err = clime_fail(e, CLIME_ERR_TIMEOUT, "looking up %s: no name server answered within %.1f s", host,
                              (double)(now - began) / 1e6);
         else
-            pthread_cond_timedwait(&q->answered_now, &q->lock, &at);
+            clime_cond_wait_until(&q->answered_now, &q->lock, next);
     }
     if (!err && q->rc) err = clime_fail(e, CLIME_ERR_INPUT, "%s is not known: %s", host, gai_strerror(q->rc));
     if (!err) {

@@ -5,7 +5,6 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "common/clock.h"
 #include "common/err.h"
@@ -26,9 +25,8 @@ static void *periodic_main(void *arg) {
         pthread_mutex_unlock(&p->lock);
         int64_t until = p->fn(p, p->arg);
         until += clime_now_us();
-        struct timespec t = {until / 1000000, until % 1000000 * 1000};
         pthread_mutex_lock(&p->lock);
-        while (!atomic_load(&p->stopping) && clime_now_us() < until) pthread_cond_timedwait(&p->woken, &p->lock, &t);
+        while (!atomic_load(&p->stopping) && clime_now_us() < until) clime_cond_wait_until(&p->woken, &p->lock, until);
     }
     pthread_mutex_unlock(&p->lock);
     return NULL;
@@ -42,15 +40,11 @@ static void destroy(struct clime_periodic *p) {
 
 struct clime_periodic *clime_periodic_start(clime_periodic_fn *fn, void *arg) {
     struct clime_periodic *p = xcalloc(1, sizeof *p);
-    pthread_condattr_t attr;
     p->fn = fn;
     p->arg = arg;
     atomic_init(&p->stopping, false);
     pthread_mutex_init(&p->lock, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&p->woken, &attr);
-    pthread_condattr_destroy(&attr);
+    clime_cond_init(&p->woken);
     if (!pthread_create(&p->thread, NULL, periodic_main, p)) return p;
     destroy(p);
     return NULL;

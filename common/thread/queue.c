@@ -7,8 +7,8 @@
 
 #include <pthread.h>
 #include <stdlib.h>
-#include <time.h>
 
+#include "common/clock.h"
 #include "common/err.h"
 
 struct clime_queue {
@@ -25,11 +25,7 @@ struct clime_queue *clime_queue_new(size_t capacity) {
     struct clime_queue *q = xcalloc(1, sizeof *q + capacity * sizeof q->items[0]);
     q->capacity = capacity;
     pthread_mutex_init(&q->lock, NULL);
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&q->filled, &attr);
-    pthread_condattr_destroy(&attr);
+    clime_cond_init(&q->filled);
     return q;
 }
 
@@ -52,13 +48,12 @@ bool clime_queue_push(struct clime_queue *q, void *item) {
 }
 
 size_t clime_queue_pop(struct clime_queue *q, void **out, size_t max, int64_t deadline_us) {
-    struct timespec end = {deadline_us / 1000000, deadline_us % 1000000 * 1000};
     size_t n = 0;
     pthread_mutex_lock(&q->lock);
     while (q->len == 0 && !q->closed) {
         if (deadline_us < 0)
             pthread_cond_wait(&q->filled, &q->lock);
-        else if (pthread_cond_timedwait(&q->filled, &q->lock, &end))
+        else if (clime_cond_wait_until(&q->filled, &q->lock, deadline_us))
             break;
     }
     for (; n < max && q->len; n++, q->len--) {

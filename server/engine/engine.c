@@ -118,8 +118,7 @@ static void wait_for_work(struct clime_engine *g) {
         pthread_cond_wait(&g->wake, &g->lock);
         return;
     }
-    struct timespec at = {.tv_sec = until_us / 1000000, .tv_nsec = until_us % 1000000 * 1000};
-    pthread_cond_timedwait(&g->wake, &g->lock, &at);
+    clime_cond_wait_until(&g->wake, &g->lock, until_us);
 }
 
 static void step(struct clime_engine *g, bool may_overlap);
@@ -272,12 +271,8 @@ enum clime_err clime_engine_open(const struct clime_engine_options *o, struct cl
     g->results.draws = xcalloc((size_t)o->sched.max_running, sizeof *g->results.draws);
     if (o->draft_rows >= 2) g->drafting = open_drafting(o);
     pthread_mutex_init(&g->lock, NULL);
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&g->wake, &attr);
-    pthread_cond_init(&g->done, &attr);
-    pthread_condattr_destroy(&attr);
+    clime_cond_init(&g->wake);
+    clime_cond_init(&g->done);
     clime_engine_set_label(g, o->weight_version, g->sched.version);
     atomic_init(&g->weights, m->flat ? CLIME_WEIGHTS_READY : CLIME_WEIGHTS_ABSENT);
     g->loads.n_total_tokens = o->sched.n_pages * CLIME_PAGE;

@@ -12,7 +12,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "common/clock.h"
 #include "common/os/thread.h"
@@ -189,12 +188,11 @@ static void handle(struct emitter *em, const struct clime_event *ev) {
 /* The next events; none when it is time to look at the readers that are behind, or to stop. */
 static size_t take_batch(struct emitter *em, bool *stop) {
     int64_t wake = clime_now_us() + BEHIND_US;
-    struct timespec until = {wake / 1000000, wake % 1000000 * 1000};
     int rc = 0;
     pthread_mutex_lock(&em->lock);
     while (em->n == 0 && !em->stop && rc != ETIMEDOUT)
-        rc = em->n_touched ? pthread_cond_timedwait(&em->cond, &em->lock, &until)
-                           : pthread_cond_wait(&em->cond, &em->lock);
+        rc =
+            em->n_touched ? clime_cond_wait_until(&em->cond, &em->lock, wake) : pthread_cond_wait(&em->cond, &em->lock);
     struct clime_event *swap = em->batch;
     size_t swap_size = em->batch_size, n = em->n;
     em->batch = em->queue;
@@ -224,9 +222,6 @@ static void *emitter_main(void *arg) {
 struct clime_emitters *clime_emitters_open(int n_threads, void (*sweep)(void *arg), void *arg) {
     struct clime_emitters *all = xcalloc(1, sizeof *all);
     CHECK(n_threads > 0);
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC); /* clime_now_us */
     all->n = n_threads;
     all->sweep = sweep;
     all->arg = arg;
@@ -235,11 +230,10 @@ struct clime_emitters *clime_emitters_open(int n_threads, void (*sweep)(void *ar
         struct emitter *em = &all->each[i];
         em->all = all;
         pthread_mutex_init(&em->lock, NULL);
-        pthread_cond_init(&em->cond, &attr);
+        clime_cond_init(&em->cond);
         clime_buf_init(&em->frame, MAX_FRAME);
         xthread(&em->thread, NULL, emitter_main, em);
     }
-    pthread_condattr_destroy(&attr);
     return all;
 }
 

@@ -7,20 +7,15 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "common/clock.h"
 #include "kernels/kernels.h"
 
 struct clime_job *clime_job_new(size_t arena_bytes, const struct clime_tokenizer *t) {
     struct clime_job *j = xcalloc(1, sizeof *j);
-    pthread_condattr_t attr;
     clime_arena_init(&j->arena, arena_bytes);
     pthread_mutex_init(&j->lock, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC); /* the deadline's clock (common/clock.h) */
-    pthread_cond_init(&j->cond, &attr);
-    pthread_condattr_destroy(&attr);
+    clime_cond_init(&j->cond);
     j->received_us = clime_now_us();
     j->tokenizer = t;
     j->format.reasoning = &clime_output_parsers[0];
@@ -140,10 +135,9 @@ void clime_job_free(struct clime_job *j) {
 }
 
 bool clime_job_wait(struct clime_job *j, int64_t deadline_us) {
-    struct timespec at = {deadline_us / 1000000, deadline_us % 1000000 * 1000};
     int rc = 0;
     pthread_mutex_lock(&j->lock);
-    while (!j->closed && rc != ETIMEDOUT) rc = pthread_cond_timedwait(&j->cond, &j->lock, &at);
+    while (!j->closed && rc != ETIMEDOUT) rc = clime_cond_wait_until(&j->cond, &j->lock, deadline_us);
     bool closed = j->closed;
     pthread_mutex_unlock(&j->lock);
     return closed;

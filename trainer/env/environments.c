@@ -25,21 +25,6 @@
 #define MAX_LOST 64           /* threads of a hook whose tasks are over, before no more are started */
 #define HOOK_LEAVE_US 2000000 /* for a hook's threads to return at the end */
 
-/* ---- waiting ---- */
-
-static void wait_until(pthread_cond_t *c, pthread_mutex_t *m, int64_t us) {
-    struct timespec t = {us / 1000000, us % 1000000 * 1000};
-    pthread_cond_timedwait(c, m, &t);
-}
-
-static void cond_init(pthread_cond_t *c) { /* on the monotonic clock */
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(c, &attr);
-    pthread_condattr_destroy(&attr);
-}
-
 /* ---- the owner's side ---- */
 
 static void session_reset(struct clime_task *t) {
@@ -228,7 +213,7 @@ void clime_environments_run(struct clime_environments *v, struct clime_request *
     struct clime_task **at;
     t.scratch = clime_tok_scratch_new(v->o.tok);
     t.last_waiting = &t.waiting;
-    cond_init(&t.changed);
+    clime_cond_init(&t.changed);
     pthread_mutex_lock(&v->lock);
     for (at = &v->tasks; *at;) at = &(*at)->next;
     *at = &t;
@@ -236,7 +221,7 @@ void clime_environments_run(struct clime_environments *v, struct clime_request *
     while (!t.has_result && !given_up(v, &t, owner->stopping(owner->arg))) {
         if (v->o.hook && t.state == CLIME_TASK_WAITING) let_hook(v, &t);
         if (!t.call) {
-            wait_until(&t.changed, &v->lock, clime_now_us() + CHECK_US);
+            clime_cond_wait_until(&t.changed, &v->lock, clime_now_us() + CHECK_US);
             continue;
         }
         pthread_mutex_unlock(&v->lock);
@@ -322,7 +307,7 @@ enum clime_lease_answer clime_env_lease(struct clime_environments *v, int64_t un
             given = CLIME_LEASE_BUSY;
             break;
         }
-        wait_until(&v->offered, &v->lock, now + CHECK_US < until_us ? now + CHECK_US : until_us);
+        clime_cond_wait_until(&v->offered, &v->lock, now + CHECK_US < until_us ? now + CHECK_US : until_us);
     }
     v->n_waiting--;
     if (given != CLIME_LEASE_GIVEN) pthread_cond_signal(&v->offered); /* it may have been woken for a task */
@@ -349,7 +334,7 @@ static struct clime_task *find_idle(struct clime_environments *v, struct clime_s
     }
     if (t->taken) {
         struct clime_env_turn_wait w = {0};
-        cond_init(&w.woken);
+        clime_cond_init(&w.woken);
         *t->last_waiting = &w;
         t->last_waiting = &w.next;
         t->n_queued++;
@@ -373,7 +358,7 @@ enum clime_err clime_env_call(struct clime_environments *v, struct clime_str id,
         let_next(t);
         clime_fail(e, CLIME_ERR_ABORTED, "the client has left");
     } else if (t) {
-        cond_init(&call->ended);
+        clime_cond_init(&call->ended);
         t->call = call;
         pthread_cond_signal(&t->changed);
         while (!call->done) {
@@ -487,8 +472,8 @@ enum clime_err clime_environments_open(const struct clime_environments_options *
     *out = NULL;
     v->o = *o;
     pthread_mutex_init(&v->lock, NULL);
-    cond_init(&v->offered);
-    cond_init(&v->hook_left);
+    clime_cond_init(&v->offered);
+    clime_cond_init(&v->hook_left);
     rc = clime_chat_template_open(&v->template, o->tok, NULL, e);
     v->template.kwargs = clime_str_of(o->chat_template_kwargs);
     if (!rc) clime_env_choose_format(v);
@@ -506,7 +491,7 @@ static bool hooks_left(struct clime_environments *v) {
     pthread_mutex_lock(&v->lock);
     v->closing = true;
     while (v->n_inside) pthread_cond_wait(&v->hook_left, &v->lock);
-    while (v->n_hooks && clime_now_us() < until) wait_until(&v->hook_left, &v->lock, until);
+    while (v->n_hooks && clime_now_us() < until) clime_cond_wait_until(&v->hook_left, &v->lock, until);
     int n = v->n_hooks;
     v->gone = n > 0;
     pthread_mutex_unlock(&v->lock);

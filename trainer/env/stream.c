@@ -64,15 +64,11 @@ static void free_tokens(struct tokens *t) {
 
 struct clime_env_stream *clime_env_stream_new(const struct clime_env_body *b, struct clime_env_call *c) {
     struct clime_env_stream *s = xcalloc(1, sizeof *s);
-    pthread_condattr_t attr;
     s->b = b;
     s->c = c;
     s->sent_us = clime_now_us();
     pthread_mutex_init(&s->lock, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&s->changed, &attr);
-    pthread_condattr_destroy(&attr);
+    clime_cond_init(&s->changed);
     clime_buf_init(&s->event, MAX_EVENT);
     return s;
 }
@@ -310,11 +306,10 @@ static void send_all(struct clime_env_stream *s, struct clime_buf *out) {
 
 void clime_env_stream_serve(struct clime_env_stream *s, int64_t wait_us, int64_t heartbeat_us) {
     int64_t until = clime_now_us() + wait_us;
-    struct timespec t = {until / 1000000, until % 1000000 * 1000};
     struct clime_buf out;
     pthread_mutex_lock(&s->lock);
     while (!s->ended && s->told.ids.len == s->have.ids.len && clime_now_us() < until)
-        pthread_cond_timedwait(&s->changed, &s->lock, &t);
+        clime_cond_wait_until(&s->changed, &s->lock, until);
     pthread_mutex_unlock(&s->lock);
     clime_buf_init(&out, MAX_NEWS);
     clime_env_stream_news(s, &out);

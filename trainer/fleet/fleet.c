@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "common/clock.h"
 #include "common/http/retry.h"
@@ -112,7 +111,6 @@ static void unmake(struct clime_fleet *f) {
 /* NULL: no file descriptor is left. */
 static struct clime_fleet *make(const struct clime_fleet_options *o, struct clime_error *e) {
     struct clime_fleet *f = xcalloc(1, sizeof *f);
-    pthread_condattr_t attr;
     f->o = *o;
     f->has_push = o->serve_folder; /* of version 0, without a body */
     clime_label_write(f->push.label, 0, o->run);
@@ -123,10 +121,7 @@ static struct clime_fleet *make(const struct clime_fleet_options *o, struct clim
     f->url_lock = xmalloc(sizeof *f->url_lock);
     pthread_mutex_init(f->lock, NULL);
     pthread_mutex_init(f->url_lock, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&f->changed, &attr);
-    pthread_condattr_destroy(&attr);
+    clime_cond_init(&f->changed);
     f->one = clime_http_client_new();
     f->http = clime_http_loop_new(KEPT_CONNECTIONS, e);
     if (f->http) f->owner_http = clime_http_loop_new(16, e);

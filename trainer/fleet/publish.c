@@ -94,10 +94,7 @@ enum clime_err clime_fleet_poll(struct clime_fleet *f, struct clime_error *e) {
 /* ---- waiting for servers ---- */
 
 void clime_fleet_wait_for_loop(struct clime_fleet *f) {
-    struct timespec until;
-    int64_t us = clime_now_us() + WAIT_US;
-    until = (struct timespec){us / 1000000, us % 1000000 * 1000};
-    pthread_cond_timedwait(&f->changed, f->lock, &until);
+    clime_cond_wait_until(&f->changed, f->lock, clime_now_us() + WAIT_US);
 }
 
 /* It reads the device's memory, or is about to. */

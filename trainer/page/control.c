@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "common/clock.h"
 #include "common/http/secret.h"
@@ -37,11 +36,7 @@ static bool read_key(struct clime_page_control *c, const char *path) {
 enum clime_err clime_page_control_open(const char *key_file, struct clime_page_control **out, struct clime_error *e) {
     struct clime_page_control *c = xcalloc(1, sizeof *c);
     pthread_mutex_init(&c->lock, NULL);
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&c->changed, &attr);
-    pthread_condattr_destroy(&attr);
+    clime_cond_init(&c->changed);
     *out = c;
     return read_key(c, key_file) ? CLIME_OK : clime_secret_make(key_file, c->key, e);
 }
@@ -100,8 +95,7 @@ void clime_page_control_wait(struct clime_page_control *c, bool (*is_over)(void)
     c->waiting = true;
     while (c->orders.pause && !c->orders.stop && !c->orders.checkpoint && !is_over()) {
         int64_t until_us = clime_now_us() + LOOK_US;
-        struct timespec until = {until_us / 1000000, until_us % 1000000 * 1000};
-        pthread_cond_timedwait(&c->changed, &c->lock, &until);
+        clime_cond_wait_until(&c->changed, &c->lock, until_us);
     }
     c->waiting = false;
     pthread_mutex_unlock(&c->lock);

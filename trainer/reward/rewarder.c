@@ -16,7 +16,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "common/clock.h"
@@ -278,7 +277,6 @@ enum clime_err clime_rewarder_new(const struct clime_rewarder_options *o, struct
     CHECK(o->timeout_us > 0);
     if (clime_rewarder_check(o, &is_url, e)) return e->code;
     struct clime_rewarder *r = xcalloc(1, sizeof *r);
-    pthread_condattr_t attr;
     r->o = *o;
     r->o.type = clime_rewarder_type(o);
     if (!r->o.max_pending) r->o.max_pending = 65536;
@@ -287,12 +285,9 @@ enum clime_err clime_rewarder_new(const struct clime_rewarder_options *o, struct
         return clime_fail(e, CLIME_ERR_IO, "rewarder: no pipe");
     }
     pthread_mutex_init(&r->lock, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&r->work, &attr);
-    pthread_cond_init(&r->result, &attr);
-    pthread_cond_init(&r->space, &attr);
-    pthread_condattr_destroy(&attr);
+    clime_cond_init(&r->work);
+    clime_cond_init(&r->result);
+    clime_cond_init(&r->space);
     int n_workers = o->n_workers ? o->n_workers : is_url ? 64 : 2;
     bool all = true;
     for (int i = 0; all && i < n_workers && i < MAX_WORKERS; i++) all = add_worker(r);
@@ -388,14 +383,13 @@ bool clime_rewarder_ready(struct clime_rewarder *r) {
 }
 
 bool clime_rewarder_next(struct clime_rewarder *r, int64_t deadline_us, void **tag, struct clime_reward *out) {
-    struct timespec t = {.tv_sec = deadline_us / 1000000, .tv_nsec = deadline_us % 1000000 * 1000};
     int late = 0;
     pthread_mutex_lock(&r->lock);
     while (!late && !(r->out && r->out->done) && !(r->finished && r->n_pending == 0)) {
         if (deadline_us < 0)
             pthread_cond_wait(&r->result, &r->lock);
         else
-            late = pthread_cond_timedwait(&r->result, &r->lock, &t);
+            late = clime_cond_wait_until(&r->result, &r->lock, deadline_us);
     }
     struct clime_reward_job *j = r->out && r->out->done ? r->out : NULL;
     if (j) {
