@@ -13,11 +13,6 @@
 #include "common/http/server_int.h"
 #include "common/rng.h"
 
-bool clime_http_refuse(struct clime_http_request *rq, int status, const char *message, const char *extra_headers) {
-    clime_http_reply_error_with(rq, status, message, extra_headers);
-    return false;
-}
-
 /* ---- id ---------------------------------------------------------------------------------------------------- */
 
 void clime_http_identify(struct clime_http_request *rq) {

@@ -34,9 +34,9 @@ static int64_t read_piece(struct clime_http_request *rq, void *out, size_t size)
         clime_http_send(rq, go_on, sizeof go_on - 1); /* a lost connection shows in the read */
     }
     int64_t start = clime_now_us();
-    clime_http_connection_receives(rq->server->connections, rq->connection, start + allowed_wait(rq));
+    clime_http_connection_does(rq->server->connections, rq->connection, CLIME_HTTP_RECEIVING, start + allowed_wait(rq));
     int n = clime_http_receive(rq, out, size < READ_PIECE ? size : READ_PIECE);
-    clime_http_connection_received(rq->server->connections, rq->connection);
+    clime_http_connection_does(rq->server->connections, rq->connection, CLIME_HTTP_BUSY, 0);
     rq->waited_us += clime_now_us() - start;
     if (n > 0) {
         rq->body_read += (uint64_t)n;

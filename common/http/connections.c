@@ -24,11 +24,9 @@
 #define RECEIVING_US 2000000 /* and a body this long without a byte */
 #define WAITED_FOR_US 500000 /* and this long when others wait for a thread: more than one lost packet takes */
 
-enum state { IDLE, RECEIVING, BUSY };
-
 struct clime_http_connection {
     int socket; /* -1 = not known */
-    enum state state;
+    enum clime_http_doing doing;
     int64_t since_us;    /* idle: the end of the last request; receiving: the last byte */
     int64_t deadline_us; /* of a read */
     atomic_bool ended;
@@ -78,8 +76,9 @@ static void add_known(struct candidates *cs) {
     for (struct clime_http_connection *c = cs->all->first; c; c = c->next) {
         int64_t age = cs->now - c->since_us;
         cs->n_all += c->socket >= 0;
-        if (c->socket < 0 || c->state == BUSY || atomic_load(&c->ended)) continue;
-        if (age < (c->state == IDLE ? cs->patience_us : cs->receiving_us) || clime_peer_unread(c->socket)) continue;
+        if (c->socket < 0 || c->doing == CLIME_HTTP_BUSY || atomic_load(&c->ended)) continue;
+        if (age < (c->doing == CLIME_HTTP_IDLE ? cs->patience_us : cs->receiving_us) || clime_peer_unread(c->socket))
+            continue;
         add(cs, (struct candidate){age, c, 0});
     }
 }
@@ -137,7 +136,7 @@ void clime_http_connections_end_stalled(struct clime_http_connections *all) {
     struct clime_http_connection *oldest = NULL;
     pthread_mutex_lock(&all->lock);
     for (struct clime_http_connection *c = all->first; c; c = c->next)
-        if (c->state == RECEIVING && c->socket >= 0 && !atomic_load(&c->ended) &&
+        if (c->doing == CLIME_HTTP_RECEIVING && c->socket >= 0 && !atomic_load(&c->ended) &&
             (!oldest || c->since_us < oldest->since_us))
             oldest = c;
     if (oldest && clime_now_us() - oldest->since_us > RECEIVING_US) end_known(oldest);
@@ -147,7 +146,8 @@ void clime_http_connections_end_stalled(struct clime_http_connections *all) {
 static void end_late(struct clime_http_connections *all) {
     int64_t now = clime_now_us();
     for (struct clime_http_connection *c = all->first; c; c = c->next)
-        if (c->state == RECEIVING && c->deadline_us <= now && c->socket >= 0 && !atomic_load(&c->ended)) end_known(c);
+        if (c->doing == CLIME_HTTP_RECEIVING && c->deadline_us <= now && c->socket >= 0 && !atomic_load(&c->ended))
+            end_known(c);
 }
 
 static void *run(void *arg) {
@@ -232,7 +232,7 @@ void clime_http_connection_close(struct clime_http_connections *all, struct clim
 void clime_http_connection_begin(struct clime_http_connections *all, struct clime_http_connection *c,
                                  const char *remote_addr, int remote_port, int local_port) {
     pthread_mutex_lock(&all->lock);
-    c->state = BUSY;
+    c->doing = CLIME_HTTP_BUSY;
     bool ended = false;
     if (c->socket < 0) c->socket = clime_accepted_claim(remote_addr, remote_port, local_port, &ended);
     if (ended) atomic_store(&c->ended, true);
@@ -243,28 +243,15 @@ int clime_http_connection_socket(const struct clime_http_connection *c) {
     return c->socket;
 }
 
-static void change(struct clime_http_connections *all, struct clime_http_connection *c, enum state state,
-                   int64_t deadline_us) {
+void clime_http_connection_does(struct clime_http_connections *all, struct clime_http_connection *c,
+                                enum clime_http_doing doing, int64_t deadline_us) {
     pthread_mutex_lock(&all->lock);
-    c->state = state;
+    c->doing = doing;
     c->since_us = clime_now_us();
     c->deadline_us = deadline_us;
     pthread_mutex_unlock(&all->lock);
 }
 
-void clime_http_connection_receives(struct clime_http_connections *all, struct clime_http_connection *c,
-                                    int64_t deadline_us) {
-    change(all, c, RECEIVING, deadline_us);
-}
-
-void clime_http_connection_received(struct clime_http_connections *all, struct clime_http_connection *c) {
-    change(all, c, BUSY, 0);
-}
-
 bool clime_http_connection_ended(const struct clime_http_connection *c) {
     return atomic_load(&c->ended);
-}
-
-void clime_http_connection_idle(struct clime_http_connections *all, struct clime_http_connection *c) {
-    change(all, c, IDLE, 0);
 }

@@ -4,10 +4,6 @@
  * further request. The table knows what every connection does; when few threads are free, those that have kept theirs
  * waiting longest are ended. It also ends reads that are past their deadline, which CivetWeb cannot bound.
  *
- *   idle        no request has begun, or the last one has been answered
- *   receiving   the body of a request is being read
- *   busy        a handler is at work: never ended
- *
  * Ending shuts the socket's receiving side, so that the read ends as if the peer had left; answers can still be sent.
  */
 #ifndef CLIME_COMMON_HTTP_CONNECTIONS_H
@@ -15,6 +11,12 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
+enum clime_http_doing {
+    CLIME_HTTP_IDLE,      /* no request has begun, or the last one has been answered */
+    CLIME_HTTP_RECEIVING, /* a piece of a body is waited for */
+    CLIME_HTTP_BUSY,      /* a handler is at work: never ended */
+};
 
 struct clime_http_connections;
 struct clime_http_connection; /* belongs to the thread that serves it */
@@ -38,11 +40,9 @@ void clime_http_connection_close(struct clime_http_connections *all, struct clim
 void clime_http_connection_begin(struct clime_http_connections *all, struct clime_http_connection *c,
                                  const char *remote_addr, int remote_port, int local_port);
 int clime_http_connection_socket(const struct clime_http_connection *c); /* -1 = not found */
-/* A wait for a piece of the body, and its end. */
-void clime_http_connection_receives(struct clime_http_connections *all, struct clime_http_connection *c,
-                                    int64_t deadline_us);
-void clime_http_connection_received(struct clime_http_connections *all, struct clime_http_connection *c);
+/* deadline_us: of the wait, when it receives. */
+void clime_http_connection_does(struct clime_http_connections *all, struct clime_http_connection *c,
+                                enum clime_http_doing doing, int64_t deadline_us);
 bool clime_http_connection_ended(const struct clime_http_connection *c); /* by the table */
-void clime_http_connection_idle(struct clime_http_connections *all, struct clime_http_connection *c);
 
 #endif

@@ -182,14 +182,14 @@ static void reply_error(struct clime_http_request *rq, int status, const char *n
     clime_buf_free(&body);
 }
 
-void clime_http_reply_error_with(struct clime_http_request *rq, int status, const char *message,
-                                 const char *extra_headers) {
+bool clime_http_refuse(struct clime_http_request *rq, int status, const char *message, const char *extra_headers) {
     reply_error(rq, status, NULL, message, extra_headers);
+    return false;
 }
 
 void clime_http_reply_error(struct clime_http_request *rq, int status, const char *message) {
     bool later = status == 429 || status == 503;
-    clime_http_reply_error_with(rq, status, message, later ? "Retry-After: 1\r\n" : NULL);
+    clime_http_refuse(rq, status, message, later ? "Retry-After: 1\r\n" : NULL);
 }
 
 void clime_http_reply_err(struct clime_http_request *rq, const struct clime_error *e) {

@@ -262,7 +262,7 @@ static int begin_request(struct mg_connection *conn) {
         if (!rq.answered) clime_http_reply_error(&rq, 500, "the handler gave no answer");
     }
     clime_http_body_discard(&rq);
-    clime_http_connection_idle(s->connections, rq.connection);
+    clime_http_connection_does(s->connections, rq.connection, CLIME_HTTP_IDLE, 0);
     if (!rq.keep_alive) mg_disable_connection_keep_alive(conn);
     clime_buf_free(&rq.body);
     clime_http_body_release(&rq);

@@ -135,9 +135,6 @@ void clime_http_body_discard(struct clime_http_request *rq);
 void clime_http_head(struct clime_http_request *rq, struct clime_buf *out, int status, const char *content_type,
                      const char *extra_headers, int64_t length, bool chunked);
 
-void clime_http_reply_error_with(struct clime_http_request *rq, int status, const char *message,
-                                 const char *extra_headers);
-
 /* After the handler: waits for the stream's end, sends its last chunk, frees it. */
 void clime_http_stream_finish(struct clime_http_stream *st);
 
