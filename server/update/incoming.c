@@ -16,28 +16,6 @@
 
 #define MAX_UNUSED 64 /* tensors of one request that are none of the layout's rows: a tied head, tables */
 
-/* What has gathered. */
-static void drop(struct clime_weight_update *u) {
-    if (u->incoming) {
-        u->ops->bind(u->dev);
-        u->ops->free(u->dev, u->incoming);
-    }
-    clime_weights_gather_free(u->gather);
-    u->incoming = NULL;
-    u->gather = NULL;
-    u->label[0] = '\0';
-}
-
-void clime_incoming_forget(struct clime_weight_update *u) {
-    drop(u);
-    u->to_be_finished = u->torn = false;
-}
-
-void clime_incoming_tear(struct clime_weight_update *u) {
-    drop(u);
-    u->torn = true;
-}
-
 enum clime_err clime_incoming_refuse_torn(struct clime_weight_update *u, struct clime_error *e) {
     if (!u->torn) return CLIME_OK;
     clime_incoming_forget(u);

@@ -35,25 +35,6 @@ struct ipc_request {
 
 /* ---- the body ---------------------------------------------------------------------------------------------- */
 
-enum clime_err clime_update_hex(const char *name, struct clime_str text, uint8_t *out, size_t n,
-                                struct clime_error *e) {
-    bool good = text.len == 2 * n;
-    for (size_t i = 0; good && i < n; i++) {
-        int high = clime_hex_digit(text.ptr[2 * i]), low = clime_hex_digit(text.ptr[2 * i + 1]);
-        good = high >= 0 && low >= 0;
-        if (good) out[i] = (uint8_t)(16 * high + low);
-    }
-    return good ? CLIME_OK : clime_fail(e, CLIME_ERR_INPUT, "%s must be %zu hex digits", name, 2 * n);
-}
-
-enum clime_err clime_update_hex64(const char *name, struct clime_str text, uint64_t *out, struct clime_error *e) {
-    uint8_t b[8];
-    enum clime_err err = clime_update_hex(name, text, b, sizeof b, e);
-    if (err) return err;
-    for (int i = *out = 0; i < 8; i++) *out = *out << 8 | b[i];
-    return CLIME_OK;
-}
-
 static enum clime_err check_model(const struct clime_model *m, struct clime_str layout, struct clime_str dtype,
                                   struct clime_error *e) {
     uint64_t hash;

@@ -130,13 +130,6 @@ static enum clime_err read_body(struct clime_server *s, struct clime_http_reques
 
 /* ---- what an update need not say again ---------------------------------------------------------------------- */
 
-void clime_transfer_free(struct clime_transfer *t) {
-    free(t->names);
-    free(t->dtypes);
-    free(t->shapes);
-    *t = (struct clime_transfer){0};
-}
-
 /* Absent, or a list of nothing. */
 static bool names_nothing(struct clime_str list) {
     return list.len == 0 || clime_lenient_nothing(list);

@@ -3,16 +3,12 @@
  *
  * Invariant: the engine sees weights only after the whole body has been read, every tensor has its shape, and the hash
  * is right; anything else leaves the old version serving.
- * Staging is not kept between updates: beside a model that fills the memory it would be in the way most of the time.
- * It is mapped and not allocated: what glibc (2.36) aligned it cannot take again for the same size, so below the size
- * that malloc maps by itself (common/os/malloc_limits.h) every update would have a place of its own for ever.
  */
 #include "server/update/weight_update.h"
 
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "common/clock.h"
@@ -31,6 +27,13 @@ void clime_weight_update_init(struct clime_weight_update *u, int64_t relay_bytes
     pthread_mutex_init(&u->lock, NULL);
 }
 
+void clime_transfer_free(struct clime_transfer *t) {
+    free(t->names);
+    free(t->dtypes);
+    free(t->shapes);
+    *t = (struct clime_transfer){0};
+}
+
 void clime_weight_update_free(struct clime_weight_update *u) {
     if (u->dev) {
         clime_update_groups_close(u);
@@ -41,81 +44,6 @@ void clime_weight_update_free(struct clime_weight_update *u) {
     free(u->snapshot);
     free(u->kept);
     pthread_mutex_destroy(&u->lock);
-}
-
-enum clime_err clime_update_device(struct clime_server *s, struct clime_dev **out, struct clime_error *e) {
-    struct clime_weight_update *u = s->update;
-    struct clime_dev_options o = {
-        .dt = clime_dev_info(s->model->dev)->dt, .n_threads = 1, .isa = s->opts.isa, .gpu = s->opts.gpu};
-    enum clime_err err = u->dev ? CLIME_OK : s->model->ops->open(&o, &u->dev, e);
-    if (err) return err;
-    u->ops = s->model->ops;
-    u->ops->bind(u->dev);
-    *out = u->dev;
-    return CLIME_OK;
-}
-
-enum clime_err clime_update_finite(const struct clime_model *m, struct clime_dev *dev, const void *staging,
-                                   struct clime_error *e) {
-    const struct clime_layout *l = &m->layout;
-    size_t width = clime_dtype_bytes(clime_dev_info(dev)->dt);
-    if (m->ops->finite(dev, (size_t)l->n, staging)) return CLIME_OK;
-    for (int i = 0; i < l->n_slices; i++)
-        if (!m->ops->finite(dev, (size_t)l->slices[i].n, (const char *)staging + (size_t)l->slices[i].offset * width))
-            return clime_weights_not_finite(l->slices[i].name, e);
-    return m->ops->sync(dev, e); /* only what lies between tensors, or the device has failed */
-}
-
-enum clime_err clime_update_lock(struct clime_weight_update *u, struct clime_http_request *client,
-                                 struct clime_error *e) {
-    if (pthread_mutex_trylock(&u->lock)) return clime_fail(e, CLIME_ERR_BUSY, "another weight update is going on");
-    u->client = client;
-    return CLIME_OK;
-}
-
-bool clime_update_client_left(void *request) {
-    return clime_http_peer_gone(request);
-}
-
-void clime_update_unlock(struct clime_weight_update *u) {
-    pthread_mutex_unlock(&u->lock);
-}
-
-void *clime_update_staging(const struct clime_server *s, struct clime_error *e) {
-    size_t bytes = clime_model_bytes(s->model);
-    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p != MAP_FAILED) {
-        madvise(p, bytes, MADV_HUGEPAGE); /* small pages took a third of an upload's time */
-        return p;
-    }
-    clime_fail(e, CLIME_ERR_LIMIT, "no memory for %zu bytes of staging", bytes);
-    return NULL;
-}
-
-void clime_update_staging_free(const struct clime_server *s, void *staging) {
-    if (staging) munmap(staging, clime_model_bytes(s->model));
-}
-
-enum clime_err clime_update_label(struct clime_str label, struct clime_error *e) {
-    if (label.len == 0 || label.len > CLIME_MAX_LABEL)
-        return clime_fail(e, CLIME_ERR_INPUT, "a weight version has 1 to %d bytes", CLIME_MAX_LABEL);
-    for (size_t i = 0; i < label.len; i++)
-        if ((unsigned char)label.ptr[i] < 0x20) return clime_fail(e, CLIME_ERR_INPUT, "a weight version is plain text");
-    return CLIME_OK;
-}
-
-void clime_update_reply(struct clime_http_request *rq, const char *message, const char *version, int n_inflight) {
-    struct clime_buf body;
-    struct clime_jw w;
-    clime_buf_init(&body, 8192);
-    clime_jw_init(&w, &body);
-    clime_jw_object(&w);
-    clime_jw_put_bool(&w, "success", true);
-    clime_jw_put_strz(&w, "message", message);
-    clime_jw_put_strz(&w, "weight_version", version);
-    clime_jw_put_int(&w, "num_paused_requests", n_inflight);
-    clime_jw_close(&w);
-    clime_reply_buf(rq, 200, &body);
 }
 
 /* ---- over HTTP --------------------------------------------------------------------------------------------- */
