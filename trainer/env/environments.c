@@ -1,5 +1,5 @@
-/* The table of tasks: offered by client threads, leased by environments, served turn by turn, ended by a result.
- * See environments.h for the threads. Owns tasks while run is under way.
+/* The owner's side of the table of tasks: offered by client threads, served turn by turn, ended by a result; and its
+ * opening and closing. See environments.h for the threads. Owns tasks while run is under way; leases.c leases them.
  *
  * Invariant: a call that was accepted is answered: by its owner, or when the owner leaves, whatever the reason. */
 #include "trainer/env/environments.h"
@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "common/clock.h"
-#include "common/hash.h"
 #include "common/log.h"
 #include "common/os/atomic_file.h"
 #include "common/os/dirs.h"
@@ -17,11 +16,9 @@
 #include "trainer/env/environments_int.h"
 #include "trainer/plugin/hooks.h"
 
-#define CHECK_US 200000 /* how often an idle owner looks at deadlines and stop flags */
-#define MORE_SLOTS 256  /* beside those of the tasks: for environments that wait for one */
+#define MORE_SLOTS 256 /* beside those of the tasks: for environments that wait for one */
 #define MOST_SLOTS 8192
 #define MAX_BODY ((size_t)64 << 20)
-#define MAX_QUEUED 64         /* calls of a session that wait for one another */
 #define MAX_LOST 64           /* threads of a hook whose tasks are over, before no more are started */
 #define HOOK_LEAVE_US 2000000 /* for a hook's threads to return at the end */
 
@@ -33,18 +30,6 @@ static void session_reset(struct clime_task *t) {
     t->last_turn = -1;
 }
 
-/* The task is free for the next one that waits for it, which alone is woken. */
-static void let_next(struct clime_task *t) {
-    struct clime_env_turn_wait *w = t->waiting;
-    t->taken = w != NULL;
-    if (!w) return;
-    t->waiting = w->next;
-    if (!t->waiting) t->last_waiting = &t->waiting;
-    t->n_queued--;
-    w->is_next = true;
-    pthread_cond_signal(&w->woken);
-}
-
 /* Its caller wakes and returns; the task may be gone by then. */
 static void call_done(struct clime_task *t) {
     struct clime_env_call *call = t->call;
@@ -54,28 +39,10 @@ static void call_done(struct clime_task *t) {
     pthread_cond_signal(&call->ended);
 }
 
-static struct clime_task **place_of(struct clime_environments *v, struct clime_str id) {
-    return &v->leased[clime_hash_bytes(id.ptr, id.len, 0) & (CLIME_ENV_PLACES - 1)];
-}
-
-/* The lease is over: all that wait find no task. */
-static void end_lease(struct clime_environments *v, struct clime_task *t) {
-    struct clime_task **at = place_of(v, clime_str_of(t->id));
-    while (*at && *at != t) at = &(*at)->next_leased;
-    if (*at) *at = t->next_leased;
-    while (t->waiting) let_next(t);
-    t->taken = false;
-    t->id[0] = 0;
-}
-
 static void sample_failed(struct clime_sample *s, enum clime_err code, const char *who, const char *what) {
     struct clime_error e;
     clime_fail(&e, code, "%s%.400s", who, what);
     clime_sample_fail(s, &e);
-}
-
-static const char *who(const struct clime_environments *v) {
-    return v->o.hook ? "generate hook: " : "environment: ";
 }
 
 static char *copy_of(const char *s) {
@@ -116,11 +83,11 @@ static void take_result(const struct clime_environments *v, struct clime_task *t
                         const struct clime_task_owner *owner) {
     struct clime_sample *s = t->r->sample, **end = &s->next;
     if (t->result.error) {
-        sample_failed(s, CLIME_ERR_INTERNAL, who(v), t->result.error);
+        sample_failed(s, CLIME_ERR_INTERNAL, clime_env_who(v), t->result.error);
         return;
     }
     if (t->last_turn < 0) {
-        sample_failed(s, CLIME_ERR_INPUT, who(v), "it ended the task without a turn of the policy");
+        sample_failed(s, CLIME_ERR_INPUT, clime_env_who(v), "it ended the task without a turn of the policy");
         return;
     }
     if (t->result.every_path) spread(t);
@@ -162,7 +129,7 @@ static bool given_up(struct clime_environments *v, struct clime_task *t, bool st
     }
     if (now >= t->r->deadline_us) {
         if (v->o.hook)
-            sample_failed(s, CLIME_ERR_TIMEOUT, who(v),
+            sample_failed(s, CLIME_ERR_TIMEOUT, clime_env_who(v),
                           t->attempts ? "it did not end the task before its deadline"
                                       : "too many calls of it never returned: there is no thread for the task");
         else
@@ -172,37 +139,27 @@ static bool given_up(struct clime_environments *v, struct clime_task *t, bool st
         return true;
     }
     if (t->state == CLIME_TASK_LEASED && !t->call && now >= t->lease_until_us) {
-        LOG_WARN("%sthe lease %s of %s has expired", who(v), t->id, t->r->rid);
+        LOG_WARN("%sthe lease %s of %s has expired", clime_env_who(v), t->id, t->r->rid);
         if (v->o.hook || t->attempts >= v->o.max_attempts) { /* the same function would do the same again */
-            timed_out(t, who(v),
+            timed_out(t, clime_env_who(v),
                       v->o.hook ? "it made no call for --environment-lease-timeout"
                                 : "every lease expired without a result");
             return true;
         }
         session_reset(t);
         t->state = CLIME_TASK_WAITING;
-        end_lease(v, t);
+        clime_env_end_lease(v, t);
         pthread_cond_signal(&v->offered);
     }
     return false;
 }
 
-static void give_lease(struct clime_environments *v, struct clime_task *t) {
-    clime_random_id(t->id); /* whoever knows it acts in the session and gives the reward */
-    struct clime_task **place = place_of(v, clime_str_of(t->id));
-    t->next_leased = *place;
-    *place = t;
-    t->state = CLIME_TASK_LEASED;
-    t->attempts++;
-    t->lease_until_us = clime_now_us() + v->o.lease_us;
-}
-
 /* A task for the hook's function: a thread of its own, unless too many have not come back from theirs. */
 static void let_hook(struct clime_environments *v, struct clime_task *t) {
     if (v->n_lost >= MAX_LOST) return;
-    give_lease(v, t);
+    clime_env_give_lease(v, t);
     if (clime_env_hook_start(v, t)) return;
-    end_lease(v, t);
+    clime_env_end_lease(v, t);
     t->state = CLIME_TASK_WAITING;
     t->attempts--;
 }
@@ -221,7 +178,7 @@ void clime_environments_run(struct clime_environments *v, struct clime_request *
     while (!t.has_result && !given_up(v, &t, owner->stopping(owner->arg))) {
         if (v->o.hook && t.state == CLIME_TASK_WAITING) let_hook(v, &t);
         if (!t.call) {
-            clime_cond_wait_until(&t.changed, &v->lock, clime_now_us() + CHECK_US);
+            clime_cond_wait_until(&t.changed, &v->lock, clime_now_us() + CLIME_ENV_CHECK_US);
             continue;
         }
         pthread_mutex_unlock(&v->lock);
@@ -229,7 +186,7 @@ void clime_environments_run(struct clime_environments *v, struct clime_request *
         pthread_mutex_lock(&v->lock);
         t.lease_until_us = clime_now_us() + v->o.lease_us;
         call_done(&t);
-        let_next(&t);
+        clime_env_let_next(&t);
     }
     if (t.call) {
         clime_fail(&t.call->error, CLIME_ERR_UNAVAILABLE, "the task is over");
@@ -237,7 +194,7 @@ void clime_environments_run(struct clime_environments *v, struct clime_request *
     }
     for (at = &v->tasks; *at != &t;) at = &(*at)->next;
     *at = t.next;
-    if (t.state == CLIME_TASK_LEASED) end_lease(v, &t);
+    if (t.state == CLIME_TASK_LEASED) clime_env_end_lease(v, &t);
     if (v->o.hook && t.state == CLIME_TASK_LEASED && !t.has_result) v->n_lost++;
     pthread_mutex_unlock(&v->lock);
     if (t.has_result) take_result(v, &t, owner);
@@ -246,183 +203,6 @@ void clime_environments_run(struct clime_environments *v, struct clime_request *
     clime_tok_scratch_free(t.scratch);
     pthread_cond_destroy(&t.changed);
     clime_env_result_free(&t.result);
-}
-
-/* ---- the environments' side ---- */
-
-void clime_env_result_free(struct clime_env_result *r) {
-    for (int i = 0; i < r->n_parts; i++) {
-        clime_reward_free(&r->parts[i].reward);
-        free(r->parts[i].metadata);
-    }
-    free(r->parts);
-    free(r->error);
-    *r = (struct clime_env_result){0};
-}
-
-struct clime_env_part *clime_env_result_add(struct clime_env_result *r, int turn) {
-    r->parts = xrealloc(r->parts, (size_t)(r->n_parts + 1) * sizeof *r->parts);
-    r->parts[r->n_parts] = (struct clime_env_part){.turn = turn};
-    return &r->parts[r->n_parts++];
-}
-
-/* The task is idle: no call is under way, so its session may be looked at. */
-static enum clime_err check_turns(const struct clime_task *t, const struct clime_env_result *r, struct clime_error *e) {
-    int n = clime_session_turns(t->session);
-    for (int i = 0; i < r->n_parts; i++) {
-        int turn = r->parts[i].turn;
-        if (turn >= n) return clime_fail(e, CLIME_ERR_INPUT, "turn %d: the session has had %d turns", turn, n);
-        for (int k = 0; k < i; k++)
-            if (r->parts[k].turn == turn) return clime_fail(e, CLIME_ERR_INPUT, "turn %d is named twice", turn);
-    }
-    return CLIME_OK;
-}
-
-void clime_env_call_free(struct clime_env_call *c) {
-    clime_sample_free(c->answer);
-    clime_env_reading_free(&c->said);
-    clime_ids_free(&c->context);
-    *c = (struct clime_env_call){0};
-}
-
-enum clime_lease_answer clime_env_lease(struct clime_environments *v, int64_t until_us, struct clime_http_request *rq,
-                                        void (*write)(const struct clime_environments *v, const struct clime_task *t,
-                                                      struct clime_buf *out),
-                                        struct clime_buf *out) {
-    enum clime_lease_answer given = CLIME_LEASE_NONE;
-    pthread_mutex_lock(&v->lock);
-    v->n_waiting++;
-    for (;;) {
-        struct clime_task *t = v->tasks;
-        while (t && t->state != CLIME_TASK_WAITING) t = t->next;
-        if (t && !clime_http_peer_gone(rq)) {
-            give_lease(v, t);
-            write(v, t, out);
-            given = CLIME_LEASE_GIVEN;
-            break;
-        }
-        int64_t now = clime_now_us();
-        if (now >= until_us || clime_http_stopping(rq) || clime_http_peer_gone(rq)) break;
-        if (v->n_waiting > v->n_slots / 2) { /* the rest is for those that have a task */
-            given = CLIME_LEASE_BUSY;
-            break;
-        }
-        clime_cond_wait_until(&v->offered, &v->lock, now + CHECK_US < until_us ? now + CHECK_US : until_us);
-    }
-    v->n_waiting--;
-    if (given != CLIME_LEASE_GIVEN) pthread_cond_signal(&v->offered); /* it may have been woken for a task */
-    pthread_mutex_unlock(&v->lock);
-    return given;
-}
-
-/* The leased task of this id; NULL with *e set when there is none. */
-static struct clime_task *find_locked(struct clime_environments *v, struct clime_str id, struct clime_error *e) {
-    for (struct clime_task *t = *place_of(v, id); t; t = t->next_leased)
-        if (clime_str_is(id, t->id)) return t;
-    clime_fail(e, CLIME_ERR_NOT_FOUND, "no such lease: it has expired, its task is over, or it was never given");
-    return NULL;
-}
-
-/* The leased task of this id, once all that came before are done with it; the caller gives it a call, or lets the next
- * one have it. NULL with *e set: it is over, or too many wait. The lock is released meanwhile. */
-static struct clime_task *find_idle(struct clime_environments *v, struct clime_str id, struct clime_error *e) {
-    struct clime_task *t = find_locked(v, id, e);
-    if (!t) return NULL;
-    if (t->n_queued >= MAX_QUEUED) {
-        clime_fail(e, CLIME_ERR_BUSY, "the session has %d calls waiting for one another", MAX_QUEUED);
-        return NULL;
-    }
-    if (t->taken) {
-        struct clime_env_turn_wait w = {0};
-        clime_cond_init(&w.woken);
-        *t->last_waiting = &w;
-        t->last_waiting = &w.next;
-        t->n_queued++;
-        while (!w.is_next) pthread_cond_wait(&w.woken, &v->lock);
-        pthread_cond_destroy(&w.woken);
-        if (!(t = find_locked(v, id, e))) return NULL;
-    }
-    t->taken = true;
-    if (!t->has_result) return t;
-    let_next(t);
-    clime_fail(e, CLIME_ERR_NOT_FOUND, "the task has its result already");
-    return NULL;
-}
-
-enum clime_err clime_env_call(struct clime_environments *v, struct clime_str id, struct clime_env_call *call,
-                              struct clime_error *e) {
-    pthread_mutex_lock(&v->lock);
-    struct clime_task *t = find_idle(v, id, e);
-    if (t && call->rq && clime_http_peer_gone(call->rq)) {
-        clime_session_abandon(t->session);
-        let_next(t);
-        clime_fail(e, CLIME_ERR_ABORTED, "the client has left");
-    } else if (t) {
-        clime_cond_init(&call->ended);
-        t->call = call;
-        pthread_cond_signal(&t->changed);
-        while (!call->done) {
-            if (!call->stream) {
-                pthread_cond_wait(&call->ended, &v->lock);
-                continue;
-            }
-            pthread_mutex_unlock(&v->lock);
-            clime_env_stream_serve(call->stream, CHECK_US, v->o.heartbeat_us);
-            pthread_mutex_lock(&v->lock);
-        }
-        pthread_cond_destroy(&call->ended);
-        *e = call->error;
-    }
-    pthread_mutex_unlock(&v->lock);
-    return e->code;
-}
-
-enum clime_err clime_env_result_locked(struct clime_environments *v, struct clime_str id, struct clime_env_result *r,
-                                       struct clime_error *e) {
-    /* One that names turns is compared with the session, which is its owner's while a turn is under way. Any other is
-     * taken at once: a result must not hold a thread for as long as a turn takes. */
-    bool names = false;
-    for (int i = 0; i < r->n_parts; i++) names = names || r->parts[i].turn >= 0;
-    struct clime_task *t = names ? find_idle(v, id, e) : find_locked(v, id, e), *idle = names ? t : NULL;
-    if (t && t->has_result) { /* found without its turn */
-        clime_fail(e, CLIME_ERR_NOT_FOUND, "the task has its result already");
-        t = NULL;
-    }
-    if (t && (!names || !check_turns(t, r, e))) {
-        t->has_result = true;
-        t->result = *r;
-        *r = (struct clime_env_result){0};
-        pthread_cond_signal(&t->changed);
-    }
-    if (idle) let_next(idle);
-    return e->code;
-}
-
-enum clime_err clime_env_result(struct clime_environments *v, struct clime_str id, struct clime_env_result *r,
-                                struct clime_error *e) {
-    pthread_mutex_lock(&v->lock);
-    clime_env_result_locked(v, id, r, e);
-    pthread_mutex_unlock(&v->lock);
-    return e->code;
-}
-
-void clime_env_refuse(struct clime_environments *v, struct clime_str id, const struct clime_error *why) {
-    struct clime_error over;
-    pthread_mutex_lock(&v->lock);
-    struct clime_task *t = find_locked(v, id, &over);
-    if (t) snprintf(t->refused, sizeof t->refused, "%.199s", why->msg);
-    if (t && !v->said_refused)
-        LOG_WARN("%sits result of %s is refused, and others may be: %s", who(v), t->r->rid, why->msg);
-    v->said_refused = v->said_refused || t;
-    pthread_mutex_unlock(&v->lock);
-}
-
-enum clime_err clime_env_renew(struct clime_environments *v, struct clime_str id, struct clime_error *e) {
-    pthread_mutex_lock(&v->lock);
-    struct clime_task *t = find_locked(v, id, e);
-    if (t) t->lease_until_us = clime_now_us() + v->o.lease_us;
-    pthread_mutex_unlock(&v->lock);
-    return e->code;
 }
 
 /* ---- open and close ---- */

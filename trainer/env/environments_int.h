@@ -147,7 +147,7 @@ struct clime_environments {
     bool gone;                /* what they could be given is freed: they end without a word */
 };
 
-/* environments.c, for the handlers (HTTP workers): */
+/* leases.c, for the handlers (HTTP workers) and hooks: */
 
 /* The oldest task that waits, leased now and described by write (under the lock). NONE: none came until then, or the
  * client has left. BUSY: too many wait for one already. */
@@ -259,6 +259,14 @@ void clime_env_reading_break(struct clime_env_reading *r);
 void clime_env_reading_free(struct clime_env_reading *r);
 struct clime_answer clime_env_answer(const struct clime_env_call *c, const struct clime_env_reading *said,
                                      const struct clime_sample *whole);
+
+/* leases.c, for the owner; under the lock. let_next: the task is free for the next call that waits. end_lease: all that
+ * wait find no task. who: how messages name what reports results. */
+#define CLIME_ENV_CHECK_US 200000 /* how often one that waits looks at deadlines and stop flags */
+void clime_env_let_next(struct clime_task *t);
+void clime_env_give_lease(struct clime_environments *v, struct clime_task *t);
+void clime_env_end_lease(struct clime_environments *v, struct clime_task *t);
+const char *clime_env_who(const struct clime_environments *v);
 
 /* hook.c: begins a thread for the task that acts with it as the library's `generate` says; false: no thread is to be
  * had now. Under the lock, the task is leased. The thread ends with a result, or without one when the lease is over. */
