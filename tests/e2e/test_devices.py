@@ -436,7 +436,7 @@ def test_servers_that_do_not_add_up(rl_model):
     for more, says in [
         (["--rollout-num-gpus", "3", "--rollout-num-gpus-per-engine", "2"], "no multiple"),
         (["--rollout-num-gpus", "4", "--num-servers", "3"], "are 4 servers of 1 devices"),
-        (["--router-url", "http://127.0.0.1:9", "--rollout-num-gpus-per-engine", "2"], "--router-url names others"),
+        (["--router-url", "http://127.0.0.1:9", "--rollout-num-gpus-per-engine", "2"], "it is of servers that the trainer starts"),
     ]:
         done = subprocess.run(command(rl_model, rl_model / "none", *more), capture_output=True, text=True, timeout=LIMIT)
         assert done.returncode == 1 and says in done.stderr, done.stderr

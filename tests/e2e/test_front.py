@@ -412,7 +412,7 @@ def thousandth(i):
     return "/generate", {"input_ids": [1], "stream": True, "sampling_params": params}
 
 
-MANY = ("--max-concurrent-requests", "1024")
+THOUSAND = ("--max-concurrent-requests", "1024")
 
 
 def test_a_thousand_streams():
@@ -420,10 +420,10 @@ def test_a_thousand_streams():
     the first connection on health, load and control calls are answered, on connections of their own. They are held until all
     are there, else a quick server would have ended the first. The figures are printed; how good they are depends on what else
     the machine does."""
-    options = ["--max-running-requests", "1024", "--max-total-tokens", str(1024 * 384), *MANY]
+    options = ["--max-running-requests", "1024", "--max-total-tokens", str(1024 * 384), *THOUSAND]
     aside = Elsewhere(free_port())
     with program("clime-server", "--model-path", STORIES, *options) as s, \
-         program("clime-router", "--worker-urls", s.url, "--health-port", aside.port, *MANY) as router:  # fmt: skip
+         program("clime-router", "--worker-urls", s.url, "--health-port", aside.port, *THOUSAND) as router:  # fmt: skip
         params = [thousandth(i - i % 2)[1]["sampling_params"] | {"sampling_seed": i} for i in range(64)]
         want = [reply["output_ids"] for reply in s.json("/generate", {"input_ids": [[1]] * 64, "sampling_params": params})]
         calls = {"main port": [(s, "GET", "/health"), (router, "GET", "/health"), (router, "GET", "/get_weight_version"),
