@@ -148,8 +148,11 @@ void clime_handle_weight_version(struct clime_http_request *rq, void *context) {
     struct clime_server *s = context;
     struct clime_buf body;
     struct clime_jw w;
+    const struct clime_weight_label *now = clime_engine_version(s->engine), *before = now->older;
+    while (before && !strcmp(before->name, now->name)) before = before->older; /* one update may give its label twice */
     begin(&w, &body);
-    clime_jw_put_strz(&w, "weight_version", clime_engine_version(s->engine)->name);
+    clime_jw_put_strz(&w, "weight_version", now->name);
+    if (before) clime_jw_put_strz(&w, "previous_version", before->name);
     put_instance(&w, s);
     clime_jw_close(&w);
     clime_reply_buf(rq, 200, &body);

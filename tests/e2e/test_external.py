@@ -130,12 +130,14 @@ def test_two_runs_on_one_server(d, undisturbed, tmp_path):  # noqa: F811
         log = Run(rl(d, tmp_path / "second", *words, server_threads=None, num_rollout=1000, rollout_seed=7)).end(status=1, limit=LIMIT)
         name = re.search(r"run (\w+) drives \S+ too", log)
         assert name, log[-3000:]
-        first.wait_for("It gets those of this run again")
+        assert first.log().count("It gets those of this run again") == 1  # the second's next push finds that it did
+        own_again = lambda: f"@{name[1]}." in call("GET", f"{server}/get_weight_version")["weight_version"]
+        until(own_again, "the server to be the first's again")
         shutil.copytree(first.dir, tmp_path / "copy")
         log = Run(rl(d, tmp_path / "copy", *words, server_threads=None, **whole)).end(status=1, limit=LIMIT)
         assert f"run {name[1]} in a copy of its folder drives {server} too" in log, log[-3000:]
         call("POST", f"{server}/update_weight_version", {"new_version": 99 * "\u00e9"})
-        until(lambda: f"@{name[1]}." in call("GET", f"{server}/get_weight_version")["weight_version"], "the label to be the run's again")
+        until(own_again, "the label to be the run's again")
         assert "out of the router" not in first.log()
         go.touch()
         first.end()

@@ -212,9 +212,11 @@ void clime_fleet_push_failed(struct clime_fleet *f, struct clime_fleet_server *s
 void clime_fleet_took(struct clime_fleet *f, struct clime_fleet_server *s); /* the version, by its own word */
 enum clime_way clime_fleet_way_now(const struct clime_fleet *f, const struct clime_fleet_server *s);
 
-/* owner.c: what label a server says its weights have, when it is not the one that this run gave it last. _after_push:
- * it has just answered a push with 200. true: another run's weights came in between, as far as the labels tell. */
+/* owner.c: what label a server says its weights have, when it is not the one that this run gave it last. _replaced:
+ * which it had before this run's. _after_push: it has just answered a push with 200. true: another run's weights came
+ * in between, as far as the labels tell. */
 void clime_fleet_see_label(struct clime_fleet *f, struct clime_fleet_server *s, const char *label);
+void clime_fleet_see_replaced(struct clime_fleet *f, struct clime_fleet_server *s, const char *label);
 bool clime_fleet_see_label_after_push(struct clime_fleet *f, struct clime_fleet_server *s, const char *label);
 
 /* relay.c: whom s shall pull from; false: nobody has room for one more now. And that it does not any more. */

@@ -50,6 +50,12 @@ void clime_fleet_see_label(struct clime_fleet *f, struct clime_fleet_server *s, 
     clime_event(f->o.ledger, f->o.incarnation, "worker", "%s", e.msg);
 }
 
+/* Pushes that follow each other closely hide the other's from those who only look. */
+void clime_fleet_see_replaced(struct clime_fleet *f, struct clime_fleet_server *s, const char *label) {
+    if (s->was_ours && s->met[0] && clime_str_is(clime_label_run(clime_str_of(label)), s->met))
+        clime_fleet_see_label(f, s, label);
+}
+
 /* A run's that it had before ours were ever there may just as well be there still: then the push did nothing. */
 bool clime_fleet_see_label_after_push(struct clime_fleet *f, struct clime_fleet_server *s, const char *label) {
     const struct clime_str run = clime_label_run(clime_str_of(label));

@@ -69,29 +69,30 @@ static bool stopped(void *arg) {
     return c->stop && atomic_load(c->stop);
 }
 
-enum clime_err clime_push_read_label(const char *url, struct clime_str reply, char label[CLIME_VERSION_LABEL],
-                                     char instance[CLIME_PUSH_INSTANCE], struct clime_error *e) {
+enum clime_err clime_push_read_label(const char *url, struct clime_str reply, struct clime_push_label *out,
+                                     struct clime_error *e) {
     struct clime_arena a;
     struct clime_error je = {0};
     struct clime_json j;
-    struct clime_str key, v = {0}, who = {0};
+    struct clime_str key, now = {0}, before = {0}, instance = {0};
     enum clime_err rc = CLIME_OK;
-    label[0] = instance[0] = 0;
     clime_arena_init(&a, MAX_REPLY);
     clime_json_init(&j, reply.ptr, reply.len, &a, &je);
     for (clime_json_object(&j); clime_json_key(&j, &key);) {
         if (clime_str_is(key, "weight_version"))
-            clime_json_string(&j, &v);
+            clime_json_string(&j, &now);
+        else if (clime_str_is(key, "previous_version") && clime_json_peek(&j) == CLIME_JSON_STRING)
+            clime_json_string(&j, &before);
         else if (clime_str_is(key, "instance") && clime_json_peek(&j) == CLIME_JSON_STRING)
-            clime_json_string(&j, &who);
+            clime_json_string(&j, &instance);
         else
             clime_json_skip(&j, NULL);
     }
-    if (!clime_json_end(&j))
-        rc = clime_fail(e, CLIME_ERR_INTERNAL, "%s/get_weight_version: %s", url, je.msg);
-    else
-        clime_label_copy(label, v);
-    if (!rc) snprintf(instance, CLIME_PUSH_INSTANCE, CLIME_STR_FMT, CLIME_STR_ARG(who));
+    if (!clime_json_end(&j)) rc = clime_fail(e, CLIME_ERR_INTERNAL, "%s/get_weight_version: %s", url, je.msg);
+    if (rc) now = before = instance = (struct clime_str){0};
+    clime_label_copy(out->now, now);
+    clime_label_copy(out->before, before);
+    snprintf(out->instance, sizeof out->instance, CLIME_STR_FMT, CLIME_STR_ARG(instance));
     clime_arena_free(&a);
     return rc;
 }

@@ -89,10 +89,15 @@ void clime_push_call_free(struct clime_push_call *c); /* zero is fine */
 #define CLIME_PUSH_IPC_PATH "/update_weights_from_ipc"
 extern const char *const clime_push_writing_body;
 
-/* The label in the answer of /get_weight_version, as clime_label_copy, and which start of the server says so; "" where
- * it does not say. */
+/* The answer of /get_weight_version: labels as clime_label_copy, and which start of the server says so. "": it does
+ * not say. */
 #define CLIME_PUSH_INSTANCE 32
-enum clime_err clime_push_read_label(const char *url, struct clime_str reply, char label[CLIME_VERSION_LABEL],
-                                     char instance[CLIME_PUSH_INSTANCE], struct clime_error *e);
+struct clime_push_label {
+    char now[CLIME_VERSION_LABEL],
+        before[CLIME_VERSION_LABEL]; /* of the weights in force, and of those they replaced */
+    char instance[CLIME_PUSH_INSTANCE];
+};
+enum clime_err clime_push_read_label(const char *url, struct clime_str reply, struct clime_push_label *out,
+                                     struct clime_error *e);
 
 #endif

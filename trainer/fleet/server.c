@@ -141,16 +141,16 @@ void clime_fleet_took(struct clime_fleet *f, struct clime_fleet_server *s) {
 /* ---- what it has ---- */
 
 /* Whether it says that it has the version; label: what it says. */
-static bool says_version(struct clime_fleet_server *s, int64_t version, char label[CLIME_VERSION_LABEL]) {
-    char instance[CLIME_PUSH_INSTANCE];
-    if (clime_push_read_label(s->url, clime_buf_str(&s->result.reply), label, instance, &s->last)) return false;
+static bool says_version(struct clime_fleet_server *s, int64_t version, struct clime_push_label *label) {
+    if (clime_push_read_label(s->url, clime_buf_str(&s->result.reply), label, &s->last)) return false;
     s->last.code = CLIME_OK;
-    if (instance[0] && strcmp(instance, s->instance)) { /* it was started again: what it serves is not known yet */
+    if (label->instance[0] &&
+        strcmp(label->instance, s->instance)) { /* it was started again: what it serves is not known yet */
         s->device[0] = 0;
         s->way_known = false;
         return false;
     }
-    return clime_label_version(clime_str_of(label), clime_str_of(s->fleet->o.run)) == version;
+    return clime_label_version(clime_str_of(label->now), clime_str_of(s->fleet->o.run)) == version;
 }
 
 /* In the answer of a pull. A server may keep nothing, or have no room for so much (--weight-relay-memory). One that had
@@ -276,13 +276,13 @@ static void push(struct clime_fleet *f, struct clime_fleet_server *s) {
 /* ---- what calls bring ---- */
 
 static void end_check(struct clime_fleet *f, struct clime_fleet_server *s, enum clime_err rc) {
-    char label[CLIME_VERSION_LABEL];
+    struct clime_push_label label;
     s->next_look_us = clime_now_us() + CLIME_FLEET_LOOK_US;
-    if (!rc && (says_version(s, f->push.version, label) || (f->o.serve_folder && !s->last.code && s->device[0]))) {
+    if (!rc && (says_version(s, f->push.version, &label) || (f->o.serve_folder && !s->last.code && s->device[0]))) {
         clime_fleet_enter(s, CLIME_SERVER_ADMITTED);
     } else if (!rc && !s->last.code) {
         s->pushed = -1; /* it was started again behind our back, or another run gave it weights */
-        clime_fleet_see_label(f, s, label);
+        clime_fleet_see_label(f, s, label.now);
     } else if (s->state == CLIME_SERVER_SUSPECT) {
         clime_fleet_failed(f, s);
     } else {
@@ -292,16 +292,18 @@ static void end_check(struct clime_fleet *f, struct clime_fleet_server *s, enum 
 }
 
 static void end_confirm(struct clime_fleet *f, struct clime_fleet_server *s, enum clime_err rc) {
-    char label[CLIME_VERSION_LABEL];
-    bool has = !rc && says_version(s, s->call_version, label);
+    struct clime_push_label label;
+    bool has = !rc && says_version(s, s->call_version, &label);
+    if (has) clime_fleet_see_replaced(f, s, label.before);
     if (has && s->call_version == f->push.version) {
         clime_fleet_took(f, s);
     } else if (!has) {
         if (!rc && !s->last.code) {
             if (!s->device[0]) return; /* it has ended and is another one: it is asked what that is */
-            if (clime_fleet_see_label_after_push(f, s, label)) return; /* no fault of the way: it is given ours again */
+            if (clime_fleet_see_label_after_push(f, s, label.now))
+                return; /* no fault of the way: it is given ours again */
             clime_fail(&s->last, CLIME_ERR_INTERNAL, "%s serves version \"%s\" after the push of %" PRId64, s->url,
-                       label, s->call_version);
+                       label.now, s->call_version);
         }
         clime_fleet_push_failed(f, s);
     }
