@@ -339,8 +339,8 @@ struct clime_ops {
      * `first`: of a buffer it is the sum of its parts'. p: of whole words. Waits. The same on every device: both sides
      * of a copy compare it. */
     uint64_t (*checksum)(struct clime_dev *d, uint64_t first, size_t bytes, const void *p);
-    /* Neither NaN nor infinite, all n numbers (dt); waits. */
-    bool (*finite)(struct clime_dev *d, size_t n, const void *x);
+    /* Neither NaN nor infinite, all n numbers of the type; waits. */
+    bool (*finite)(struct clime_dev *d, enum clime_dtype type, size_t n, const void *x);
     /* The calling thread takes the context over from the one that opened it. */
     void (*bind)(struct clime_dev *d);
 
@@ -447,10 +447,10 @@ struct clime_ops {
 
     /* scores[T,E] (may alias logits) = softmax or sigmoid of logits[T,E]; of each row the k experts with the largest
      * score + bias, lowest id first among equals: ids[T,k], ascending; weights[T,k] from their scores alone. All fp32.
-     * bias[3,E] (dt; may be NULL): three parts, whose sum is the fp32 bias. fold[T] (may be NULL): becomes a hash of
+     * bias[E] may be NULL. fold[T] (may be NULL): becomes a hash of
      * what it was and of the chosen; the same on every device. given[T,k] (may be NULL): ids that take the place of a
      * row's choice, distinct and ascending; a row whose first is negative chooses itself. ROW */
-    void (*route)(struct clime_dev *d, int T, const struct clime_router *r, const float *logits, const void *bias,
+    void (*route)(struct clime_dev *d, int T, const struct clime_router *r, const float *logits, const float *bias,
                   const int16_t *given, float *scores, int32_t *ids, float *weights, uint32_t *fold);
     /* dlogits[T,E] (dt) from dweights[T,k]; which were chosen is a constant. ROW */
     void (*route_bwd)(struct clime_dev *d, int T, const struct clime_router *r, const float *scores, const int32_t *ids,

@@ -40,7 +40,9 @@ static int64_t values_at(const struct clime_model *m) {
     return (int64_t)m->cfg.latent.Dn * m->cfg.latent.R;
 }
 static const void *value_weights(const struct clime_model *m, int l) {
-    return clime_model_at(m, m->place[m->layout.layer[l].w[CLIME_W_KV_B]] + values_at(m));
+    const int row = m->layout.layer[l].w[CLIME_W_KV_B];
+    const int64_t width = (int64_t)clime_dtype_bytes(m->layout.slices[row].type);
+    return clime_model_at(m, m->place[row] + values_at(m) * width);
 }
 
 /* q = what attention reads of qkv, k = what is kept of kv_a. */

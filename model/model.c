@@ -94,11 +94,11 @@ void clime_model_repack(struct clime_model *m) {
 }
 
 size_t clime_model_bytes(const struct clime_model *m) {
-    return (size_t)m->layout.n * clime_dtype_bytes(clime_model_dt(m));
+    return (size_t)m->layout.bytes;
 }
 
 size_t clime_model_own_bytes(const struct clime_model *m) {
-    return (size_t)(m->ring ? m->ring->n : m->shard.n) * clime_dtype_bytes(clime_model_dt(m));
+    return (size_t)(m->ring ? m->ring->bytes : m->shard.bytes);
 }
 
 size_t clime_model_memory(const struct clime_model *m) {
@@ -173,12 +173,11 @@ enum clime_err clime_model_copy(struct clime_model *m, const void *d_flat, struc
 }
 
 void clime_model_copy_slices(struct clime_model *m, const void *d_flat, const bool *slices) {
-    size_t width = clime_dtype_bytes(clime_model_dt(m));
     CHECK(m->flat && !m->foreign && !m->released);
     for (int i = 0; i < m->layout.n_slices; i++) {
         const struct clime_slice *s = &m->layout.slices[i];
-        size_t at = (size_t)s->offset * width;
-        if (slices[i]) m->ops->copy(m->dev, (char *)m->flat + at, (const char *)d_flat + at, (size_t)s->n * width);
+        if (slices[i])
+            m->ops->copy(m->dev, clime_model_at(m, s->offset), (const char *)d_flat + s->offset, (size_t)s->bytes);
     }
     clime_model_repack(m);
 }
@@ -227,7 +226,7 @@ enum clime_err clime_model_open_share(struct clime_model *m, const uint8_t handl
     size_t n = (size_t)clime_shares_in_ring(&m->layout, &s);
     clime_shard_free(&s);
     memcpy(m->coming.handle, handle, sizeof m->coming.handle);
-    return open_owners(m, handle, n * clime_dtype_bytes(clime_model_dt(m)), &m->coming.flat, e);
+    return open_owners(m, handle, n, &m->coming.flat, e);
 }
 
 /* What was staged becomes the weights: copied where they are the model's own, so that their address stays. */
@@ -272,26 +271,22 @@ void clime_model_get(const struct clime_model *m, void *h_flat) {
     memcpy(h_flat, m->ring->whole, clime_model_bytes(m));
 }
 
-static enum clime_err read_piece(const struct clime_weights_source *s, int64_t offset, int64_t n, const void **out,
+static enum clime_err read_piece(const struct clime_weights_source *s, int64_t offset, int64_t bytes, const void **out,
                                  struct clime_error *e) {
     const struct clime_model_pieces *p = s->arg;
-    CHECK(n <= s->most);
+    CHECK(bytes <= s->most);
     if (p->m->ring) {
         CHECK(!p->m->ring->is_new);
-        *out = (const char *)p->m->ring->whole + (size_t)offset * clime_dtype_bytes(s->dt);
+        *out = (const char *)p->m->ring->whole + offset;
         return CLIME_OK;
     }
-    p->m->ops->copy_out(p->dev, p->piece, clime_model_at(p->m, offset), (size_t)n * clime_dtype_bytes(s->dt));
+    p->m->ops->copy_out(p->dev, p->piece, clime_model_at(p->m, offset), (size_t)bytes);
     *out = p->piece;
     return p->m->ops->sync(p->dev, e); /* a copy that failed must not become a file */
 }
 
 void clime_model_pieces_open(struct clime_model_pieces *p, const struct clime_model *m, struct clime_dev *dev) {
-    enum clime_dtype dt = clime_model_dt(m);
-    *p = (struct clime_model_pieces){
-        .from = {.dt = dt, .most = PIECE_BYTES / (int64_t)clime_dtype_bytes(dt), .read = read_piece, .arg = p},
-        .m = m,
-        .dev = dev};
+    *p = (struct clime_model_pieces){.from = {.most = PIECE_BYTES, .read = read_piece, .arg = p}, .m = m, .dev = dev};
     if (m->ring) return; /* what is read lies on the host */
     p->locked = m->ops->host_alloc(dev, PIECE_BYTES, "a piece of the weights", &p->piece, NULL) == CLIME_OK;
     if (!p->locked) p->piece = xaligned(PACK_ALIGN, PIECE_BYTES); /* slower, and the same */
@@ -406,7 +401,7 @@ enum clime_err clime_model_prepare(const char *dir, const struct clime_model_opt
     m->releasable = o->releasable;
     m->ranks = (struct clime_model_ranks){.rank = o->rank, .n = o->n_ranks > 1 ? o->n_ranks : 1};
     m->ranks.whole_experts = o->whole_experts && m->ranks.n > 1;
-    clime_layout_make(c, &m->layout);
+    clime_layout_make(c, clime_model_dt(m), &m->layout);
     if (m->ranks.whole_experts) clime_layout_whole_experts(&m->layout);
     if ((rc = clime_model_lay(m, e))) goto done;
     clime_config_facts(c, &computed);
@@ -437,19 +432,18 @@ enum clime_err clime_model_load(struct clime_model *m, const char *dir, struct c
     struct clime_error own;
     if (!e) e = &own;
     const struct clime_config *c = &m->cfg;
-    enum clime_dtype dt = clime_model_dt(m);
     enum clime_err rc;
     if ((rc = clime_plan_commit(&m->plan, m->dev, "rotary table and packed weights", e))) return rc;
     carve_packed(m, m->packed_base);
     upload_rope(m);
     if (!m->no_weights) {
         if ((rc = clime_model_own(m, e))) return rc;
-        if ((rc = clime_weights_import_blocks(dir, c, &m->layout, dt, clime_model_put, m, &m->read_sum, e))) return rc;
+        if ((rc = clime_weights_import_blocks(dir, c, &m->layout, clime_model_put, m, &m->read_sum, e))) return rc;
         clime_model_repack(m);
     }
     if ((rc = m->ops->sync(m->dev, e))) return rc;
     LOG_INFO("model: %s, %.1f M parameters, %s on %s%s", c->architecture,
-             (double)clime_layout_params(&m->layout, false) / 1e6, dt == CLIME_BF16 ? "bf16" : "fp32",
+             (double)clime_layout_params(&m->layout, false) / 1e6, m->layout.type == CLIME_BF16 ? "bf16" : "fp32",
              clime_dev_info(m->dev)->name, m->no_weights ? ", weights to come" : "");
     return CLIME_OK;
 }

@@ -55,18 +55,18 @@ struct clime_model_ranks {
  * come whenever weights have changed. */
 struct clime_ring {
     struct clime_part who;
-    int64_t first, end;       /* elements of the whole that are of layers */
-    struct clime_range *kept; /* of these, without gaps: whose they are; this rank's begin at element `at` of flat */
+    int64_t first, end;       /* bytes of the whole that are of layers */
+    struct clime_range *kept; /* of these, without gaps: whose they are; this rank's begin at byte `at` of flat */
     int n_kept;
     struct clime_range *direct; /* of kept, ascending: whole experts, at most one range of a tensor and rank. Their rank
                                  * reads them there and has them in no place */
     int n_direct;
     struct clime_range *experts;      /* [layers][CLIME_STAYS] this rank's, where it has any; NULL: they do not stay */
     bool edges, frozen_edges;         /* are what the weights are; of tensors that no step changes */
-    int64_t visit, n_visit;           /* in flat: room for other ranks' experts on their way to `whole` */
+    int64_t visit, visit_bytes;       /* in flat: room for other ranks' experts on their way to `whole` */
     int64_t place[CLIME_RING_PLACES]; /* in flat */
-    int64_t tail;                     /* in flat: of the elements from `end` on */
-    int64_t n;                        /* elements of flat */
+    int64_t tail;                     /* in flat: of what is from `end` on */
+    int64_t bytes;                    /* of flat */
     int holds[CLIME_RING_PLACES];     /* which layer is there; -1 = none */
     int coming;                       /* the layer on its way; -1 = none */
     uint32_t number;                  /* of its exchange */
@@ -93,7 +93,7 @@ struct clime_model {
     const struct clime_ops *ops;
     struct clime_dev *dev; /* dt inside; owned, or another model's (beside) */
     bool beside;
-    void *flat; /* device: shard.n elements of dt, ring->n with a ring; NULL while it has no weights */
+    void *flat; /* device: shard.bytes, ring->bytes with a ring; NULL while it has no weights */
     bool no_weights, shared, releasable; /* as in the options */
     bool released;                       /* the bytes of flat are given back */
     bool foreign; /* flat is another process's memory, mapped from the handle: never written here */
@@ -165,6 +165,10 @@ enum clime_err clime_model_copy(struct clime_model *m, const void *d_flat, struc
 /* Of memory of the device only the marked rows of the layout, [layout.n_slices]; the others stay. The weights are there
  * and the model's own. */
 void clime_model_copy_slices(struct clime_model *m, const void *d_flat, const bool *slices);
+/* Of memory of dev, bytes [lo, hi) of the whole buffer, each tensor by its type: CLIME_ERR_INPUT names one that is not
+ * finite. Waits. */
+enum clime_err clime_model_finite(const struct clime_model *m, struct clime_dev *dev, int64_t lo, int64_t hi,
+                                  const void *data, struct clime_error *e);
 /* From now on the weights are those that another process exported, in place; memory of the model's own is freed. The
  * owner may rewrite them while this model does not compute; then map is called again. CLIME_ERR_INPUT as
  * ops->share_open or when they lie on another device; nothing has changed then. */
@@ -178,8 +182,8 @@ void clime_model_use_share(struct clime_model *m, bool use);
 struct clime_weight_parts {
     const uint8_t (*handles)[CLIME_SHARE_BYTES]; /* [n_handles] */
     int n_handles;
-    const struct clime_range *ranges; /* [n_ranges] of which each has some: rank is the handle's number, `at` an element
-                                       * of its memory (clime_ranges_check) */
+    const struct clime_range *ranges; /* [n_ranges] of which each has some: rank is the handle's number, `at` a byte of
+                                       * its memory (clime_ranges_check) */
     int n_ranges;
     uint64_t
         checksum; /* of the tensors, each word by its place in the whole buffer: what lies between does not count */
@@ -225,9 +229,9 @@ enum clime_err clime_model_own(struct clime_model *m, struct clime_error *e);
  * the others take theirs at the same time. All have memory of their own. After an error ranks_check fails, too. */
 enum clime_err clime_model_hand_out(struct clime_model *m, const void *flat, bool host, struct clime_error *e);
 enum clime_err clime_model_take_share(struct clime_model *m, struct clime_error *e);
-/* What this rank has of n elements of the whole model's buffer from offset on, its parts behind each other, into host
- * memory with room for n. Returns how many. Waits; a device that fails says so at sync. */
-int64_t clime_model_read_share(const struct clime_model *m, int64_t offset, int64_t n, void *h_out);
+/* What this rank has of so many bytes of the whole model's buffer from offset on, its parts behind each other, into
+ * host memory with room for all. Returns how many. Waits; a device that fails says so at sync. */
+int64_t clime_model_read_share(const struct clime_model *m, int64_t offset, int64_t bytes, void *h_out);
 
 /* Both of a model alone; with a ring, of rank 0's copy (clime_ring_whole). get waits. */
 void clime_model_get(const struct clime_model *m, void *h_flat);
@@ -246,7 +250,7 @@ void clime_model_pieces_open(struct clime_model_pieces *p, const struct clime_mo
 void clime_model_pieces_close(struct clime_model_pieces *p);
 
 static inline void *clime_model_at(const struct clime_model *m, int64_t offset) {
-    return (char *)m->flat + (size_t)offset * clime_dtype_bytes(clime_dev_info(m->dev)->dt);
+    return (char *)m->flat + offset;
 }
 
 /* ---- a trainer's weights in parts ---------------------------------------------------------------------------- */
@@ -272,11 +276,11 @@ enum clime_err clime_ring_whole(struct clime_model *m, struct clime_error *e);
 void clime_ring_drop_whole(struct clime_model *m); /* the copy is not needed for now */
 
 /* Also without a ring: */
-/* Where the rank's own element `offset` of the whole lies. */
+/* Where the rank's own byte `offset` of the whole lies. */
 void *clime_model_kept(const struct clime_model *m, int64_t offset);
 /* Cuts shares of the parameters where what a rank keeps does not lie together. Both owned. */
 struct clime_share *clime_model_cut_shares(const struct clime_model *m, struct clime_share *shares, int *n);
-/* Element `offset` is on every rank. */
+/* Byte `offset` is on every rank. */
 bool clime_model_everywhere(const struct clime_model *m, int64_t offset);
 /* With a ring: which rank gives what of the whole away, and where it lies in that rank's flat. Of what is everywhere
  * each gives as much as the others. Without gaps; owned. */
@@ -358,34 +362,34 @@ size_t clime_model_piece_bytes(const struct clime_model *m);
 const void *clime_tied_head(const struct clime_model *m);
 /* Memory for the rank's own weights. */
 enum clime_err clime_model_new_weights(const struct clime_model *m, void **out, struct clime_error *e);
-/* n elements of the whole model's buffer from offset on, of which the rank keeps what is its own; as
+/* Bytes of the whole model's buffer from offset on, of which the rank keeps what is its own; as
  * clime_weights_import_blocks calls it. arg: the model. */
-void clime_model_put(void *arg, int64_t offset, const void *data, int64_t n);
+void clime_model_put(void *arg, int64_t offset, const void *data, int64_t bytes);
 /* Names what load allocates beside the weights, anew. */
 void clime_model_plan(struct clime_model *m);
 /* Packs the matrices of rows [from, to) again, where the device packs: those of experts that stay, or all others. */
 void clime_model_pack_rows(struct clime_model *m, int from, int to, bool staying);
 void clime_ring_free(struct clime_ring *r); /* NULL is fine */
-/* What has the same place in every ring over a layout: first, end, places and tail. The elements up to their end. */
+/* What has the same place in every ring over a layout: first, end, places and tail. The bytes up to their end. */
 int64_t clime_ring_lay(const struct clime_layout *l, struct clime_ring *r);
-/* The layers' elements over the ranks of r->who, as `trained` says who updates what: kept, direct, experts, and as
- * shares taken and given; and n_visit. From r->n on they have places in flat; r->n becomes the end of these. */
+/* The layers' bytes over the ranks of r->who, as `trained` says who updates what: kept, direct, experts, and as shares
+ * taken and given; and visit_bytes. From r->bytes on they have places in flat; r->bytes becomes the end of these. */
 void clime_ring_cut(struct clime_ring *r, const struct clime_layout *trained, const struct clime_ops *ops);
-/* The kept range that has element `offset` of a layer, or the first behind it. */
+/* The kept range that has byte `offset` of a layer, or the first behind it. */
 int clime_ring_find(const struct clime_ring *r, int64_t offset);
-/* The next piece of [lo, hi), elements of a layer, which begins at lo: of one rank, and all of it direct or none. False
+/* The next piece of [lo, hi), bytes of a layer, which begins at lo: of one rank, and all of it direct or none. False
  * at the end. */
 bool clime_ring_piece(const struct clime_ring *r, int64_t lo, int64_t hi, struct clime_range *out, bool *direct);
 /* Of [lo, hi) what this rank reads where it keeps it, the first range; false when nothing. */
 bool clime_ring_direct(const struct clime_ring *r, int64_t lo, int64_t hi, struct clime_range *out);
-/* Which part of flat the rank's shares have: from there on the kept ranges are cut and placed. r->n is the end. */
+/* Which part of flat the rank's shares have: from there on the kept ranges are cut and placed. r->bytes is the end. */
 void clime_ring_cut_shares(struct clime_ring *r, const struct clime_layout *l);
 void clime_ring_spread(struct clime_model *m); /* what has changed of others' shares goes to them */
-/* s is of a rank; its parts' places become those in the flat of the trainer's rank. Returns the elements needed. */
+/* s is of a rank; its parts' places become those in the flat of the trainer's rank. Returns the bytes needed. */
 int64_t clime_shares_in_ring(const struct clime_layout *l, struct clime_shard *s);
 /* m->place by m->shard. */
 void clime_model_place(struct clime_model *m);
-void clime_ring_put(struct clime_model *m, int64_t offset, const void *data, int64_t n);
+void clime_ring_put(struct clime_model *m, int64_t offset, const void *data, int64_t bytes);
 /* CLIME_ERR_UNAVAILABLE, naming it, when a table lacks operations that the configuration needs. */
 enum clime_err clime_model_operations(const struct clime_ops *ops, const struct clime_config *c, struct clime_error *e);
 void clime_planes_make(struct clime_model *m);

@@ -31,10 +31,13 @@ bool clime_layout_stays(const struct clime_layout *l, int layer, int i, struct c
     const int row = at->w[tensors[i]];
     const struct clime_slice *s = &l->slices[row];
     /* gate, up and down are of one size */
-    const int64_t n = s->n * s->n_experts * (tensors[i] == CLIME_W_EXPERTS_GU ? 2 : 1);
+    const int64_t many = s->n_experts * (tensors[i] == CLIME_W_EXPERTS_GU ? 2 : 1);
     CHECK(who.world % who.experts == 0 && s->n_experts % who.experts == 0);
-    *out = (struct clime_stay){.row = row, .at = s->offset, .n = n, .grad = s->grad, .each = n / who.experts};
-    out->room = clime_layout_align(n);
+    *out =
+        (struct clime_stay){.row = row, .at = s->offset, .bytes = s->bytes * many, .grad = s->grad, .n = s->n * many};
+    out->each_bytes = out->bytes / who.experts;
+    out->each = out->n / who.experts;
+    out->room = clime_align_up(out->bytes, clime_layout_step(l));
     return true;
 }
 
@@ -76,10 +79,10 @@ static int first_row(const struct clime_layout *l, int i) {
 static int64_t share_from(const struct clime_layout *l, const struct clime_shard *shards, int i, int rank, int world) {
     const struct clime_shard_part *x = &shards[rank].parts[i];
     const struct clime_slice *s = &l->slices[x->slice];
-    if (s->grad < 0 || x->n == 0) return -1;
+    if (s->grad < 0 || x->bytes == 0) return -1;
     if (s->cut.rule == CLIME_SHARD_WHOLE) return s->grad + s->n * rank / world;
     if (rank > 0 && shards[rank - 1].parts[i].global == x->global) return -1;
-    return s->grad + (x->global - s->offset);
+    return s->grad + (x->global - s->offset) / (int64_t)clime_dtype_bytes(s->type);
 }
 
 /* The layer whose rows of the table are [row, end_row), to the blocks in which its shares begin. */
@@ -155,20 +158,27 @@ int clime_parts_find(const struct clime_parts *p, int64_t at) {
 
 struct clime_share *clime_parts_shares(const struct clime_parts *p, const struct clime_layout *l, int *n) {
     struct clime_share *out = xcalloc((size_t)l->n_slices + (size_t)p->n + 2, sizeof *out);
-    const int64_t edges[] = {l->slices[l->layer[0].w[CLIME_W_LN1]].offset, l->slices[l->norm].offset, l->n};
+    const int64_t edges[] = {l->slices[l->layer[0].w[CLIME_W_LN1]].offset, l->slices[l->norm].offset, l->bytes};
     struct clime_param_span s;
     struct clime_range r;
     *n = 0;
     for (int i = clime_param_span(l, 0, &s); s.n > 0; i = clime_param_span(l, i, &s)) {
+        const int64_t width = (int64_t)clime_dtype_bytes(s.type), all = s.offset + s.n * width;
         int64_t from = s.offset;
         for (size_t k = 0; k < CLIME_COUNT(edges); k++) {
-            int64_t end = s.offset + s.n < edges[k] ? s.offset + s.n : edges[k];
+            int64_t end = all < edges[k] ? all : edges[k];
             if (end <= from) continue;
-            int64_t lo = s.grad + (from - s.offset), hi = s.grad + (end - s.offset);
+            int64_t lo = s.grad + (from - s.offset) / width, hi = s.grad + (end - s.offset) / width;
             for (int g = clime_parts_find(p, lo); g < p->n && clime_range_cut(&p->ranges[g], lo, hi, &r); g++) {
                 int64_t before = r.lo - s.grad;
-                out[(*n)++] =
-                    (struct clime_share){s.offset + before, s.state + before, r.hi - r.lo, r.at, g, r.rank, s.decay};
+                out[(*n)++] = (struct clime_share){.offset = s.offset + before * width,
+                                                   .state = s.state + before,
+                                                   .n = r.hi - r.lo,
+                                                   .at = r.at,
+                                                   .type = s.type,
+                                                   .range = g,
+                                                   .rank = r.rank,
+                                                   .decay = s.decay};
             }
             from = end;
         }
@@ -185,30 +195,30 @@ int64_t clime_shares_in_ring(const struct clime_layout *l, struct clime_shard *s
         struct clime_shard_part *p = &s->parts[i];
         if (p->global < r.first) continue; /* whole on both sides */
         p->local = p->global < r.end ? shares + (p->local - r.first) : r.tail + (p->global - r.end);
-        if (p->global < r.end) n = p->local + p->n;
+        if (p->global < r.end) n = p->local + p->bytes;
     }
     return n;
 }
 
 /* Of what nobody's share has: the next place that is as aligned as it is in the whole. */
-static int64_t keep_at(struct clime_range *k, int64_t n) {
-    k->at = clime_layout_align(n) + k->lo % CLIME_LAYOUT_ALIGN;
+static int64_t keep_at(struct clime_range *k, int64_t n, int64_t step) {
+    k->at = clime_align_up(n, step) + k->lo % step;
     return k->at + (k->hi - k->lo);
 }
 
-static void keep_cut(struct clime_ring *r, struct clime_range c, int64_t to, int64_t *slivers) {
+static void keep_cut(struct clime_ring *r, struct clime_range c, int64_t to, int64_t step, int64_t *slivers) {
     c.hi = to;
     if (c.lo >= c.hi) return;
-    if (c.at < 0 && c.rank == r->who.rank) *slivers = keep_at(&c, *slivers);
+    if (c.at < 0 && c.rank == r->who.rank) *slivers = keep_at(&c, *slivers, step);
     r->kept[r->n_kept++] = c;
 }
 
 /* A kept range is all in its rank's share, or nothing of it is. Both sides of an exchange cut alike. */
-static void cut_kept(struct clime_ring *r, const struct clime_shard *shards) {
+static void cut_kept(struct clime_ring *r, const struct clime_shard *shards, int64_t step) {
     struct clime_range *whole = r->kept, c;
     const int n = r->n_kept;
     struct clime_shard_part p;
-    int64_t slivers = r->n;
+    int64_t slivers = r->bytes;
     r->kept = xcalloc(2 * ((size_t)n + (size_t)shards[0].n_parts * (size_t)r->who.world), sizeof *r->kept);
     r->n_kept = 0;
     for (int k = 0; k < n; k++) {
@@ -217,16 +227,16 @@ static void cut_kept(struct clime_ring *r, const struct clime_shard *shards) {
         for (int i = clime_shard_first(s, c.lo); clime_shard_cut(s, i, whole[k].lo, whole[k].hi - whole[k].lo, &p);
              i++) {
             c.at = -1;
-            keep_cut(r, c, p.global, &slivers);
+            keep_cut(r, c, p.global, step, &slivers);
             c.lo = p.global;
             c.at = p.local;
-            keep_cut(r, c, p.global + p.n, &slivers);
-            c.lo = p.global + p.n;
+            keep_cut(r, c, p.global + p.bytes, step, &slivers);
+            c.lo = p.global + p.bytes;
         }
         c.at = -1;
-        keep_cut(r, c, whole[k].hi, &slivers);
+        keep_cut(r, c, whole[k].hi, step, &slivers);
     }
-    r->n = clime_layout_align(slivers);
+    r->bytes = clime_align_up(slivers, step);
     free(whole);
 }
 
@@ -237,7 +247,7 @@ static bool lacks(const struct clime_range *k, const struct clime_shard *s, int 
     if (!*i) *i = clime_shard_first(s, k->lo);
     if (!clime_shard_cut(s, *i, k->lo, k->hi - k->lo, &p)) return false;
     ++*i;
-    *c = (struct clime_range){p.global, p.global + p.n, k->at + (p.global - k->lo), k->rank};
+    *c = (struct clime_range){p.global, p.global + p.bytes, k->at + (p.global - k->lo), k->rank};
     *there = p.local;
     return true;
 }
@@ -262,10 +272,10 @@ void clime_ring_cut_shares(struct clime_ring *r, const struct clime_layout *l) {
     struct clime_shard *shards = xcalloc((size_t)world, sizeof *shards);
     for (int q = 0; q < world; q++) {
         CHECK(clime_layout_shard(l, q, world, &shards[q], NULL) == CLIME_OK);
-        int64_t n = clime_shares_in_ring(l, &shards[q]);
-        if (q == r->who.rank) r->n = n;
+        int64_t bytes = clime_shares_in_ring(l, &shards[q]);
+        if (q == r->who.rank) r->bytes = bytes;
     }
-    cut_kept(r, shards);
+    cut_kept(r, shards, clime_layout_step(l));
     size_t most = (size_t)r->n_kept + (size_t)shards[0].n_parts;
     r->taken = xcalloc(most, sizeof *r->taken);
     r->given = xcalloc(most * (size_t)world, sizeof *r->given);
@@ -275,10 +285,9 @@ void clime_ring_cut_shares(struct clime_ring *r, const struct clime_layout *l) {
 }
 
 static struct clime_move *moves_of(const struct clime_model *m, const struct clime_range *x, int n) {
-    const size_t width = clime_dtype_bytes(clime_model_dt(m));
     struct clime_move *out = xcalloc((size_t)n + 1, sizeof *out);
     for (int i = 0; i < n; i++)
-        out[i] = (struct clime_move){x[i].rank, clime_model_at(m, x[i].at), (size_t)(x[i].hi - x[i].lo) * width};
+        out[i] = (struct clime_move){x[i].rank, clime_model_at(m, x[i].at), (size_t)(x[i].hi - x[i].lo)};
     return out;
 }
 

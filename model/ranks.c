@@ -15,13 +15,13 @@
 
 #include "model/rope.h"
 
-#define PIECE ((int64_t)4 << 20) /* elements of one exchange of weights, */
+#define PIECE ((int64_t)8 << 20) /* bytes of one exchange of weights, */
 enum { SPANS = 64 };             /* and parts of tensors, at most */
 #define HOMEWARD "bringing rows of experts home"
 
 size_t clime_model_piece_bytes(const struct clime_model *m) {
     bool bounces = m->ranks.n > 1 && m->ranks.rank == 0 && m->ops->own_memory;
-    return bounces ? (size_t)PIECE * clime_dtype_bytes(clime_model_dt(m)) : 0;
+    return bounces ? PIECE : 0;
 }
 
 /* ---- the share ------------------------------------------------------------------------------------------------- */
@@ -38,18 +38,19 @@ static void head_rows(const struct clime_model *m, int rank, int64_t *from, int6
     clime_layout_head_rows(&m->layout, rank, m->ranks.n, from, to);
 }
 
-/* Names the matrices that products read: the joined tensors of the layers, and the head. held[n_slices]: elements of
- * each row of the table that are this rank's. */
+/* Names the matrices that products read: the joined tensors of the layers, and the head. held[n_slices]: bytes of each
+ * row of the table that are this rank's. */
 static void make_matrices(struct clime_model *m, const int64_t *held) {
     const struct clime_layout *l = &m->layout;
     int64_t from, to;
     m->matrix = xcalloc((size_t)l->n_slices, sizeof *m->matrix);
     for (int i = 0, end; i < l->n_slices; i = end) {
         struct clime_matrix w = {.K = (int)l->slices[i].dim[1]};
+        const int64_t row = l->slices[i].bytes / l->slices[i].dim[0];
         bool is_matrix =
-            l->slices[i].type == CLIME_PARAM_MATRIX && !l->slices[i].by_head && (i != l->embed || i == l->head);
+            l->slices[i].kind == CLIME_PARAM_MATRIX && !l->slices[i].by_head && (i != l->embed || i == l->head);
         for (end = i; end < l->n_slices && (end == i || l->slices[end].joined); end++)
-            if (is_matrix) w.N += (int)(held[end] / w.K);
+            if (is_matrix) w.N += (int)(held[end] / row);
         w.n_experts = l->slices[i].n_experts / (l->slices[i].cut.rule == CLIME_SHARD_EXPERT ? m->ranks.n : 1);
         if (w.n_experts) w.N /= w.n_experts;
         if (is_matrix) m->matrix[i] = w;
@@ -70,7 +71,7 @@ enum clime_err clime_model_lay(struct clime_model *m, struct clime_error *e) {
     int64_t *held = xcalloc((size_t)l->n_slices, sizeof *held);
     m->place = xmalloc((size_t)l->n_slices * sizeof *m->place);
     clime_model_place(m);
-    for (int i = 0; i < m->shard.n_parts; i++) held[m->shard.parts[i].slice] += m->shard.parts[i].n;
+    for (int i = 0; i < m->shard.n_parts; i++) held[m->shard.parts[i].slice] += m->shard.parts[i].bytes;
     make_matrices(m, held);
     free(held);
     m->heads = heads_of(&m->cfg, m->ranks.n);
@@ -80,33 +81,33 @@ enum clime_err clime_model_lay(struct clime_model *m, struct clime_error *e) {
 const void *clime_tied_head(const struct clime_model *m) {
     int64_t from, to;
     head_rows(m, m->ranks.rank, &from, &to);
-    return clime_model_at(m, m->place[m->layout.head] + from * m->cfg.D);
+    const struct clime_slice *s = &m->layout.slices[m->layout.head];
+    return clime_model_at(m, m->place[m->layout.head] + from * (s->bytes / s->dim[0]));
 }
 
-void clime_model_put(void *arg, int64_t offset, const void *data, int64_t n) {
+void clime_model_put(void *arg, int64_t offset, const void *data, int64_t bytes) {
     struct clime_model *m = arg;
-    size_t width = clime_dtype_bytes(clime_model_dt(m));
     if (m->ring) {
-        clime_ring_put(m, offset, data, n);
+        clime_ring_put(m, offset, data, bytes);
         return;
     }
     if (m->ranks.n == 1) {
-        m->ops->copy_in(m->dev, clime_model_at(m, offset), data, (size_t)n * width);
+        m->ops->copy_in(m->dev, clime_model_at(m, offset), data, (size_t)bytes);
         return;
     }
     struct clime_shard_part p;
-    for (int i = clime_shard_first(&m->shard, offset); clime_shard_cut(&m->shard, i, offset, n, &p); i++)
-        m->ops->copy_in(m->dev, clime_model_at(m, p.local), (const char *)data + (size_t)(p.global - offset) * width,
-                        (size_t)p.n * width);
+    for (int i = clime_shard_first(&m->shard, offset); clime_shard_cut(&m->shard, i, offset, bytes, &p); i++)
+        m->ops->copy_in(m->dev, clime_model_at(m, p.local), (const char *)data + (p.global - offset), (size_t)p.bytes);
 }
 
-int64_t clime_model_read_share(const struct clime_model *m, int64_t offset, int64_t n, void *h_out) {
-    size_t width = clime_dtype_bytes(clime_model_dt(m));
+int64_t clime_model_read_share(const struct clime_model *m, int64_t offset, int64_t bytes, void *h_out) {
     struct clime_shard_part p;
     int64_t all = 0;
     CHECK(m->flat && !m->released);
-    for (int i = clime_shard_first(&m->shard, offset); clime_shard_cut(&m->shard, i, offset, n, &p); i++, all += p.n)
-        m->ops->copy_out(m->dev, (char *)h_out + (size_t)all * width, clime_model_at(m, p.local), (size_t)p.n * width);
+    for (int i = clime_shard_first(&m->shard, offset); clime_shard_cut(&m->shard, i, offset, bytes, &p); i++) {
+        m->ops->copy_out(m->dev, (char *)h_out + all, clime_model_at(m, p.local), (size_t)p.bytes);
+        all += p.bytes;
+    }
     return all;
 }
 
@@ -241,26 +242,26 @@ void clime_model_share_ids(struct clime_model *m, int T, int32_t *ids) {
  */
 
 struct span { /* of a part: what goes in one move */
-    int64_t global, local, n;
+    int64_t global, local, bytes;
 };
 
-struct cursor { /* what of a shard's parts is on its way: whole ones before `part`, and `at` elements of it */
+struct cursor { /* what of a shard's parts is on its way: whole ones before `part`, and `at` bytes of it */
     int part;
     int64_t at;
 };
 
-/* The spans of the next exchange: PIECE elements at most, of as many parts as that has. Both sides cut alike; a layer
+/* The spans of the next exchange: PIECE bytes at most, of as many parts as that has. Both sides cut alike; a layer
  * of experts has hundreds of small ones. */
 static int next_spans(const struct clime_shard *s, struct cursor *c, struct span out[SPANS]) {
     int64_t room = PIECE;
     int n = 0;
     while (c->part < s->n_parts && n < SPANS && room > 0) {
         const struct clime_shard_part *p = &s->parts[c->part];
-        int64_t take = p->n - c->at < room ? p->n - c->at : room;
+        int64_t take = p->bytes - c->at < room ? p->bytes - c->at : room;
         if (take) out[n++] = (struct span){p->global + c->at, p->local + c->at, take};
         room -= take;
         c->at += take;
-        if (c->at < p->n) continue;
+        if (c->at < p->bytes) continue;
         c->part++;
         c->at = 0;
     }
@@ -270,7 +271,6 @@ static int next_spans(const struct clime_shard *s, struct cursor *c, struct span
 /* To rank, from the whole of the weights; where they are the host's, through the device's piece. */
 static enum clime_err send_share(struct clime_model *m, int rank, const char *flat, char *piece,
                                  struct clime_error *e) {
-    size_t width = clime_dtype_bytes(clime_model_dt(m));
     struct span spans[SPANS];
     struct clime_move moves[SPANS];
     struct cursor c = {0};
@@ -279,8 +279,8 @@ static enum clime_err send_share(struct clime_model *m, int rank, const char *fl
     for (int n; !rc && (n = next_spans(&s, &c, spans)) > 0;) {
         size_t at = 0;
         for (int i = 0; i < n; i++) {
-            const char *from = flat + (size_t)spans[i].global * width;
-            moves[i] = (struct clime_move){rank, (void *)(uintptr_t)from, (size_t)spans[i].n * width};
+            const char *from = flat + spans[i].global;
+            moves[i] = (struct clime_move){rank, (void *)(uintptr_t)from, (size_t)spans[i].bytes};
             if (!piece) continue;
             moves[i].at = piece + at;
             m->ops->copy_in(m->dev, piece + at, from, moves[i].bytes);
@@ -293,11 +293,10 @@ static enum clime_err send_share(struct clime_model *m, int rank, const char *fl
 }
 
 static void take_own(struct clime_model *m, const char *flat, bool host) {
-    size_t width = clime_dtype_bytes(clime_model_dt(m));
     for (int i = 0; i < m->shard.n_parts; i++) {
         const struct clime_shard_part *p = &m->shard.parts[i];
-        (host ? m->ops->copy_in : m->ops->copy)(m->dev, clime_model_at(m, p->local), flat + (size_t)p->global * width,
-                                                (size_t)p->n * width);
+        (host ? m->ops->copy_in : m->ops->copy)(m->dev, clime_model_at(m, p->local), flat + p->global,
+                                                (size_t)p->bytes);
     }
 }
 
@@ -318,7 +317,6 @@ enum clime_err clime_model_hand_out(struct clime_model *m, const void *flat, boo
 }
 
 enum clime_err clime_model_take_share(struct clime_model *m, struct clime_error *e) {
-    size_t width = clime_dtype_bytes(clime_model_dt(m));
     struct span spans[SPANS];
     struct clime_move moves[SPANS];
     struct cursor c = {0};
@@ -326,7 +324,7 @@ enum clime_err clime_model_take_share(struct clime_model *m, struct clime_error 
     CHECK(m->ranks.rank > 0 && m->flat && !m->foreign && !m->released);
     for (int n; !rc && (n = next_spans(&m->shard, &c, spans)) > 0;) {
         for (int i = 0; i < n; i++)
-            moves[i] = (struct clime_move){0, clime_model_at(m, spans[i].local), (size_t)spans[i].n * width};
+            moves[i] = (struct clime_move){0, clime_model_at(m, spans[i].local), (size_t)spans[i].bytes};
         rc = clime_links_exchange(m->ranks.links, "taking weights", NULL, 0, moves, n, e);
     }
     return taken(m, rc, e);

@@ -12,12 +12,12 @@
 
 /* ---- places ---------------------------------------------------------------------------------------------------- */
 
-/* First element of a layer; of one behind the last, the final norm's. */
+/* First byte of a layer; of one behind the last, the final norm's. */
 static int64_t layer_from(const struct clime_layout *l, int layer) {
     return l->slices[layer < l->n_layers ? l->layer[layer].w[CLIME_W_LN1] : l->norm].offset;
 }
 
-/* Elements of a layer that are gathered: all but experts that stay. At `at` of its place. */
+/* Bytes of a layer that are gathered: all but experts that stay. At `at` of its place. */
 struct span {
     int64_t from, to, at;
 };
@@ -46,7 +46,7 @@ int64_t clime_ring_lay(const struct clime_layout *l, struct clime_ring *r) {
         if (n > most) most = n;
     }
     r->tail = r->first;
-    n = r->tail + (l->n - r->end);
+    n = r->tail + (l->bytes - r->end);
     for (int i = 0; i < CLIME_RING_PLACES; i++, n += most) r->place[i] = n;
     return n;
 }
@@ -56,10 +56,10 @@ static struct clime_ring *new_ring(const struct clime_model *m, const struct cli
     const struct clime_layout *l = &m->layout;
     struct clime_ring *r = xcalloc(1, sizeof *r);
     r->who = who;
-    r->n = clime_ring_lay(l, r);
+    r->bytes = clime_ring_lay(l, r);
     clime_ring_cut(r, trained, m->ops);
-    r->visit = r->n;
-    r->n += clime_layout_align(r->n_visit);
+    r->visit = r->bytes;
+    r->bytes += clime_align_up(r->visit_bytes, clime_layout_step(l));
     for (int i = 0; i < CLIME_RING_PLACES; i++) r->holds[i] = -1;
     r->coming = -1;
     r->is_new = true;
@@ -82,7 +82,7 @@ void clime_ring_free(struct clime_ring *r) {
     free(r);
 }
 
-/* Where a layer's place has element `offset` of it; of experts that stay nothing is there. */
+/* Where a layer's place has byte `offset` of it; of experts that stay nothing is there. */
 static int64_t in_place(const struct clime_model *m, int layer, int64_t offset) {
     struct span spans[CLIME_STAYS + 1];
     int i = gathered(&m->layout, layer, m->ring->who, spans) - 1;
@@ -124,7 +124,8 @@ static void find_kept(struct clime_model *m) {
     struct clime_range c;
     for (int i = 0; i < l->n_slices; i++) {
         struct clime_matrix *w = &m->matrix[i];
-        const int64_t at = l->slices[i].offset, each = (int64_t)w->N * w->K;
+        const int64_t at = l->slices[i].offset,
+                      each = w->n_experts ? (int64_t)w->N * l->slices[i].bytes / l->slices[i].dim[0] : 0;
         if (!w->N || !w->n_experts || !clime_ring_direct(m->ring, at, at + each * w->n_experts, &c)) continue;
         w->kept.data = clime_model_at(m, c.at);
         w->kept.from = (int)((c.lo - at) / each);
@@ -144,7 +145,7 @@ void clime_model_ring(struct clime_model *m, const struct clime_layout *trained,
 
 enum clime_err clime_model_ring_link(struct clime_model *m, struct clime_links *links, struct clime_error *e) {
     struct clime_ring *r = m->ring;
-    const size_t width = clime_dtype_bytes(clime_model_dt(m)), each = (size_t)(r->place[1] - r->place[0]) * width;
+    const size_t each = (size_t)(r->place[1] - r->place[0]);
     CHECK(m->flat && links->world == r->who.world && links->rank == r->who.rank && links->dev == m->dev);
     r->links = links;
     return clime_links_window(links, clime_model_at(m, r->place[0]), CLIME_RING_PLACES * each, e);
@@ -159,7 +160,6 @@ static void copy_run(const struct clime_model *m, const struct clime_run *r) {
 static void begin(struct clime_model *m, int l) {
     struct clime_ring *r = m->ring;
     const int64_t place = r->place[l % CLIME_RING_PLACES];
-    const size_t width = clime_dtype_bytes(clime_model_dt(m));
     struct span spans[CLIME_STAYS + 1];
     const int n_spans = gathered(&m->layout, l, r->who, spans);
     int n_sends = 0, n_receives = 0;
@@ -175,7 +175,7 @@ static void begin(struct clime_model *m, int l) {
         const struct span s = spans[k];
         for (int64_t lo = s.from; clime_ring_piece(r, lo, s.to, &c, &direct); lo = c.hi) {
             char *at = clime_model_at(m, place + s.at + (lo - s.from)), *kept = clime_model_at(m, c.at);
-            const size_t bytes = (size_t)(c.hi - lo) * width;
+            const size_t bytes = (size_t)(c.hi - lo);
             const bool own = c.rank == r->who.rank;
             if (own && !direct && clime_runs_add(&own_runs, &(struct clime_run){bytes, 1, 2, {at, kept}, {0}}, &copied))
                 copy_run(m, &copied);
@@ -212,7 +212,6 @@ static void end(struct clime_model *m) {
 static void take_edges(struct clime_model *m) {
     struct clime_ring *r = m->ring;
     const struct clime_layout *l = &m->layout;
-    const size_t width = clime_dtype_bytes(clime_model_dt(m));
     int n_sends = 0, n_receives = 0;
     struct clime_stay s;
     struct clime_range c;
@@ -221,9 +220,9 @@ static void take_edges(struct clime_model *m) {
         if (!clime_layout_stays(l, i / CLIME_STAYS, i % CLIME_STAYS, r->who, &s) || (s.grad < 0 && r->frozen_edges))
             continue;
         for (int q = 0; q < r->who.world; q++) {
-            const int64_t lo = s.at + clime_stay_from(&s, r->who, q), hi = lo + s.each;
+            const int64_t lo = s.at + s.each_bytes * clime_stay_part(r->who, q), hi = lo + s.each_bytes;
             for (int k = clime_ring_find(r, lo); k < r->n_kept && clime_range_cut(&r->kept[k], lo, hi, &c); k++) {
-                const size_t bytes = (size_t)(c.hi - c.lo) * width;
+                const size_t bytes = (size_t)(c.hi - c.lo);
                 if (c.rank == q) continue;
                 if (c.rank == r->who.rank)
                     r->sends[n_sends++] = (struct clime_move){q, clime_model_at(m, c.at), bytes};
@@ -264,10 +263,9 @@ void clime_ring_changed(struct clime_model *m) {
 /* ---- the whole ------------------------------------------------------------------------------------------------- */
 
 /* Where there is no room for it the others must not wait: all goes on, but for the copy. */
-static void copy_whole(struct clime_model *m, int64_t offset, int64_t n, int64_t at) {
-    const size_t width = clime_dtype_bytes(clime_model_dt(m));
+static void copy_whole(struct clime_model *m, int64_t offset, int64_t bytes, int64_t at) {
     if (!m->ring->whole) return;
-    m->ops->copy_out(m->dev, (char *)m->ring->whole + (size_t)offset * width, clime_model_at(m, at), (size_t)n * width);
+    m->ops->copy_out(m->dev, (char *)m->ring->whole + offset, clime_model_at(m, at), (size_t)bytes);
 }
 
 /* What a layer's place has, and of rank 0's experts that it keeps whole these. */
@@ -280,16 +278,15 @@ static void copy_span(struct clime_model *m, const struct span *s, int64_t place
     }
 }
 
-/* Elements [lo, hi) of the rank's experts, at `at` of its flat, to rank 0. */
+/* Bytes [lo, hi) of the rank's experts, at `at` of its flat, to rank 0. */
 static void visit(struct clime_model *m, int rank, int64_t lo, int64_t hi, int64_t at) {
     struct clime_ring *r = m->ring;
-    const size_t width = clime_dtype_bytes(clime_model_dt(m));
     struct clime_error e;
     if (rank == 0 && r->who.rank == 0) copy_whole(m, lo, hi - lo, at);
     for (int64_t n; rank > 0 && lo < hi; lo += n, at += n) {
-        n = hi - lo < r->n_visit ? hi - lo : r->n_visit;
-        const struct clime_move send = {0, clime_model_at(m, at), (size_t)n * width},
-                                receive = {rank, clime_model_at(m, r->visit), (size_t)n * width};
+        n = hi - lo < r->visit_bytes ? hi - lo : r->visit_bytes;
+        const struct clime_move send = {0, clime_model_at(m, at), (size_t)n},
+                                receive = {rank, clime_model_at(m, r->visit), (size_t)n};
         if (!m->ranks.err && clime_links_exchange(r->links, "bringing experts to rank 0", &send, r->who.rank == rank,
                                                   &receive, r->who.rank == 0, &e))
             clime_model_ranks_fail(m, &e);
@@ -302,7 +299,7 @@ static void bring_experts(struct clime_model *m, int layer) {
     struct clime_stay s;
     for (int i = 0; i < CLIME_STAYS && clime_layout_stays(&m->layout, layer, i, r->who, &s); i++)
         for (int q = 0; q < r->who.experts; q++)
-            visit(m, q, s.at + s.each * q, s.at + s.each * (q + 1), r->experts[layer * CLIME_STAYS + i].at);
+            visit(m, q, s.at + s.each_bytes * q, s.at + s.each_bytes * (q + 1), r->experts[layer * CLIME_STAYS + i].at);
 }
 
 enum clime_err clime_ring_whole(struct clime_model *m, struct clime_error *e) {
@@ -322,7 +319,7 @@ enum clime_err clime_ring_whole(struct clime_model *m, struct clime_error *e) {
         bring_experts(m, i);
     }
     if (mine) copy_whole(m, 0, r->first, 0);
-    if (mine) copy_whole(m, r->end, l->n - r->end, r->tail);
+    if (mine) copy_whole(m, r->end, l->bytes - r->end, r->tail);
     if (!rc) rc = clime_model_ranks_check(m, e);
     if (!rc) rc = m->ops->sync(m->dev, e);
     r->is_new = rc != CLIME_OK || !mine; /* who has no copy takes part whenever it is told to */

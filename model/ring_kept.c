@@ -1,4 +1,4 @@
-/* Weights in parts: who keeps which elements, where they lie in a rank's flat, and who asks for them. See model.h.
+/* Weights in parts: who keeps which bytes, where they lie in a rank's flat, and who asks for them. See model.h.
  * Called by ring.c, and by the learner with the optimizer, on the trainer's main thread; owned by the model.
  *
  * Invariant: the kept ranges are ascending and without gaps, and every rank has the same list but for the places in its
@@ -8,7 +8,7 @@
 #include "model/model.h"
 #include "model/weights/layout_int.h"
 
-#define VISIT ((int64_t)4 << 20) /* of another rank's experts that rank 0 takes at a time */
+#define VISIT ((int64_t)8 << 20) /* bytes of another rank's experts that rank 0 takes at a time */
 
 /* ---- the cut --------------------------------------------------------------------------------------------------- */
 
@@ -24,13 +24,14 @@ static void keep(struct clime_ring *r, int64_t lo, int64_t hi, int rank) {
     r->kept[r->n_kept++] = (struct clime_range){.lo = lo, .hi = hi, .rank = rank};
 }
 
-static void keep_slice(struct clime_ring *r, const struct clime_slice *s, const struct clime_parts *p) {
-    const int64_t end = s->offset + s->n;
+static void keep_slice(struct clime_ring *r, const struct clime_layout *l, const struct clime_slice *s,
+                       const struct clime_parts *p) {
+    const int64_t end = s->offset + s->bytes, step = clime_layout_step(l), width = (int64_t)clime_dtype_bytes(s->type);
     struct clime_range c;
     if (s->grad < 0) {
         for (int q = 0; q < r->who.world; q++) {
-            int64_t lo = (s->offset + s->n * q / r->who.world) / CLIME_LAYOUT_ALIGN * CLIME_LAYOUT_ALIGN;
-            int64_t hi = (s->offset + s->n * (q + 1) / r->who.world) / CLIME_LAYOUT_ALIGN * CLIME_LAYOUT_ALIGN;
+            int64_t lo = (s->offset + s->bytes * q / r->who.world) / step * step;
+            int64_t hi = (s->offset + s->bytes * (q + 1) / r->who.world) / step * step;
             if (lo < s->offset) lo = s->offset;
             keep(r, lo, q == r->who.world - 1 ? end : hi, q);
         }
@@ -38,13 +39,13 @@ static void keep_slice(struct clime_ring *r, const struct clime_slice *s, const 
     }
     for (int i = clime_parts_find(p, s->grad); i < p->n && clime_range_cut(&p->ranges[i], s->grad, s->grad + s->n, &c);
          i++)
-        keep(r, s->offset + (c.lo - s->grad), s->offset + (c.hi - s->grad), c.rank);
+        keep(r, s->offset + (c.lo - s->grad) * width, s->offset + (c.hi - s->grad) * width, c.rank);
 }
 
 /* A tensor of experts that stay and that nobody updates: the first that have them keep them. Returns its last row. */
 static int keep_experts(struct clime_ring *r, const struct clime_layout *l, const struct clime_stay *s) {
     int i = s->row;
-    for (int q = 0; q < r->who.experts; q++) keep(r, s->at + s->each * q, s->at + s->each * (q + 1), q);
+    for (int q = 0; q < r->who.experts; q++) keep(r, s->at + s->each_bytes * q, s->at + s->each_bytes * (q + 1), q);
     while (i + 1 < l->n_slices && l->slices[i + 1].joined) i++;
     return i;
 }
@@ -59,7 +60,7 @@ static void keep_layer(struct clime_ring *r, const struct clime_layout *l, int l
         if (frozen)
             i = keep_experts(r, l, &s);
         else
-            keep_slice(r, &l->slices[i], p);
+            keep_slice(r, l, &l->slices[i], p);
     }
 }
 
@@ -70,7 +71,8 @@ static int by_lo(const void *a, const void *b) {
 
 /* Places in flat of what this rank keeps and of its experts, each range as aligned as it is in the whole; what overlaps
  * has one. */
-static void place_kept(struct clime_ring *r, int n_experts) {
+static void place_kept(struct clime_ring *r, const struct clime_layout *l, int n_experts) {
+    const int64_t step = clime_layout_step(l);
     struct clime_range **own = xcalloc((size_t)r->n_kept + (size_t)n_experts, sizeof *own);
     int n = 0;
     for (int i = 0; i < r->n_kept; i++)
@@ -79,15 +81,15 @@ static void place_kept(struct clime_ring *r, int n_experts) {
         if (r->experts[i].lo < r->experts[i].hi) own[n++] = &r->experts[i];
     qsort(own, (size_t)n, sizeof(struct clime_range *), by_lo);
     for (int i = 0, end; i < n; i = end) {
-        const int64_t lo = own[i]->lo, at = clime_layout_align(r->n) + lo % CLIME_LAYOUT_ALIGN;
+        const int64_t lo = own[i]->lo, at = clime_align_up(r->bytes, step) + lo % step;
         int64_t hi = lo;
         for (end = i; end < n && (end == i || own[end]->lo <= hi); end++) {
             own[end]->at = at + (own[end]->lo - lo);
             if (own[end]->hi > hi) hi = own[end]->hi;
         }
-        r->n = at + (hi - lo);
+        r->bytes = at + (hi - lo);
     }
-    r->n = clime_layout_align(r->n);
+    r->bytes = clime_align_up(r->bytes, step);
     free(own);
 }
 
@@ -112,7 +114,7 @@ static void find_direct(struct clime_ring *r, const struct clime_layout *l) {
         if (!clime_layout_stays(l, i / CLIME_STAYS, i % CLIME_STAYS, alone, &s)) continue;
         const int before = r->n_direct;
         for (int q = 0; q < r->who.world; q++) {
-            const struct clime_range c = whole_experts(r, s.at, s.at + s.n, l->slices[s.row].n_experts, q);
+            const struct clime_range c = whole_experts(r, s.at, s.at + s.bytes, l->slices[s.row].n_experts, q);
             int k = r->n_direct; /* ascending, whichever rank has which */
             if (c.lo == c.hi) continue;
             for (; k > before && r->direct[k - 1].lo > c.lo; k--) r->direct[k] = r->direct[k - 1];
@@ -134,14 +136,14 @@ void clime_ring_cut(struct clime_ring *r, const struct clime_layout *l, const st
     for (int i = 0; i < n_experts; i++) {
         if (!clime_layout_stays(l, i / CLIME_STAYS, i % CLIME_STAYS, r->who, &s)) continue;
         r->experts[i] =
-            (struct clime_range){.lo = s.at + clime_stay_from(&s, r->who, r->who.rank), .rank = r->who.rank};
-        r->experts[i].hi = r->experts[i].lo + s.each;
-        if (s.each > r->n_visit) r->n_visit = s.each < VISIT ? s.each : VISIT;
+            (struct clime_range){.lo = s.at + s.each_bytes * clime_stay_part(r->who, r->who.rank), .rank = r->who.rank};
+        r->experts[i].hi = r->experts[i].lo + s.each_bytes;
+        if (s.each_bytes > r->visit_bytes) r->visit_bytes = s.each_bytes < VISIT ? s.each_bytes : VISIT;
     }
     if (r->who.as_shares)
         clime_ring_cut_shares(r, l);
     else
-        place_kept(r, n_experts);
+        place_kept(r, l, n_experts);
     find_direct(r, l);
     clime_parts_free(&p);
 }
@@ -198,13 +200,13 @@ struct clime_share *clime_model_cut_shares(const struct clime_model *m, struct c
     int n_out = 0;
     for (int i = 0; i < *n; i++) {
         struct clime_share s = shares[i];
+        const int64_t width = (int64_t)clime_dtype_bytes(s.type);
         for (int k = clime_ring_find(r, s.offset);
-             !clime_model_everywhere(m, s.offset) && r->kept[k].hi < s.offset + s.n; k++) {
-            const int64_t head = r->kept[k].hi - s.offset;
+             !clime_model_everywhere(m, s.offset) && r->kept[k].hi < s.offset + s.n * width; k++) {
+            const int64_t head = (r->kept[k].hi - s.offset) / width;
             out[n_out] = s;
             out[n_out++].n = head;
-            s = (struct clime_share){s.offset + head, s.state + head, s.n - head, s.at + head,
-                                     s.range,         s.rank,         s.decay};
+            clime_share_skip(&s, head);
         }
         out[n_out++] = s;
     }
@@ -218,10 +220,10 @@ struct clime_range *clime_model_holds(const struct clime_model *m, int *n, int *
     struct clime_range *out = xcalloc((size_t)(r ? r->n_kept : 0) + 2, sizeof *out);
     *n = 0;
     if (!r) {
-        out[(*n)++] = (struct clime_range){.hi = m->layout.n};
+        out[(*n)++] = (struct clime_range){.hi = m->layout.bytes};
     } else {
         out[(*n)++] = (struct clime_range){.hi = r->first};
-        out[(*n)++] = (struct clime_range){.lo = r->end, .hi = m->layout.n, .at = r->tail};
+        out[(*n)++] = (struct clime_range){.lo = r->end, .hi = m->layout.bytes, .at = r->tail};
     }
     *n_everywhere = *n;
     for (int i = 0; r && i < r->n_kept; i++)
@@ -229,13 +231,12 @@ struct clime_range *clime_model_holds(const struct clime_model *m, int *n, int *
     return out;
 }
 
-/* Elements [lo, hi), which every rank has at the same place. */
-static int give_evenly(struct clime_range *out, int64_t lo, int64_t hi, int64_t at, int world) {
+/* Bytes [lo, hi), which every rank has at the same place. */
+static int give_evenly(struct clime_range *out, int64_t lo, int64_t hi, int64_t at, int world, int64_t step) {
     int n = 0;
     for (int q = 0; q < world; q++) {
-        const int64_t from = lo + (hi - lo) / CLIME_LAYOUT_ALIGN * q / world * CLIME_LAYOUT_ALIGN,
-                      to = q == world - 1 ? hi
-                                          : lo + (hi - lo) / CLIME_LAYOUT_ALIGN * (q + 1) / world * CLIME_LAYOUT_ALIGN;
+        const int64_t from = lo + (hi - lo) / step * q / world * step,
+                      to = q == world - 1 ? hi : lo + (hi - lo) / step * (q + 1) / world * step;
         if (from < to) out[n++] = (struct clime_range){from, to, at + (from - lo), q};
     }
     return n;
@@ -244,13 +245,14 @@ static int give_evenly(struct clime_range *out, int64_t lo, int64_t hi, int64_t 
 struct clime_range *clime_ring_gives(const struct clime_model *m, int *n) {
     const struct clime_ring *r = m->ring;
     const int world = r->who.world;
+    const int64_t step = clime_layout_step(&m->layout);
     struct clime_range *out = xcalloc((size_t)r->n_kept + 2 * (size_t)world, sizeof *out);
-    *n = give_evenly(out, 0, r->first, 0, world);
+    *n = give_evenly(out, 0, r->first, 0, world, step);
     for (int q = 0; q < world; q++) { /* all keep the same list, each with its own places */
         struct clime_ring *theirs = xcalloc(1, sizeof *theirs);
         theirs->who = r->who;
         theirs->who.rank = q;
-        theirs->n = clime_ring_lay(&m->layout, theirs);
+        theirs->bytes = clime_ring_lay(&m->layout, theirs);
         clime_ring_cut(theirs, &m->layout, m->ops);
         CHECK(theirs->n_kept == r->n_kept);
         for (int i = 0; i < r->n_kept; i++)
@@ -258,28 +260,27 @@ struct clime_range *clime_ring_gives(const struct clime_model *m, int *n) {
         clime_ring_free(theirs);
     }
     *n += r->n_kept;
-    *n += give_evenly(out + *n, r->end, m->layout.n, r->tail, world);
+    *n += give_evenly(out + *n, r->end, m->layout.bytes, r->tail, world, step);
     return out;
 }
 
 static void put(struct clime_model *m, const struct clime_range *ranges, int n_ranges, int64_t offset, const void *data,
-                int64_t n) {
+                int64_t bytes) {
     const struct clime_parts all = {.ranges = (struct clime_range *)(uintptr_t)ranges, .n = n_ranges};
-    const size_t width = clime_dtype_bytes(clime_model_dt(m));
     struct clime_range c;
-    for (int i = clime_parts_find(&all, offset); i < n_ranges && clime_range_cut(&ranges[i], offset, offset + n, &c);
-         i++)
+    for (int i = clime_parts_find(&all, offset);
+         i < n_ranges && clime_range_cut(&ranges[i], offset, offset + bytes, &c); i++)
         if (ranges != m->ring->kept || c.rank == m->ring->who.rank)
-            m->ops->copy_in(m->dev, clime_model_at(m, c.at), (const char *)data + (size_t)(c.lo - offset) * width,
-                            (size_t)(c.hi - c.lo) * width);
+            m->ops->copy_in(m->dev, clime_model_at(m, c.at), (const char *)data + (c.lo - offset),
+                            (size_t)(c.hi - c.lo));
 }
 
 /* As clime_model_put, which knows the model's own share. */
-void clime_ring_put(struct clime_model *m, int64_t offset, const void *data, int64_t n) {
+void clime_ring_put(struct clime_model *m, int64_t offset, const void *data, int64_t bytes) {
     struct clime_ring *r = m->ring;
-    const struct clime_range all[] = {{.hi = r->first}, {.lo = r->end, .hi = m->layout.n, .at = r->tail}};
-    put(m, all, 2, offset, data, n);
-    put(m, r->kept, r->n_kept, offset, data, n);
-    put(m, r->taken, r->n_taken, offset, data, n);
+    const struct clime_range all[] = {{.hi = r->first}, {.lo = r->end, .hi = m->layout.bytes, .at = r->tail}};
+    put(m, all, 2, offset, data, bytes);
+    put(m, r->kept, r->n_kept, offset, data, bytes);
+    put(m, r->taken, r->n_taken, offset, data, bytes);
     r->frozen_edges = false;
 }

@@ -22,13 +22,12 @@ static const char *tensor_of(const struct clime_model *m, const struct clime_pie
 /* Of a piece that lies `at` in a memory. */
 static enum clime_err add_sum(const struct clime_model *m, const struct clime_piece *p, int64_t at, const void *data,
                               uint64_t *sum, struct clime_error *e) {
-    const size_t width = clime_dtype_bytes(clime_model_dt(m));
-    if ((size_t)p->global * width % WORD || (size_t)at * width % WORD)
+    if (p->global % WORD || at % WORD)
         return clime_fail(
             e, CLIME_ERR_INPUT,
             "%s is cut in the middle of %d bytes, so parts of it have no checksum: these weights go by http",
             tensor_of(m, p), WORD);
-    *sum += m->ops->checksum(m->dev, (size_t)p->global * width / WORD, (size_t)p->n * width, data);
+    *sum += m->ops->checksum(m->dev, (uint64_t)p->global / WORD, (size_t)p->bytes, data);
     return CLIME_OK;
 }
 
@@ -51,7 +50,7 @@ struct owners {
     void *flat[CLIME_GROUP_MAX]; /* mapped; NULL: nothing of it is needed */
 };
 
-/* Elements of the owner's memory that any rank may read: all ranks refuse the same handle. */
+/* Bytes of the owner's memory that any rank may read: all ranks refuse the same handle. */
 static int64_t room_of(const struct clime_weight_parts *p, int owner) {
     int64_t most = 0;
     for (int i = 0; i < p->n_ranges; i++) {
@@ -63,12 +62,11 @@ static int64_t room_of(const struct clime_weight_parts *p, int owner) {
 
 static enum clime_err map_owners(struct clime_model *m, const struct clime_weight_parts *p,
                                  const struct clime_piece *pieces, int n, struct owners *out, struct clime_error *e) {
-    const size_t width = clime_dtype_bytes(clime_model_dt(m));
     bool same_unit;
     for (int i = 0; i < n; i++) {
         const int k = pieces[i].owner;
         if (out->flat[k]) continue;
-        if (m->ops->share_open(m->dev, p->handles[k], (size_t)room_of(p, k) * width, &same_unit, &out->flat[k], e))
+        if (m->ops->share_open(m->dev, p->handles[k], (size_t)room_of(p, k), &same_unit, &out->flat[k], e))
             return clime_error_prefix(e, "part %d of %d", k, p->n_handles);
     }
     return CLIME_OK;
@@ -79,36 +77,39 @@ static void let_go(struct clime_model *m, struct owners *o) {
         if (o->flat[k]) m->ops->share_close(m->dev, o->flat[k]);
 }
 
-/* Names the tensor of a piece in which something is not. */
-static enum clime_err check_finite(const struct clime_model *m, const struct clime_piece *p, const char *data,
-                                   struct clime_error *e) {
+/* A run is one call, as tensors are many; only where something is not they are asked one by one. */
+enum clime_err clime_model_finite(const struct clime_model *m, struct clime_dev *dev, int64_t lo, int64_t hi,
+                                  const void *data, struct clime_error *e) {
     const struct clime_layout *l = &m->layout;
-    const size_t width = clime_dtype_bytes(clime_model_dt(m));
-    if (m->ops->finite(m->dev, (size_t)p->n, data)) return CLIME_OK;
-    for (int i = 0; i < l->n_slices; i++) {
-        const struct clime_range of = {.lo = l->slices[i].offset, .hi = l->slices[i].offset + l->slices[i].n};
+    struct clime_typed_run run;
+    bool all = true;
+    for (int64_t at = lo; all && clime_typed_run(l, at, hi, &run); at = run.hi)
+        all = m->ops->finite(dev, run.type, (size_t)(run.hi - at) / clime_dtype_bytes(run.type),
+                             (const char *)data + (at - lo));
+    for (int i = 0; !all && i < l->n_slices; i++) {
+        const struct clime_slice *s = &l->slices[i];
+        const struct clime_range of = {.lo = s->offset, .hi = s->offset + s->bytes};
         struct clime_range c;
-        if (clime_range_cut(&of, p->global, p->global + p->n, &c) &&
-            !m->ops->finite(m->dev, (size_t)(c.hi - c.lo), data + (size_t)(c.lo - p->global) * width))
-            return clime_weights_not_finite(l->slices[i].name, e);
+        if (clime_range_cut(&of, lo, hi, &c) &&
+            !m->ops->finite(dev, s->type, (size_t)(c.hi - c.lo) / clime_dtype_bytes(s->type),
+                            (const char *)data + (c.lo - lo)))
+            return clime_weights_not_finite(s->name, e);
     }
-    return m->ops->sync(m->dev, e); /* the device has failed */
+    return all ? CLIME_OK : m->ops->sync(dev, e); /* only what lies between tensors, or the device has failed */
 }
 
 static enum clime_err take(struct clime_model *m, const struct clime_piece *pieces, int n, const struct owners *from,
                            uint64_t *sum, struct clime_error *e) {
-    const size_t width = clime_dtype_bytes(clime_model_dt(m));
     char *flat = m->coming.flat;
     for (int i = 0; i < n; i++)
-        m->ops->copy(m->dev, flat + (size_t)pieces[i].to * width,
-                     (const char *)from->flat[pieces[i].owner] + (size_t)pieces[i].from * width,
-                     (size_t)pieces[i].n * width);
+        m->ops->copy(m->dev, flat + pieces[i].to, (const char *)from->flat[pieces[i].owner] + pieces[i].from,
+                     (size_t)pieces[i].bytes);
     enum clime_err rc = m->ops->sync(m->dev, e);
     *sum = 0;
     for (int i = 0; i < n && !rc; i++) {
-        const char *data = flat + (size_t)pieces[i].to * width;
+        const char *data = flat + pieces[i].to;
         if (!pieces[i].again) rc = add_sum(m, &pieces[i], pieces[i].to, data, sum, e);
-        if (!rc) rc = check_finite(m, &pieces[i], data, e);
+        if (!rc) rc = clime_model_finite(m, m->dev, pieces[i].global, pieces[i].global + pieces[i].bytes, data, e);
     }
     return rc ? rc : m->ops->sync(m->dev, e);
 }

@@ -108,9 +108,9 @@ static int64_t held_grad(const struct clime_model *m, int layer, int64_t from, i
     int64_t out = i - from;
     struct clime_stay s;
     for (int k = 0; k < CLIME_STAYS && clime_layout_stays(&m->layout, layer, k, who, &s); k++) {
-        const int64_t gap = s.room - s.n, held = clime_layout_align(s.each + gap);
+        const int64_t gap = clime_layout_align(s.n) - s.n, held = clime_layout_align(s.each + gap);
         if (s.grad < 0 || i < s.grad) continue;
-        out -= i < s.grad + s.n ? clime_stay_from(&s, who, who.rank) : s.room - held;
+        out -= i < s.grad + s.n ? s.each * clime_stay_part(who, who.rank) : clime_layout_align(s.n) - held;
     }
     return out;
 }
@@ -222,7 +222,7 @@ bool clime_train_travels(const struct clime_train *t, int l, struct clime_travel
     for (int i = 0; i < CLIME_STAYS && t->grads; i++) {
         clime_layout_stays(&m->layout, l, i, who, &s);
         float *grad =
-            s.grad < 0 ? NULL : t->grads + clime_train_grad_at(t, s.grad + clime_stay_from(&s, who, who.rank));
+            s.grad < 0 ? NULL : t->grads + clime_train_grad_at(t, s.grad + s.each * clime_stay_part(who, who.rank));
         *(s.row == m->layout.layer[l].w[CLIME_W_EXPERTS_GU] ? &out->d_gu : &out->d_down) = grad;
     }
     return true;
@@ -240,8 +240,7 @@ static void plan_train(struct clime_train *t) {
     size_t D = (size_t)c->D, K = (size_t)c->router.k, V = (size_t)c->V, H = (size_t)c->H;
     size_t Q = H * (size_t)t->m->heads.Dh, KV = (size_t)(t->m->heads.HK * t->m->heads.Dh),
            back = t->o.forward_only ? 0 : 1;
-    size_t norms = back && t->m->layout.n_grads < t->m->layout.n ? 1 : 0 /* some may be frozen */,
-           made = t->o.keep_logits ? R : C;
+    size_t norms = back && t->m->layout.frozen ? 1 : 0 /* some of these, maybe */, made = t->o.keep_logits ? R : C;
     size_acts(t);
     clime_plan_add(p, "gradients", back * (size_t)t->n_grads * 4, (void **)&t->grads);
     if (t->n_cuts > 1 && back) plan_cut_sums(t);

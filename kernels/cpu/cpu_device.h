@@ -29,7 +29,7 @@ enum clime_err clime_cpu_share_open(struct clime_dev *d, const uint8_t handle[CL
                                     bool *same_unit, void **out, struct clime_error *e);
 void clime_cpu_share_close(struct clime_dev *d, void *p);
 uint64_t clime_cpu_checksum(struct clime_dev *d, uint64_t first, size_t bytes, const void *p);
-bool clime_cpu_finite(struct clime_dev *d, size_t n, const void *x);
+bool clime_cpu_finite(struct clime_dev *d, enum clime_dtype type, size_t n, const void *x);
 void clime_cpu_bind(struct clime_dev *d);
 enum clime_err clime_cpu_alloc_fixed(struct clime_dev *d, size_t bytes, const char *what, void **out,
                                      struct clime_error *e);

@@ -37,7 +37,7 @@ void CPU(qkv_rope_bwd)(struct clime_dev *d, int T, const struct clime_heads *h, 
                        const void *dq, const void *dk, const void *dv, void *dqkv, float *dq_norm, float *dk_norm);
 void CPU(swiglu)(struct clime_dev *d, int T, int F, const void *gu, void *h);
 void CPU(swiglu_bwd)(struct clime_dev *d, int T, int F, const void *gu, const void *dh, void *dgu);
-void CPU(route)(struct clime_dev *d, int T, const struct clime_router *r, const float *logits, const void *bias,
+void CPU(route)(struct clime_dev *d, int T, const struct clime_router *r, const float *logits, const float *bias,
                 const int16_t *given, float *scores, int32_t *ids, float *weights, uint32_t *fold);
 void CPU(route_bwd)(struct clime_dev *d, int T, const struct clime_router *r, const float *scores, const int32_t *ids,
                     const float *dweights, void *dlogits);

@@ -172,7 +172,7 @@ static void swiglu_bwd(struct clime_dev *d, int T, int F, const void *gu, const 
     d->isa->swiglu_bwd(d, T, F, gu, dh, dgu);
 }
 
-static void route(struct clime_dev *d, int T, const struct clime_router *r, const float *logits, const void *bias,
+static void route(struct clime_dev *d, int T, const struct clime_router *r, const float *logits, const float *bias,
                   const int16_t *given, float *scores, int32_t *ids, float *weights, uint32_t *fold) {
     d->isa->route(d, T, r, logits, bias, given, scores, ids, weights, fold);
 }

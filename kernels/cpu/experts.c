@@ -16,7 +16,7 @@ struct route_job {
     const struct clime_router *r;
     const float *logits, *scores_in, *dweights;
     const int32_t *ids_in;
-    const void *bias;
+    const float *bias;
     const int16_t *given;
     float *scores, *weights;
     int32_t *ids;
@@ -84,14 +84,11 @@ static void route_groups(const struct clime_router *r, const float *c, bool *out
 static void route_choose(const struct route_job *j, const float *s, bool *chosen) {
     const struct clime_router *r = j->r;
     float c[CLIME_MAX_EXPERTS];
-    bool out[CLIME_MAX_EXPERTS] = {0}, bf16 = clime_cpu_bf16(j->d);
+    bool out[CLIME_MAX_EXPERTS] = {0};
     for (int e = 0; e < r->E; e += VW) {
         int n = vec_lanes(e, r->E);
-        size_t at = (size_t)e, E = (size_t)r->E;
         vf v = vf_load_n(s + e, n);
-        if (j->bias)
-            v += dt_load(j->bias, at, n, bf16) + dt_load(j->bias, E + at, n, bf16) +
-                 dt_load(j->bias, 2 * E + at, n, bf16);
+        if (j->bias) v += vf_load_n(j->bias + e, n);
         vf_store_n(c + e, v, n);
     }
     if (r->k_groups < r->n_groups) route_groups(r, c, out);
@@ -133,7 +130,7 @@ static void route_rows(void *arg, int i, int slot) {
     for (int t = i * ROUTE_ROWS; t < route_end(j->T, i); t++) route_row(j, t);
 }
 
-void CPU(route)(struct clime_dev *d, int T, const struct clime_router *r, const float *logits, const void *bias,
+void CPU(route)(struct clime_dev *d, int T, const struct clime_router *r, const float *logits, const float *bias,
                 const int16_t *given, float *scores, int32_t *ids, float *weights, uint32_t *fold) {
     struct route_job j = {.d = d,
                           .T = T,

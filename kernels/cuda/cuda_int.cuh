@@ -188,7 +188,7 @@ bool clime_cuda_row_norm(struct clime_dev *d, int D, float eps, const void *x, c
                          void *sum, void *y);
 /* Of one row, while recording: what a router chooses, where the product that makes its logits is waiting, and how its
  * experts are sorted then; the sum of its experts, which add_rmsnorm reads next. False: it is not taken. */
-bool clime_cuda_row_route(struct clime_dev *d, const struct clime_router *r, const float *logits, const void *bias,
+bool clime_cuda_row_route(struct clime_dev *d, const struct clime_router *r, const float *logits, const float *bias,
                           float *scores, int32_t *ids, float *weights, uint32_t *fold);
 bool clime_cuda_row_permute(struct clime_dev *d, const int32_t *ids, int32_t *start, int32_t *from, int32_t *at);
 bool clime_cuda_row_combine(struct clime_dev *d, int D, int k, const int32_t *at, const float *weights, const void *x,

@@ -17,7 +17,7 @@ enum { WARPS = 4, THREADS = 256 };
 
 template <int N>
 __global__ void __launch_bounds__(WARPS * 32)
-    route_kernel(int T, const clime_router r, const float *logits, const bf16 *bias, const int16_t *given,
+    route_kernel(int T, const clime_router r, const float *logits, const float *bias, const int16_t *given,
                  float *scores, int32_t *ids, float *weights, uint32_t *fold) {
     __shared__ float shared[WARPS][32 * N];
     int warp = threadIdx.x >> 5, t = blockIdx.x * WARPS + warp;
@@ -67,7 +67,7 @@ static int n_blocks(int T) {
 }
 
 CUDA_OP void clime_cuda_route(struct clime_dev *d, int T, const struct clime_router *r, const float *logits,
-                              const void *bias, const int16_t *given, float *scores, int32_t *ids, float *weights,
+                              const float *bias, const int16_t *given, float *scores, int32_t *ids, float *weights,
                               uint32_t *fold) {
     CHECK(r->E <= CLIME_MAX_EXPERTS && r->k <= r->E);
     if (T == 0 || (T == 1 && !given && clime_cuda_row_route(d, r, logits, bias, scores, ids, weights, fold))) return;
@@ -77,7 +77,7 @@ CUDA_OP void clime_cuda_route(struct clime_dev *d, int T, const struct clime_rou
                   : each <= 4 ? route_kernel<4>
                   : each <= 8 ? route_kernel<8>
                               : route_kernel<CLIME_MAX_EXPERTS / 32>;
-    launch(d, kernel, n_blocks(T), WARPS * 32, 0, T, *r, logits, (const bf16 *)bias, given, scores, ids, weights, fold);
+    launch(d, kernel, n_blocks(T), WARPS * 32, 0, T, *r, logits, bias, given, scores, ids, weights, fold);
 }
 
 CUDA_OP void clime_cuda_route_bwd(struct clime_dev *d, int T, const struct clime_router *r, const float *scores,

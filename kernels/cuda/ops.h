@@ -52,7 +52,7 @@ enum clime_err clime_cuda_share_wait(struct clime_dev *d, const uint8_t event[CL
                                      struct clime_error *e);
 void clime_cuda_share_close(struct clime_dev *d, void *p);
 uint64_t clime_cuda_checksum(struct clime_dev *d, uint64_t first, size_t bytes, const void *p);
-bool clime_cuda_finite(struct clime_dev *d, size_t n, const void *x);
+bool clime_cuda_finite(struct clime_dev *d, enum clime_dtype type, size_t n, const void *x);
 void clime_cuda_bind(struct clime_dev *d);
 enum clime_err clime_cuda_alloc_fixed(struct clime_dev *d, size_t bytes, const char *what, void **out,
                                       struct clime_error *e);
@@ -108,7 +108,7 @@ void clime_cuda_qkv_rope_bwd(struct clime_dev *d, int T, const struct clime_head
                              float *dk_norm);
 void clime_cuda_swiglu(struct clime_dev *d, int T, int F, const void *gu, void *h);
 void clime_cuda_swiglu_bwd(struct clime_dev *d, int T, int F, const void *gu, const void *dh, void *dgu);
-void clime_cuda_route(struct clime_dev *d, int T, const struct clime_router *r, const float *logits, const void *bias,
+void clime_cuda_route(struct clime_dev *d, int T, const struct clime_router *r, const float *logits, const float *bias,
                       const int16_t *given, float *scores, int32_t *ids, float *weights, uint32_t *fold);
 void clime_cuda_route_bwd(struct clime_dev *d, int T, const struct clime_router *r, const float *scores,
                           const int32_t *ids, const float *dweights, void *dlogits);

@@ -66,7 +66,7 @@ static __device__ __forceinline__ void keep_groups(const clime_router &r, const 
  * numbers of the warp's in shared memory. fold: the row's, or NULL. below: of each of the lane's experts, how many are
  * chosen before it. Without `write` all is done but what others see; chosen_at(place, expert) is called of each. */
 template <int N, class F>
-static __device__ __forceinline__ void route_row(const clime_router &r, const float (&x)[N], const bf16 *bias,
+static __device__ __forceinline__ void route_row(const clime_router &r, const float (&x)[N], const float *bias,
                                                  const int16_t *given, float *scores, int32_t *ids, float *weights,
                                                  uint32_t *fold, float *c, int (&below)[N], bool write, F chosen_at) {
     int lane = threadIdx.x & 31;
@@ -95,7 +95,7 @@ static __device__ __forceinline__ void route_row(const clime_router &r, const fl
         key[i] = 0;
         if (e >= r.E) continue;
         if (write) scores[e] = s[i];
-        if (bias) v += f_of(bias[e]) + f_of(bias[r.E + e]) + f_of(bias[2 * r.E + e]);
+        if (bias) v += bias[e];
         key[i] = order_of(v);
         c[e] = v;
     }

@@ -140,34 +140,40 @@ static unsigned blocks_for(const struct clime_dev *d, size_t n) {
     return (unsigned)(blocks < 1 ? 1 : blocks < most ? blocks : most);
 }
 
-static __device__ __forceinline__ bool not_finite(uint32_t two) { /* of two bf16 */
-    return (two & 0x7f80u) == 0x7f80u || (two & 0x7f800000u) == 0x7f800000u;
+/* X: uint16_t, and x is one bf16 or two; uint32_t: an fp32. */
+template <class X> static __device__ __forceinline__ bool not_finite(uint32_t x) {
+    return (sizeof(X) == 2 && (x & 0x7f80u) == 0x7f80u) || (x & 0x7f800000u) == 0x7f800000u;
 }
 
 /* head: numbers before the first whole 16 bytes, since a tensor may begin anywhere. */
-static __global__ void finite_kernel(const uint16_t *x, size_t head, size_t n, int *bad) {
+template <class X> static __global__ void finite_kernel(const X *x, size_t head, size_t n, int *bad) {
+    const size_t each = 16 / sizeof(X);
     const uint4 *whole = (const uint4 *)(x + head);
-    size_t n_whole = (n - head) / 8;
+    size_t n_whole = (n - head) / each;
     bool any = false;
     for (size_t i = blockIdx.x * (size_t)THREADS + threadIdx.x; i < n_whole; i += (size_t)gridDim.x * THREADS) {
         uint4 v = whole[i];
-        any |= not_finite(v.x) || not_finite(v.y) || not_finite(v.z) || not_finite(v.w);
+        any |= not_finite<X>(v.x) || not_finite<X>(v.y) || not_finite<X>(v.z) || not_finite<X>(v.w);
     }
-    if (blockIdx.x == 0 && threadIdx.x < 8) {
-        size_t tail = head + n_whole * 8 + threadIdx.x;
-        if (threadIdx.x < head) any |= not_finite(x[threadIdx.x]);
-        if (tail < n) any |= not_finite(x[tail]);
+    if (blockIdx.x == 0 && threadIdx.x < each) {
+        size_t tail = head + n_whole * each + threadIdx.x;
+        if (threadIdx.x < head) any |= not_finite<X>(x[threadIdx.x]);
+        if (tail < n) any |= not_finite<X>(x[tail]);
     }
     if (any) *bad = 1;
 }
 
-bool clime_cuda_finite(struct clime_dev *d, size_t n, const void *x) {
+bool clime_cuda_finite(struct clime_dev *d, enum clime_dtype type, size_t n, const void *x) {
     int *d_bad = (int *)clime_cuda_scratch(d, sizeof *d_bad), bad = 0;
-    size_t head = (16 - (uintptr_t)x % 16) % 16 / 2;
+    const size_t width = clime_dtype_bytes(type);
+    size_t head = (16 - (uintptr_t)x % 16) % 16 / width;
     if (!d_bad) return false;
     CU(d, cudaMemsetAsync(d_bad, 0, sizeof *d_bad, d->stream));
-    launch_after(d, finite_kernel, blocks_for(d, n / 8), THREADS, 0, (const uint16_t *)x, head < n ? head : n, n,
-                 d_bad);
+    if (head > n) head = n;
+    if (type == CLIME_BF16)
+        launch_after(d, finite_kernel<uint16_t>, blocks_for(d, n / 8), THREADS, 0, (const uint16_t *)x, head, n, d_bad);
+    else
+        launch_after(d, finite_kernel<uint32_t>, blocks_for(d, n / 4), THREADS, 0, (const uint32_t *)x, head, n, d_bad);
     clime_cuda_copy_out(d, &bad, d_bad, sizeof bad);
     return !bad;
 }

@@ -14,6 +14,12 @@
 #include "model/packet/packet_int.h"
 #include "model/packet/zip.h"
 
+struct clime_packet_shape clime_packet_shape_of(const struct clime_layout *l) {
+    const size_t width = clime_dtype_bytes(l->type);
+    return (struct clime_packet_shape){
+        .layout = l->hash, .n = l->bytes / (int64_t)width, .width = (uint32_t)width, .block = CLIME_PACKET_BLOCK};
+}
+
 int clime_packet_n_blocks(const struct clime_packet_shape *s) {
     return (int)((s->n + s->block - 1) / s->block);
 }

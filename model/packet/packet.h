@@ -23,6 +23,7 @@
 #include <stdint.h>
 
 #include "common/err.h"
+#include "model/weights/layout.h"
 
 #define CLIME_PACKET_BLOCK ((uint32_t)1 << 20) /* elements of a block, in everything but tests */
 #define CLIME_PACKET_ID 32                     /* bytes of a name */
@@ -30,11 +31,12 @@
 struct clime_pool;
 
 struct clime_packet_shape { /* of the buffer */
-    uint64_t layout;        /* its fingerprint (struct clime_model's handover) */
-    int64_t n;              /* elements */
+    uint64_t layout;        /* its fingerprint (struct clime_layout's hash) */
+    int64_t n;              /* elements, all of one width: a tensor of a wider type counts as several */
     uint32_t width;         /* bytes of one: 2 or 4 */
     uint32_t block;         /* elements of a block */
 };
+struct clime_packet_shape clime_packet_shape_of(const struct clime_layout *l);
 
 enum clime_block_kind { CLIME_BLOCK_SAME, CLIME_BLOCK_DELTA, CLIME_BLOCK_WHOLE };
 

@@ -51,29 +51,3 @@ void clime_convert(enum clime_st_dtype from, enum clime_dtype to, size_t n, cons
         for (size_t k = 0; k < m; k++) out[i + k] = clime_bf16_of(block[k]);
     }
 }
-
-/* What is left after a part was taken, x - part, is exact: a rounding's error fits the bits that were rounded away. */
-void clime_convert_exact(enum clime_st_dtype from, enum clime_dtype to, size_t n, const void *src, void *dst,
-                         size_t apart) {
-    for (size_t i = 0; i < n; i++) {
-        float rest, part;
-        to_f32(from, 1, (const uint8_t *)src + i * clime_st_width(from), &rest);
-        for (size_t p = 0; p < CLIME_EXACT_PARTS; p++) {
-            if (to == CLIME_F32)
-                ((float *)dst)[p * apart + i] = part = rest;
-            else
-                part = clime_bf16_float(((uint16_t *)dst)[p * apart + i] = clime_bf16_of(rest));
-            rest -= part;
-        }
-    }
-}
-
-void clime_exact_join(enum clime_dtype dt, size_t n, const void *parts, float *out) {
-    const uint16_t *half = parts;
-    const float *whole = parts;
-    for (size_t i = 0; i < n; i++) {
-        out[i] = 0;
-        for (size_t p = 0; p < CLIME_EXACT_PARTS; p++)
-            out[i] += dt == CLIME_F32 ? whole[p * n + i] : clime_bf16_float(half[p * n + i]);
-    }
-}

@@ -8,8 +8,6 @@
 #include "kernels/kernels.h"
 #include "model/weights/safetensors.h"
 
-#define CLIME_EXACT_PARTS 3 /* bf16 that any fp32 is the sum of: 24 bits are three times 8 */
-
 /* Round to nearest, ties to even; NaN stays NaN. */
 static inline uint16_t clime_bf16_of(float x) {
     uint32_t u;
@@ -28,11 +26,13 @@ static inline float clime_bf16_float(uint16_t b) {
 /* dst[n] of type `to` from n elements at src (any alignment) of type `from`: F32, F16 or BF16. */
 void clime_convert(enum clime_st_dtype from, enum clime_dtype to, size_t n, const void *src, void *dst);
 
-/* An fp32 as CLIME_EXACT_PARTS numbers of either type that it is the sum of: element i's part p at dst[p * apart + i],
- * from elements of type `from`; and back. */
-void clime_convert_exact(enum clime_st_dtype from, enum clime_dtype to, size_t n, const void *src, void *dst,
-                         size_t apart);
-void clime_exact_join(enum clime_dtype dt, size_t n, const void *parts, float *out);
+/* The type as files have it, and its name there. */
+static inline enum clime_st_dtype clime_st_of(enum clime_dtype t) {
+    return t == CLIME_F32 ? CLIME_ST_F32 : CLIME_ST_BF16;
+}
+static inline const char *clime_st_name(enum clime_dtype t) {
+    return t == CLIME_F32 ? "F32" : "BF16";
+}
 
 static inline size_t clime_st_width(enum clime_st_dtype t) { /* bytes of a readable type */
     return t == CLIME_ST_F32 ? 4 : 2;

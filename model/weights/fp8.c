@@ -31,7 +31,7 @@ static enum clime_err keep(struct clime_fp8_scales *s, const struct clime_st_ten
     if (clime_weights_beyond(s->c, t->name)) return CLIME_OK;
     snprintf(name, sizeof name, "%.*s", stem < sizeof name ? (int)stem : 0, t->name);
     const struct clime_slice *at = clime_layout_find(s->l, name);
-    if (!at || at->n_dim != 2 || at->exact)
+    if (!at || at->n_dim != 2)
         return clime_fail(e, CLIME_ERR_INPUT, "tensor '%.200s' scales nothing of this model", t->name);
     int64_t rows = blocks(at->dim[0]), columns = blocks(at->dim[1]);
     float **of = &s->of[at - s->l->slices];

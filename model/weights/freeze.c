@@ -10,16 +10,16 @@
 #include "common/hash.h"
 #include "model/weights/layout_int.h"
 
-/* The first multiple of the alignment at or after `end`, plus what `offset` is over one. */
-static int64_t place_like(int64_t end, int64_t offset) {
-    int64_t over = offset % CLIME_LAYOUT_ALIGN, at = clime_layout_align(end) + over;
+/* The first place at or after `end` that is `over` elements past a multiple of the alignment. */
+static int64_t place_like(int64_t end, int64_t over) {
+    int64_t at = clime_layout_align(end) + over;
     return at - CLIME_LAYOUT_ALIGN >= end ? at - CLIME_LAYOUT_ALIGN : at;
 }
 
 /* The row after the joined tensor that begins with row i; *trained: a part of it is. */
 static int tensor_end(const struct clime_layout *l, int i, bool *trained) {
-    *trained = l->slices[i].update != CLIME_FROZEN;
-    for (i++; i < l->n_slices && l->slices[i].joined; i++) *trained |= l->slices[i].update != CLIME_FROZEN;
+    *trained = l->slices[i].update == CLIME_ADAMW;
+    for (i++; i < l->n_slices && l->slices[i].joined; i++) *trained |= l->slices[i].update == CLIME_ADAMW;
     return i;
 }
 
@@ -44,9 +44,10 @@ static void lay_arrays(struct clime_layout *l) {
     for (int i = 0; i < l->n_slices; i++) {
         struct clime_slice *s = &l->slices[i];
         s->state = -1;
-        if (s->update == CLIME_FROZEN) continue;
-        bool goes_on = before && s->offset == before->offset + before->n;
-        s->state = goes_on ? l->n_states : place_like(l->n_states, s->offset);
+        if (s->update != CLIME_ADAMW) continue;
+        bool goes_on = before && s->offset == before->offset + before->bytes;
+        const int64_t over = s->offset % clime_layout_step(l) / (int64_t)clime_dtype_bytes(s->type);
+        s->state = goes_on ? l->n_states : place_like(l->n_states, over);
         l->n_states = s->state + s->n;
         before = s;
     }
@@ -67,9 +68,12 @@ void clime_layout_lay_states(struct clime_layout *l) {
     lay_arrays(l);
     l->first_trained = first_trained(l);
     l->state_hash = l->hash;
+    l->frozen = false;
     for (int i = 0; i < l->n_slices; i++) {
         const uint64_t words[] = {(uint64_t)i, l->state_hash};
-        if (l->slices[i].update == CLIME_FROZEN) l->state_hash = clime_hash64(words, CLIME_COUNT(words));
+        if (l->slices[i].update != CLIME_FROZEN) continue;
+        l->state_hash = clime_hash64(words, CLIME_COUNT(words));
+        l->frozen = true;
     }
 }
 
@@ -78,23 +82,26 @@ enum clime_err clime_layout_freeze(struct clime_layout *l, const bool *frozen, s
     for (int i = 0; i < l->n_slices; i++) n += frozen[i];
     if (n == l->n_slices)
         return clime_fail(e, CLIME_ERR_INPUT, "all %d tensors are frozen: nothing is left to train", n);
-    for (int i = 0; i < l->n_slices; i++) l->slices[i].update = frozen[i] ? CLIME_FROZEN : CLIME_ADAMW;
+    for (int i = 0; i < l->n_slices; i++)
+        if (l->slices[i].update != CLIME_CONSTANT) l->slices[i].update = frozen[i] ? CLIME_FROZEN : CLIME_ADAMW;
     clime_layout_lay_states(l);
     return CLIME_OK;
 }
 
 int clime_param_span(const struct clime_layout *l, int i, struct clime_param_span *out) {
     *out = (struct clime_param_span){0};
-    while (i < l->n_slices && l->slices[i].update == CLIME_FROZEN) i++;
+    while (i < l->n_slices && l->slices[i].update != CLIME_ADAMW) i++;
     if (i == l->n_slices) return i;
     const struct clime_slice *s = &l->slices[i];
-    *out = (struct clime_param_span){s->offset, s->grad, s->state, s->n, s->decay};
+    *out = (struct clime_param_span){s->offset, s->grad, s->state, s->n, s->type, s->decay};
+    int64_t end = s->offset + s->bytes;
     while (++i < l->n_slices) {
         s = &l->slices[i];
-        if (s->update == CLIME_FROZEN || s->decay != out->decay || s->offset != out->offset + out->n ||
+        if (s->update != CLIME_ADAMW || s->decay != out->decay || s->type != out->type || s->offset != end ||
             s->grad != out->grad + out->n || s->state != out->state + out->n)
             break;
         out->n += s->n;
+        end += s->bytes;
     }
     return i;
 }

@@ -4,7 +4,8 @@
  * Called at start by server, trainer and tools; the table is immutable after clime_layout_make and clime_layout_freeze
  * and any thread may read it. It owns its arrays. The invariant: tensors that a kernel reads as one matrix (q|k|v,
  * gate|up, all experts' gate|up) are neighbours without a gap, and every such joined tensor starts at a multiple of
- * CLIME_LAYOUT_ALIGN elements, so that rows of all types are aligned for vector loads whatever the shapes before them.
+ * CLIME_LAYOUT_ALIGN elements of the layout's type, so that rows of all types are aligned for vector loads whatever the
+ * shapes before them.
  *
  * The order is that of use in the forward pass (embedding, layers, final norm, head): a start that reads the
  * checkpoint while it uploads, and an update that overlaps with a step, both touch memory front to back.
@@ -14,7 +15,6 @@
 #include <string.h>
 
 #include "common/hash.h"
-#include "model/weights/convert.h"
 #include "model/weights/layout_int.h"
 
 /* ---- rows ------------------------------------------------------------------------------------------------------ */
@@ -30,8 +30,8 @@ static const struct clime_cut whole = {CLIME_SHARD_WHOLE, 1, 1}, rows = {CLIME_S
                               pairs = {CLIME_SHARD_PAIRS, 1, 1}, vocab = {CLIME_SHARD_VOCAB, CLIME_VOCAB_UNIT, 1};
 
 /* Appends one Hugging Face tensor, [n_rows, n_cols] or, with n_cols == 0, [n_rows]; returns its row of the table. */
-static int add(struct maker *m, const char *name, enum clime_param_type type, int64_t n_rows, int64_t n_cols,
-               struct clime_cut cut, bool joined) {
+static int add_typed(struct maker *m, const char *name, enum clime_param_kind kind, enum clime_dtype type,
+                     int64_t n_rows, int64_t n_cols, struct clime_cut cut, bool joined) {
     struct clime_layout *l = m->l;
     CHECK(l->n_slices < m->room);
     struct clime_slice *s = &l->slices[l->n_slices];
@@ -39,18 +39,25 @@ static int add(struct maker *m, const char *name, enum clime_param_type type, in
         snprintf(s->name, sizeof s->name, "%s", name);
     else
         snprintf(s->name, sizeof s->name, "model.layers.%d.%s", m->layer, name);
+    s->kind = kind;
     s->type = type;
     s->n_dim = n_cols ? 2 : 1;
     s->dim[0] = n_rows;
     s->dim[1] = n_cols;
     s->n = n_cols ? n_rows * n_cols : n_rows;
-    s->offset = joined ? l->n : clime_layout_align(l->n);
+    s->offset = joined ? l->bytes : clime_align_up(l->bytes, clime_layout_step(l));
+    s->bytes = s->n * (int64_t)clime_dtype_bytes(type);
     s->joined = joined;
-    s->decay = type == CLIME_PARAM_MATRIX;
+    s->decay = kind == CLIME_PARAM_MATRIX;
     s->update = CLIME_ADAMW;
     s->cut = cut;
-    l->n = s->offset + s->n;
+    l->bytes = s->offset + s->bytes;
     return l->n_slices++;
+}
+
+static int add(struct maker *m, const char *name, enum clime_param_kind kind, int64_t n_rows, int64_t n_cols,
+               struct clime_cut cut, bool joined) {
+    return add_typed(m, name, kind, m->l->type, n_rows, n_cols, cut, joined);
 }
 
 static int matrix(struct maker *m, const char *name, int64_t n_rows, int64_t n_cols, struct clime_cut cut) {
@@ -65,7 +72,7 @@ static void make_attention(struct maker *m, int *at) {
     const struct clime_config *c = m->c;
     const struct clime_cut heads = {CLIME_SHARD_HEADS, c->Dh, 1},
                            kv = {.rule = CLIME_SHARD_HEADS, .unit = c->Dh, .stacked = 1, .lent = true};
-    const enum clime_param_type M = CLIME_PARAM_MATRIX, B = CLIME_PARAM_BIAS;
+    const enum clime_param_kind M = CLIME_PARAM_MATRIX, B = CLIME_PARAM_BIAS;
     int64_t D = c->D, Q = (int64_t)c->H * c->Dh, KV = (int64_t)c->HK * c->Dh;
     at[CLIME_W_LN1] = norm(m, "input_layernorm.weight", D);
     at[CLIME_W_QKV] = matrix(m, "self_attn.q_proj.weight", Q, D, heads);
@@ -148,8 +155,8 @@ static void make_experts(struct maker *m, int *at) {
     at[CLIME_W_ROUTER] = matrix(m, "mlp.gate.weight", c->router.E, D, whole);
     if (c->router_bias) {
         int row =
-            add(m, "mlp.gate.e_score_correction_bias", CLIME_PARAM_BIAS, CLIME_EXACT_PARTS, c->router.E, whole, false);
-        m->l->slices[row].exact = true;
+            add_typed(m, "mlp.gate.e_score_correction_bias", CLIME_PARAM_BIAS, CLIME_F32, c->router.E, 0, whole, false);
+        m->l->slices[row].update = CLIME_CONSTANT;
         at[CLIME_W_ROUTER_BIAS] = row;
     }
     if (F) {
@@ -170,18 +177,18 @@ static void (*const mixers[])(struct maker *m,
 static void (*const mlps[])(struct maker *m,
                             int *at) = {[CLIME_MLP_SWIGLU] = make_swiglu, [CLIME_MLP_EXPERTS] = make_experts};
 
-/* Names, shapes and offsets folded word by word. The name is folded with its trailing zeros, 96 bytes. */
+/* Names and shapes folded word by word, from which places follow. The name is folded with its trailing zeros, 96 bytes.
+ */
 static uint64_t layout_hash(const struct clime_layout *l) {
-    uint64_t h = (uint64_t)l->n;
+    uint64_t h = (uint64_t)l->n_slices;
     for (int i = 0; i < l->n_slices; i++) {
         const struct clime_slice *s = &l->slices[i];
-        uint64_t words[sizeof s->name / 8 + 4];
+        uint64_t words[sizeof s->name / 8 + 3];
         memcpy(words, s->name, sizeof s->name);
         uint64_t *tail = words + sizeof s->name / 8;
-        tail[0] = (uint64_t)s->offset;
-        tail[1] = (uint64_t)s->dim[0];
-        tail[2] = (uint64_t)s->dim[1];
-        tail[3] = h;
+        tail[0] = (uint64_t)s->dim[0];
+        tail[1] = (uint64_t)s->dim[1];
+        tail[2] = h;
         h = clime_hash64(words, CLIME_COUNT(words));
     }
     return h;
@@ -213,8 +220,9 @@ const struct clime_slice *clime_layout_find(const struct clime_layout *l, const 
 
 /* ---- the whole ------------------------------------------------------------------------------------------------- */
 
-void clime_layout_make(const struct clime_config *c, struct clime_layout *out) {
+void clime_layout_make(const struct clime_config *c, enum clime_dtype type, struct clime_layout *out) {
     memset(out, 0, sizeof *out);
+    out->type = type;
     struct maker m = {.l = out, .c = c, .room = 3 + c->L * (20 + 3 * c->router.E), .layer = -1};
     out->n_layers = c->L;
     out->layer = xcalloc((size_t)c->L, sizeof *out->layer);
@@ -231,7 +239,7 @@ void clime_layout_make(const struct clime_config *c, struct clime_layout *out) {
     m.layer = -1;
     out->norm = norm(&m, "model.norm.weight", c->D);
     out->head = c->tied ? out->embed : matrix(&m, "lm_head.weight", c->V, c->D, vocab);
-    out->n = clime_layout_align(out->n);
+    out->bytes = clime_align_up(out->bytes, clime_layout_step(out));
     out->hash = layout_hash(out);
     index_names(out);
     clime_layout_lay_states(out);
@@ -240,9 +248,19 @@ void clime_layout_make(const struct clime_config *c, struct clime_layout *out) {
 int64_t clime_layout_params(const struct clime_layout *l, bool trained) {
     int64_t n = 0;
     for (int i = 0; i < l->n_slices; i++)
-        if (!trained || l->slices[i].update != CLIME_FROZEN)
-            n += l->slices[i].exact ? l->slices[i].dim[1] : l->slices[i].n;
+        if (!trained || l->slices[i].update != CLIME_FROZEN) n += l->slices[i].n;
     return n;
+}
+
+bool clime_typed_run(const struct clime_layout *l, int64_t lo, int64_t hi, struct clime_typed_run *out) {
+    int i = l->n_slices - 1;
+    *out = (struct clime_typed_run){.lo = lo, .hi = hi};
+    if (lo >= hi) return false;
+    while (i > 0 && l->slices[i].offset > lo) i--;
+    out->type = l->slices[i].type;
+    while (++i < l->n_slices && l->slices[i].type == out->type) continue;
+    if (i < l->n_slices && l->slices[i].offset < hi) out->hi = l->slices[i].offset;
+    return true;
 }
 
 void clime_layout_free(struct clime_layout *l) {

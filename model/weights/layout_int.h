@@ -7,8 +7,18 @@
 
 #define CLIME_LAYOUT_ALIGN 64 /* elements: 128 bytes in bf16, a cache line pair */
 
+static inline int64_t clime_align_up(int64_t n, int64_t to) {
+    return (n + to - 1) / to * to;
+}
+
+/* Of gradients and states: elements. */
 static inline int64_t clime_layout_align(int64_t n) {
-    return (n + CLIME_LAYOUT_ALIGN - 1) / CLIME_LAYOUT_ALIGN * CLIME_LAYOUT_ALIGN;
+    return clime_align_up(n, CLIME_LAYOUT_ALIGN);
+}
+
+/* Of weights: tensors begin at multiples of so many bytes. */
+static inline int64_t clime_layout_step(const struct clime_layout *l) {
+    return CLIME_LAYOUT_ALIGN * (int64_t)clime_dtype_bytes(l->type);
 }
 
 /* Lays out gradients and states of what is trained, by each row's `update`: grad, state, n_grads, n_states,

@@ -3,9 +3,9 @@
 
 #include <stdlib.h>
 
-#define MOST_ELEMENTS ((int64_t)1 << 48) /* of an owner's memory, so that no sum of bytes overflows */
+#define MOST_BYTES ((int64_t)1 << 50) /* of an owner's memory, so that no sum overflows */
 
-/* The tensor that element `at` is of, or is padding behind. */
+/* The tensor that byte `at` is of, or is padding behind. */
 static const char *tensor_at(const struct clime_layout *l, int64_t at) {
     int i = l->n_slices - 1;
     while (i > 0 && l->slices[i].offset > at) i--;
@@ -20,23 +20,24 @@ enum clime_err clime_ranges_check(const struct clime_layout *l, const struct cli
         if (r->rank < 0 || r->rank >= n_owners)
             return clime_fail(e, CLIME_ERR_INPUT, "ranges[%d] is of handle %d, and there are %d", i, r->rank, n_owners);
         if (r->lo != end)
-            return clime_fail(e, CLIME_ERR_INPUT, "ranges[%d] begins with element %lld in place of %lld: %s is %s", i,
+            return clime_fail(e, CLIME_ERR_INPUT, "ranges[%d] begins with byte %lld in place of %lld: %s is %s", i,
                               (long long)r->lo, (long long)end, tensor_at(l, r->lo > end ? end : r->lo),
                               r->lo > end ? "left out" : "there twice");
-        if (r->hi <= r->lo || r->hi > l->n || r->at < 0 || r->at > MOST_ELEMENTS)
+        if (r->hi <= r->lo || r->hi > l->bytes || (r->lo | r->at) % (int64_t)sizeof(float) ||
+            /* cuts no number */ r->at < 0 || r->at > MOST_BYTES)
             return clime_fail(e, CLIME_ERR_INPUT,
-                              "ranges[%d] cannot be: elements %lld to %lld of %lld, from element %lld of a handle's on",
-                              i, (long long)r->lo, (long long)r->hi, (long long)l->n, (long long)r->at);
+                              "ranges[%d] cannot be: bytes %lld to %lld of %lld, from byte %lld of a handle's on", i,
+                              (long long)r->lo, (long long)r->hi, (long long)l->bytes, (long long)r->at);
         end = r->hi;
     }
-    if (end == l->n) return CLIME_OK;
-    return clime_fail(e, CLIME_ERR_INPUT, "the ranges end with element %lld of %lld: %s is left out", (long long)end,
-                      (long long)l->n, tensor_at(l, end));
+    if (end == l->bytes) return CLIME_OK;
+    return clime_fail(e, CLIME_ERR_INPUT, "the ranges end with byte %lld of %lld: %s is left out", (long long)end,
+                      (long long)l->bytes, tensor_at(l, end));
 }
 
 static bool goes_on(const struct clime_piece *p, const struct clime_piece *next) {
-    return p->owner == next->owner && p->again == next->again && p->global + p->n == next->global &&
-           p->from + p->n == next->from && p->to + p->n == next->to;
+    return p->owner == next->owner && p->again == next->again && p->global + p->bytes == next->global &&
+           p->from + p->bytes == next->from && p->to + p->bytes == next->to;
 }
 
 static int make(const struct clime_shard *s, const struct clime_shard *before, const struct clime_range *ranges,
@@ -46,12 +47,12 @@ static int make(const struct clime_shard *s, const struct clime_shard *before, c
     int n = 0;
     for (int i = 0; i < s->n_parts; i++) {
         const struct clime_shard_part *p = &s->parts[i];
-        const bool again = before && before->parts[i].n > 0 && before->parts[i].global == p->global;
+        const bool again = before && before->parts[i].bytes > 0 && before->parts[i].global == p->global;
         for (int k = clime_parts_find(&all, p->global);
-             p->n && k < n_of_ranges && clime_range_cut(&ranges[k], p->global, p->global + p->n, &c); k++) {
+             p->bytes && k < n_of_ranges && clime_range_cut(&ranges[k], p->global, p->global + p->bytes, &c); k++) {
             out[n] = (struct clime_piece){c.rank, c.lo, c.at, p->local + (c.lo - p->global), c.hi - c.lo, again};
             if (n && goes_on(&out[n - 1], &out[n]))
-                out[n - 1].n += out[n].n;
+                out[n - 1].bytes += out[n].bytes;
             else
                 n++;
         }

@@ -6,16 +6,15 @@
 
 #include "model/weights/layout.h"
 
-/* The n elements of the whole buffer from `global` on: in the owner's memory from element `from` on, in the rank's from
- * `to` on. */
+/* Bytes of the whole buffer from `global` on: in the owner's memory from `from` on, in the rank's from `to` on. */
 struct clime_piece {
     int owner;
-    int64_t global, from, to, n;
+    int64_t global, from, to, bytes;
     bool again; /* the rank before this one has them, too */
 };
 
-/* Who of n_owners has which elements of the whole buffer (struct clime_range: rank is the owner): ranges without gaps,
- * from the first element to the last. CLIME_ERR_INPUT, naming the tensor, where they are not. */
+/* Who of n_owners has which bytes of the whole buffer (struct clime_range: rank is the owner): ranges without gaps,
+ * from the first byte to the last. CLIME_ERR_INPUT, naming the tensor, where they are not. */
 enum clime_err clime_ranges_check(const struct clime_layout *l, const struct clime_range *ranges, int n_ranges,
                                   int n_owners, struct clime_error *e);
 

@@ -82,17 +82,17 @@ enum clime_err clime_layout_shard(const struct clime_layout *l, int rank, int n_
     out->parts = xcalloc((size_t)room, sizeof *out->parts);
     for (int i = 0; i < l->n_slices; i++) {
         const struct clime_slice *s = &l->slices[i];
-        int64_t width = s->n / s->dim[0], each = s->n / s->cut.stacked, from, to;
+        int64_t row = s->bytes / s->dim[0], each = s->bytes / s->cut.stacked, from, to;
         rows_of(s, rank, n_ranks, &from, &to);
-        if (!s->joined) out->n = clime_layout_align(out->n);
+        if (!s->joined) out->bytes = clime_align_up(out->bytes, clime_layout_step(l));
         for (int k = 0; k < s->cut.stacked; k++) {
-            int64_t n = (to - from) * width;
+            int64_t bytes = (to - from) * row;
             out->parts[out->n_parts++] = (struct clime_shard_part){
-                .slice = i, .global = s->offset + k * each + from * width, .local = out->n, .n = n};
-            out->n += n;
+                .slice = i, .global = s->offset + k * each + from * row, .local = out->bytes, .bytes = bytes};
+            out->bytes += bytes;
         }
     }
-    out->n = clime_layout_align(out->n);
+    out->bytes = clime_align_up(out->bytes, clime_layout_step(l));
     return CLIME_OK;
 }
 
@@ -118,7 +118,7 @@ int clime_shard_first(const struct clime_shard *s, int64_t offset) {
     int low = 0, high = s->n_parts; /* the first part that ends behind offset: parts are in the order of both buffers */
     while (low < high) {
         int middle = low + (high - low) / 2;
-        if (s->parts[middle].global + s->parts[middle].n <= offset)
+        if (s->parts[middle].global + s->parts[middle].bytes <= offset)
             low = middle + 1;
         else
             high = middle;
@@ -126,13 +126,13 @@ int clime_shard_first(const struct clime_shard *s, int64_t offset) {
     return low;
 }
 
-bool clime_shard_cut(const struct clime_shard *s, int i, int64_t offset, int64_t n, struct clime_shard_part *out) {
-    if (i >= s->n_parts || s->parts[i].global >= offset + n) return false;
+bool clime_shard_cut(const struct clime_shard *s, int i, int64_t offset, int64_t bytes, struct clime_shard_part *out) {
+    if (i >= s->n_parts || s->parts[i].global >= offset + bytes) return false;
     const struct clime_shard_part *p = &s->parts[i];
-    int64_t from = p->global > offset ? p->global : offset, end = p->global + p->n;
-    if (end > offset + n) end = offset + n;
+    int64_t from = p->global > offset ? p->global : offset, end = p->global + p->bytes;
+    if (end > offset + bytes) end = offset + bytes;
     *out = (struct clime_shard_part){
-        .slice = p->slice, .global = from, .local = p->local + (from - p->global), .n = end - from};
+        .slice = p->slice, .global = from, .local = p->local + (from - p->global), .bytes = end - from};
     return true;
 }
 

@@ -11,30 +11,29 @@
 /* Where weights are read from: the host's memory, or a device's in pieces (model.h), so that nobody needs the host to
  * hold all of them. */
 struct clime_weights_source {
-    enum clime_dtype dt;
-    int64_t most; /* elements of one read */
-    /* *out: n <= most elements from offset on, in memory of the source that stands until the next read. */
-    enum clime_err (*read)(const struct clime_weights_source *s, int64_t offset, int64_t n, const void **out,
+    int64_t most; /* bytes of one read */
+    /* *out: bytes <= most from offset on, in memory of the source that stands until the next read. */
+    enum clime_err (*read)(const struct clime_weights_source *s, int64_t offset, int64_t bytes, const void **out,
                            struct clime_error *e);
     const void *arg;
 };
-struct clime_weights_source clime_weights_in_host(enum clime_dtype dt, const void *flat); /* a read cannot fail */
+struct clime_weights_source clime_weights_in_host(const void *flat); /* a read cannot fail */
 
 /* The refusal of a tensor with NaN or infinities, which no policy can be computed with. */
 enum clime_err clime_weights_not_finite(const char *name, struct clime_error *e);
 
-/* Import. flat: host memory of l->n elements of type dt. */
+/* Import. flat: host memory of l->bytes. */
 
 /* Fills flat from DIR's safetensors (one file or an index), converting bf16, fp16, fp32. Every tensor of the layout
  * must be there with its shape (the error names it); extra tensors are refused unless they are a tied lm_head, which
  * must be the embedding, or rotary tables. */
 enum clime_err clime_weights_import(const char *dir, const struct clime_config *c, const struct clime_layout *l,
-                                    enum clime_dtype dt, void *flat, struct clime_error *e);
+                                    void *flat, struct clime_error *e);
 
 /* The same from one safetensors stream (PUT /weights): bytes are fed as they come; done checks completeness. */
 struct clime_weights_reader;
 struct clime_weights_reader *clime_weights_reader_new(const struct clime_config *c, const struct clime_layout *l,
-                                                      enum clime_dtype dt, void *flat);
+                                                      void *flat);
 enum clime_err clime_weights_reader_feed(struct clime_weights_reader *r, const void *data, size_t len,
                                          struct clime_error *e);
 enum clime_err clime_weights_reader_done(struct clime_weights_reader *r, struct clime_error *e);
@@ -67,8 +66,7 @@ enum clime_err clime_weights_export(const char *dir, const struct clime_config *
 /* The safetensors form as a byte stream, for uploading without a file: total length, and bytes [at, at+size). flat is
  * host memory: the bodies for several servers are made at once, each by a thread of its own. */
 struct clime_weights_writer;
-struct clime_weights_writer *clime_weights_writer_new(const struct clime_layout *l, enum clime_dtype dt,
-                                                      const void *flat);
+struct clime_weights_writer *clime_weights_writer_new(const struct clime_layout *l, const void *flat);
 int64_t clime_weights_writer_length(const struct clime_weights_writer *w);
 int64_t clime_weights_writer_read(struct clime_weights_writer *w, void *out, size_t size); /* 0 at the end */
 void clime_weights_writer_free(struct clime_weights_writer *w);
@@ -80,6 +78,6 @@ enum clime_err clime_weights_sha256(const struct clime_layout *l, const struct c
                                     int n_threads, char hex[65], struct clime_error *e);
 
 /* Random initial weights: normal(0, std) for matrices, ones for norms, zeros for biases; by seed, tensor by tensor. */
-void clime_weights_init(const struct clime_layout *l, enum clime_dtype dt, void *flat, float std, uint64_t seed);
+void clime_weights_init(const struct clime_layout *l, void *flat, float std, uint64_t seed);
 
 #endif

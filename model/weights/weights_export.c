@@ -30,15 +30,9 @@ struct clime_weights_writer {
     int n_carried;
     char *header; /* length field, JSON, padding */
     int64_t header_len, length, at;
-    float exact[CLIME_MAX_EXPERTS]; /* one that the buffer holds in parts */
-    int slice;                      /* where `at` is, once past the header */
-    int64_t slice_at;               /* first byte of that slice in the stream; past the slices, of a carried tensor */
+    int slice;        /* where `at` is, once past the header */
+    int64_t slice_at; /* first byte of that slice in the stream; past the slices, of a carried tensor */
 };
-
-static int64_t slice_bytes(const struct clime_slice *s, enum clime_dtype dt) {
-    if (s->exact) return s->dim[1] * 4;
-    return s->n * (int64_t)clime_dtype_bytes(dt);
-}
 
 /* One tensor of a header; returns where the next one begins. */
 static int64_t write_entry(struct clime_jw *w, const char *name, const char *type, int n_dim, const int64_t *dim,
@@ -59,10 +53,8 @@ static int64_t write_entry(struct clime_jw *w, const char *name, const char *typ
     return begin + bytes;
 }
 
-static int64_t write_slice(struct clime_jw *w, const struct clime_slice *s, enum clime_dtype dt, int64_t begin) {
-    int skip = s->exact ? 1 : 0; /* the parts */
-    return write_entry(w, s->name, dt == CLIME_BF16 && !s->exact ? "BF16" : "F32", s->n_dim - skip, s->dim + skip,
-                       begin, slice_bytes(s, dt));
+static int64_t write_slice(struct clime_jw *w, const struct clime_slice *s, int64_t begin) {
+    return write_entry(w, s->name, clime_st_name(s->type), s->n_dim, s->dim, begin, s->bytes);
 }
 
 static struct clime_weights_writer *new_range(const struct clime_layout *l, const struct clime_weights_source *from,
@@ -84,7 +76,7 @@ static struct clime_weights_writer *new_range(const struct clime_layout *l, cons
     clime_jw_put_strz(&jw, "format", "pt");
     clime_jw_close(&jw);
     int64_t at = 0;
-    for (int i = first; i < last; i++) at = write_slice(&jw, &l->slices[i], from->dt, at);
+    for (int i = first; i < last; i++) at = write_slice(&jw, &l->slices[i], at);
     for (int i = 0; i < w->n_carried; i++) {
         const struct clime_st_tensor *t = w->carried[i].t;
         at = write_entry(&jw, t->name, t->dtype, t->n_dim, t->dim, at, (int64_t)(t->end - t->begin));
@@ -101,9 +93,8 @@ static struct clime_weights_writer *new_range(const struct clime_layout *l, cons
     return w;
 }
 
-struct clime_weights_writer *clime_weights_writer_new(const struct clime_layout *l, enum clime_dtype dt,
-                                                      const void *flat) {
-    struct clime_weights_source from = clime_weights_in_host(dt, flat);
+struct clime_weights_writer *clime_weights_writer_new(const struct clime_layout *l, const void *flat) {
+    struct clime_weights_source from = clime_weights_in_host(flat);
     return new_range(l, &from, 0, l->n_slices, NULL);
 }
 
@@ -119,30 +110,14 @@ static enum clime_err next_run(struct clime_weights_writer *w, const char **at, 
         *len = w->header_len - w->at;
         return CLIME_OK;
     }
-    int64_t size = (int64_t)clime_dtype_bytes(w->from.dt);
     while (w->slice < w->last) {
         const struct clime_slice *s = &w->l->slices[w->slice];
-        int64_t bytes = slice_bytes(s, w->from.dt), in = w->at - w->slice_at;
-        if (in < bytes && s->exact) {
-            const void *parts;
-            enum clime_err rc = w->from.read(&w->from, s->offset, s->n, &parts, e);
-            if (rc) return rc;
-            clime_exact_join(w->from.dt, (size_t)s->dim[1], parts, w->exact);
-            *at = (const char *)w->exact + in;
-            *len = bytes - in;
-            return CLIME_OK;
+        int64_t in = w->at - w->slice_at;
+        if (in < s->bytes) {
+            *len = s->bytes - in < w->from.most ? s->bytes - in : w->from.most;
+            return w->from.read(&w->from, s->offset + in, *len, (const void **)at, e);
         }
-        if (in < bytes) {
-            int64_t first = in / size, n = s->n - first, skip = in % size; /* a reader may have stopped in an element */
-            const void *piece;
-            if (n > w->from.most) n = w->from.most;
-            enum clime_err rc = w->from.read(&w->from, s->offset + first, n, &piece, e);
-            if (rc) return rc;
-            *at = (const char *)piece + skip;
-            *len = n * size - skip;
-            return CLIME_OK;
-        }
-        w->slice_at += bytes;
+        w->slice_at += s->bytes;
         w->slice++;
     }
     for (int i; (i = w->slice - w->last) < w->n_carried; w->slice++) {
@@ -194,17 +169,17 @@ static enum clime_err write_file(const char *path, struct clime_weights_writer *
 }
 
 /* The slice after the last one of a shard that starts at first: as many as fit, one at least. */
-static int shard_end(const struct clime_layout *l, enum clime_dtype dt, int first, int64_t max_bytes) {
-    int64_t bytes = slice_bytes(&l->slices[first], dt);
+static int shard_end(const struct clime_layout *l, int first, int64_t max_bytes) {
+    int64_t bytes = l->slices[first].bytes;
     int i = first + 1;
-    while (i < l->n_slices && (max_bytes <= 0 || bytes + slice_bytes(&l->slices[i], dt) <= max_bytes))
-        bytes += slice_bytes(&l->slices[i++], dt);
+    while (i < l->n_slices && (max_bytes <= 0 || bytes + l->slices[i].bytes <= max_bytes))
+        bytes += l->slices[i++].bytes;
     return i;
 }
 
-static int count_shards(const struct clime_layout *l, enum clime_dtype dt, int64_t max_bytes) {
+static int count_shards(const struct clime_layout *l, int64_t max_bytes) {
     int n = 0;
-    for (int i = 0; i < l->n_slices; n++) i = shard_end(l, dt, i, max_bytes);
+    for (int i = 0; i < l->n_slices; n++) i = shard_end(l, i, max_bytes);
     return n;
 }
 
@@ -215,7 +190,7 @@ static enum clime_err write_shards(const char *dir, const struct clime_layout *l
     struct clime_jw jw;
     int64_t total = 0;
     int n_carried = carried ? carried->n : 0;
-    for (int i = 0; i < l->n_slices; i++) total += slice_bytes(&l->slices[i], from->dt);
+    for (int i = 0; i < l->n_slices; i++) total += l->slices[i].bytes;
     for (int i = 0; i < n_carried; i++) total += (int64_t)(carried->tensors[i].t->end - carried->tensors[i].t->begin);
     clime_buf_init(&text, (size_t)l->n_slices * 512 + (size_t)n_carried * ENTRY_BYTES + 4096);
     clime_jw_init(&jw, &text);
@@ -228,7 +203,7 @@ static enum clime_err write_shards(const char *dir, const struct clime_layout *l
     clime_jw_object(&jw);
     enum clime_err rc = CLIME_OK;
     for (int first = 0, k = 1; first < l->n_slices && rc == CLIME_OK; k++) {
-        int last = shard_end(l, from->dt, first, max_bytes);
+        int last = shard_end(l, first, max_bytes);
         char name[64];
         snprintf(name, sizeof name, "model-%05d-of-%05d.safetensors", k, n);
         for (int i = first; i < last; i++) clime_jw_put_strz(&jw, l->slices[i].name, name);
@@ -266,7 +241,7 @@ static enum clime_err write_one(const char *dir, const struct clime_layout *l, c
 enum clime_err clime_weights_export(const char *dir, const struct clime_config *c, const struct clime_layout *l,
                                     const struct clime_weights_source *from, const struct clime_carried *carried,
                                     int64_t max_shard_bytes, struct clime_error *e) {
-    int n = count_shards(l, from->dt, max_shard_bytes);
+    int n = count_shards(l, max_shard_bytes);
     enum clime_err rc =
         n > 1 ? write_shards(dir, l, from, carried, max_shard_bytes, n, e) : write_one(dir, l, from, carried, e);
     for (int i = 0; carried && i < carried->n_files && !rc; i++)
@@ -277,5 +252,5 @@ enum clime_err clime_weights_export(const char *dir, const struct clime_config *
     char *other = xasprintf("%s/%s", dir, n > 1 ? "model.safetensors" : "model.safetensors.index.json");
     unlink(other);
     free(other);
-    return clime_config_save(dir, c, from->dt, e);
+    return clime_config_save(dir, c, l->type, e);
 }

@@ -12,14 +12,11 @@
 
 struct clime_weights_gather {
     struct clime_weights_seen seen;
-    enum clime_dtype dt;
 };
 
-struct clime_weights_gather *clime_weights_gather_new(const struct clime_config *c, const struct clime_layout *l,
-                                                      enum clime_dtype dt) {
+struct clime_weights_gather *clime_weights_gather_new(const struct clime_config *c, const struct clime_layout *l) {
     struct clime_weights_gather *g = xcalloc(1, sizeof *g);
     clime_weights_seen_init(&g->seen, c, l);
-    g->dt = dt;
     return g;
 }
 
@@ -38,18 +35,12 @@ static enum clime_st_dtype type_of(struct clime_str dtype) {
     return clime_str_is(dtype, "float32") || clime_str_is(dtype, "float") ? CLIME_ST_F32 : CLIME_ST_OTHER;
 }
 
-/* Three parts of an exact tensor, as our own trainer sends them: the buffer's bytes. */
-static bool is_in_parts(const struct clime_slice *s, int n_dim, const int64_t *dim) {
-    return s && s->exact && n_dim == 2 && dim[0] == s->dim[0] && dim[1] == s->dim[1];
-}
-
 enum clime_err clime_weights_gather_take(struct clime_weights_gather *g, const char *name, struct clime_str dtype,
                                          int n_dim, const int64_t *dim, struct clime_gather_tensor *out,
                                          struct clime_error *e) {
     const struct clime_slice *known = clime_layout_find(g->seen.l, name);
-    enum clime_st_dtype type = type_of(dtype), own = g->dt == CLIME_BF16 ? CLIME_ST_BF16 : CLIME_ST_F32;
+    enum clime_st_dtype type = type_of(dtype);
     struct clime_st_tensor t = {.name = name, .dtype = "", .type = type, .n_dim = n_dim};
-    bool parts = is_in_parts(known, n_dim, dim) && type == own;
     int64_t n = 1;
     if (known && g->seen.have[known - g->seen.l->slices])
         return clime_fail(e, CLIME_ERR_INPUT, "tensor \"%s\" came twice in one update", name);
@@ -63,25 +54,16 @@ enum clime_err clime_weights_gather_take(struct clime_weights_gather *g, const c
             return clime_fail(e, CLIME_ERR_INPUT, "tensor \"%.200s\" is too large", name);
     }
     if (n == 0) return clime_fail(e, CLIME_ERR_INPUT, "tensor \"%.200s\" has no numbers", name);
-    if (parts) { /* counted as what it is in files */
-        t.n_dim = 1;
-        t.dim[0] = dim[1];
-    }
-    enum clime_err err = clime_weights_place(&g->seen, &t, g->dt, &out->to, e);
+    enum clime_err err = clime_weights_place(&g->seen, &t, &out->to, e);
     if (err) return err;
     out->type = type;
     out->bytes = (size_t)n * clime_st_width(type);
-    out->as_it_is = out->to && type == own && (parts || !out->to->exact);
+    out->as_it_is = out->to && type == clime_st_of(out->to->type);
     return CLIME_OK;
 }
 
-void clime_weights_gather_convert(const struct clime_weights_gather *g, const struct clime_gather_tensor *t,
-                                  const void *h_bytes, void *h_out) {
-    size_t n = t->bytes / clime_st_width(t->type);
-    if (t->to->exact)
-        clime_convert_exact(t->type, g->dt, n, h_bytes, h_out, (size_t)t->to->dim[1]);
-    else
-        clime_convert(t->type, g->dt, n, h_bytes, h_out);
+void clime_weights_gather_convert(const struct clime_gather_tensor *t, const void *h_bytes, void *h_out) {
+    clime_convert(t->type, t->to->type, (size_t)t->to->n, h_bytes, h_out);
 }
 
 int clime_weights_gather_count(const struct clime_weights_gather *g) {

@@ -18,8 +18,7 @@ struct clime_gather_tensor {
     bool as_it_is;                /* its bytes are those of the buffer at `to` */
 };
 
-struct clime_weights_gather *clime_weights_gather_new(const struct clime_config *c, const struct clime_layout *l,
-                                                      enum clime_dtype dt);
+struct clime_weights_gather *clime_weights_gather_new(const struct clime_config *c, const struct clime_layout *l);
 void clime_weights_gather_free(struct clime_weights_gather *g);
 
 /* The tensor counts as come. dtype: torch's word, "bfloat16" or "torch.bfloat16". CLIME_ERR_INPUT for an unknown name,
@@ -28,9 +27,8 @@ enum clime_err clime_weights_gather_take(struct clime_weights_gather *g, const c
                                          int n_dim, const int64_t *dim, struct clime_gather_tensor *out,
                                          struct clime_error *e);
 
-/* h_out: [t->to->n] numbers of the buffer's type, from the bytes of a tensor that is not as_it_is. */
-void clime_weights_gather_convert(const struct clime_weights_gather *g, const struct clime_gather_tensor *t,
-                                  const void *h_bytes, void *h_out);
+/* h_out: [t->to->n] numbers of its type in the buffer, from the bytes of a tensor that is not as_it_is. */
+void clime_weights_gather_convert(const struct clime_gather_tensor *t, const void *h_bytes, void *h_out);
 
 int clime_weights_gather_count(const struct clime_weights_gather *g);        /* rows of the layout that are here */
 const bool *clime_weights_gather_have(const struct clime_weights_gather *g); /* [n_slices] which */

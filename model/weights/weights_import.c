@@ -34,6 +34,7 @@ static void add_fused(struct clime_weights_seen *s, int layer, const char *name,
     f->dim[0] = rows;
     f->dim[1] = cols;
     f->n = s->c->router.E * (int64_t)rows * cols;
+    f->bytes = f->n * (int64_t)clime_dtype_bytes(f->type);
 }
 
 void clime_weights_seen_init(struct clime_weights_seen *s, const struct clime_config *c, const struct clime_layout *l) {
@@ -76,14 +77,14 @@ static enum clime_err take(struct clime_weights_seen *s, const struct clime_slic
                            struct clime_error *e) {
     int first = fused ? 0 : (int)(at - s->l->slices);
     while (s->l->slices[first].offset < at->offset) first++;
-    for (int i = first; i < s->l->n_slices && s->l->slices[i].offset < at->offset + at->n; i++) {
+    for (int i = first; i < s->l->n_slices && s->l->slices[i].offset < at->offset + at->bytes; i++) {
         if (s->have[i]) return clime_fail(e, CLIME_ERR_INPUT, "tensor '%s' is in two files", s->l->slices[i].name);
         s->have[i] = true;
     }
     return CLIME_OK;
 }
 
-enum clime_err clime_weights_place(struct clime_weights_seen *s, const struct clime_st_tensor *t, enum clime_dtype dt,
+enum clime_err clime_weights_place(struct clime_weights_seen *s, const struct clime_st_tensor *t,
                                    const struct clime_slice **out, struct clime_error *e) {
     const struct clime_slice *at = clime_layout_find(s->l, t->name);
     *out = NULL;
@@ -97,10 +98,8 @@ enum clime_err clime_weights_place(struct clime_weights_seen *s, const struct cl
         if (head || clime_weights_ends_with(t->name, "rotary_emb.inv_freq")) return CLIME_OK;
         return clime_fail(e, CLIME_ERR_INPUT, "tensor '%.200s' is not part of this model", t->name);
     }
-    const int64_t all[] = {s->c->router.E, at->dim[0], at->dim[1]}, *dim = at->exact ? &at->dim[1]
-                                                                           : fused   ? all
-                                                                                     : at->dim;
-    int n_dim = at->exact ? 1 : fused ? 3 : at->n_dim;
+    const int64_t all[] = {s->c->router.E, at->dim[0], at->dim[1]}, *dim = fused ? all : at->dim;
+    int n_dim = fused ? 3 : at->n_dim;
     bool same = t->n_dim == n_dim;
     for (int i = 0; same && i < n_dim; i++) same = t->dim[i] == dim[i];
     if (!same) {
@@ -109,7 +108,7 @@ enum clime_err clime_weights_place(struct clime_weights_seen *s, const struct cl
         shape_text(n_dim, dim, ours, sizeof ours);
         return clime_fail(e, CLIME_ERR_INPUT, "tensor '%s' has shape %s, the model needs %s", t->name, theirs, ours);
     }
-    bool fp8 = t->type == CLIME_ST_FP8 && s->scales && !fused && !at->exact;
+    bool fp8 = t->type == CLIME_ST_FP8 && s->scales && !fused;
     bool scaled = s->scales && !fused && s->scales->of[at - s->l->slices];
     if (fp8 && !scaled)
         return clime_fail(e, CLIME_ERR_INPUT, "tensor '%s' is FP8 and %s_scale_inv is missing", t->name, t->name);
@@ -123,7 +122,7 @@ enum clime_err clime_weights_place(struct clime_weights_seen *s, const struct cl
     if (rc) return rc;
     s->n_half += t->type == CLIME_ST_F16;
     s->n_fp8 += fp8;
-    s->n_narrowed += t->type == CLIME_ST_F32 && dt == CLIME_BF16 && !at->exact;
+    s->n_narrowed += t->type == CLIME_ST_F32 && at->type == CLIME_BF16;
     *out = at;
     return CLIME_OK;
 }
@@ -138,20 +137,19 @@ enum clime_err clime_weights_not_finite(const char *name, struct clime_error *e)
     return clime_fail(e, CLIME_ERR_INPUT, "tensor '%s' holds numbers that are not finite", name);
 }
 
-void clime_weights_tell(const struct clime_weights_seen *s, enum clime_dtype dt) {
-    if (s->n_half)
-        LOG_INFO("weights: %d fp16 tensors are held as %s", s->n_half, dt == CLIME_F32 ? "fp32 (exact)" : "bf16");
-    if (s->n_fp8)
-        LOG_INFO("weights: %d FP8 tensors with their scales became %s", s->n_fp8, dt == CLIME_F32 ? "fp32" : "bf16");
+void clime_weights_tell(const struct clime_weights_seen *s) {
+    const bool f32 = s->l->type == CLIME_F32;
+    if (s->n_half) LOG_INFO("weights: %d fp16 tensors are held as %s", s->n_half, f32 ? "fp32 (exact)" : "bf16");
+    if (s->n_fp8) LOG_INFO("weights: %d FP8 tensors with their scales became %s", s->n_fp8, f32 ? "fp32" : "bf16");
     if (s->n_narrowed) LOG_INFO("weights: %d fp32 tensors were rounded to bf16", s->n_narrowed);
 }
 
-void clime_weights_zero_padding(const struct clime_layout *l, enum clime_dtype dt, void *flat) {
+void clime_weights_zero_padding(const struct clime_layout *l, void *flat) {
     int64_t end = 0;
     for (int i = 0; i <= l->n_slices; i++) {
-        int64_t next = i < l->n_slices ? l->slices[i].offset : l->n;
-        memset(clime_weights_at(flat, dt, end), 0, (size_t)(next - end) * clime_dtype_bytes(dt));
-        if (i < l->n_slices) end = next + l->slices[i].n;
+        int64_t next = i < l->n_slices ? l->slices[i].offset : l->bytes;
+        memset(clime_weights_at(flat, end), 0, (size_t)(next - end));
+        if (i < l->n_slices) end = next + l->slices[i].bytes;
     }
 }
 
@@ -159,8 +157,7 @@ void clime_weights_zero_padding(const struct clime_layout *l, enum clime_dtype d
 
 struct import {
     struct clime_weights_seen seen;
-    enum clime_dtype dt;
-    void (*put)(void *arg, int64_t offset, const void *data, int64_t n);
+    void (*put)(void *arg, int64_t offset, const void *data, int64_t bytes);
     void *arg;
     struct clime_blocks *blocks; /* of IMPORT_BLOCK elements */
     uint64_t bytes;              /* of the tensors that were read */
@@ -211,24 +208,25 @@ static bool make_block(void *arg, int64_t block, void *to) {
     struct import *im = fi->im;
     const struct tensor *x = tensor_of(fi, block);
     const uint8_t *data = fi->f.data + x->t->begin;
+    const enum clime_dtype type = x->at->type;
+    const int64_t width = (int64_t)clime_dtype_bytes(type);
     int64_t i, n = part_of(x, block, &i);
-    if (x->at->exact)
-        clime_convert_exact(x->t->type, im->dt, (size_t)x->at->dim[1], data, to, (size_t)x->at->dim[1]);
-    else if (x->t->type == CLIME_ST_FP8)
-        clime_fp8_convert(data, im->seen.scales->of[x->at - im->seen.l->slices], x->at->dim[1], i, n, im->dt, to);
+    if (x->t->type == CLIME_ST_FP8)
+        clime_fp8_convert(data, im->seen.scales->of[x->at - im->seen.l->slices], x->at->dim[1], i, n, type, to);
     else
-        clime_convert(x->t->type, im->dt, (size_t)n, data + (size_t)i * clime_st_width(x->t->type), to);
-    const size_t bytes = (size_t)n * clime_dtype_bytes(im->dt);
-    atomic_fetch_add(&im->sum, clime_hash64((uint64_t[]){(uint64_t)(x->at->offset + i), checksum_of(to, bytes)}, 2));
-    return clime_all_finite(im->dt, (size_t)n, to);
+        clime_convert(x->t->type, type, (size_t)n, data + (size_t)i * clime_st_width(x->t->type), to);
+    const uint64_t words[] = {(uint64_t)(x->at->offset + i * width), checksum_of(to, (size_t)(n * width))};
+    atomic_fetch_add(&im->sum, clime_hash64(words, CLIME_COUNT(words)));
+    return clime_all_finite(type, (size_t)n, to);
 }
 
 static enum clime_err take_block(void *arg, int64_t block, bool finite, const void *data, struct clime_error *e) {
     const struct file_import *fi = arg;
     const struct tensor *x = tensor_of(fi, block);
+    const int64_t width = (int64_t)clime_dtype_bytes(x->at->type);
     int64_t i, n = part_of(x, block, &i);
     if (!finite) return clime_weights_not_finite(x->t->name, e);
-    fi->im->put(fi->im->arg, x->at->offset + i, data, n);
+    fi->im->put(fi->im->arg, x->at->offset + i * width, data, n * width);
     return CLIME_OK;
 }
 
@@ -238,10 +236,9 @@ static enum clime_err place_tensors(struct file_import *fi, int64_t *n_blocks, s
     fi->tensors = xcalloc((size_t)fi->f.header.n + 1, sizeof *fi->tensors);
     for (int i = 0; i < fi->f.header.n && !rc; i++) {
         struct tensor x = {.t = &fi->f.header.tensors[i], .first = *n_blocks};
-        rc = clime_weights_place(&fi->im->seen, x.t, fi->im->dt, &x.at, e);
+        rc = clime_weights_place(&fi->im->seen, x.t, &x.at, e);
         if (rc || !x.at || x.at->n == 0) continue;
         x.n = (x.at->n + IMPORT_BLOCK - 1) / IMPORT_BLOCK;
-        CHECK(!x.at->exact || x.n == 1); /* as many as there are experts */
         *n_blocks += x.n;
         fi->im->bytes += x.t->end - x.t->begin;
         fi->tensors[fi->n++] = x;
@@ -270,26 +267,25 @@ static enum clime_err import_file(void *arg, const char *path, struct clime_erro
 /* Zeros between the slices. */
 static void put_padding(struct import *im, const struct clime_layout *l) {
     int64_t end = 0;
-    void *zeros = xcalloc(IMPORT_BLOCK, clime_dtype_bytes(im->dt));
+    void *zeros = xcalloc(1, IMPORT_BLOCK);
     for (int i = 0; i <= l->n_slices; i++) {
-        int64_t next = i < l->n_slices ? l->slices[i].offset : l->n;
+        int64_t next = i < l->n_slices ? l->slices[i].offset : l->bytes;
         CHECK(next - end < IMPORT_BLOCK);
         if (next > end) im->put(im->arg, end, zeros, next - end);
-        if (i < l->n_slices) end = next + l->slices[i].n;
+        if (i < l->n_slices) end = next + l->slices[i].bytes;
     }
     free(zeros);
 }
 
 enum clime_err clime_weights_import_blocks(const char *dir, const struct clime_config *c, const struct clime_layout *l,
-                                           enum clime_dtype dt,
-                                           void (*put)(void *arg, int64_t offset, const void *data, int64_t n),
+                                           void (*put)(void *arg, int64_t offset, const void *data, int64_t bytes),
                                            void *arg, uint64_t *sum, struct clime_error *e) {
     struct clime_error own;
     if (!e) e = &own;
-    struct import im = {.dt = dt, .put = put, .arg = arg};
+    struct import im = {.put = put, .arg = arg};
     struct clime_fp8_scales scales = {0};
     int64_t began_us = clime_now_us();
-    im.blocks = clime_blocks_new(0, IMPORT_BLOCK * clime_dtype_bytes(dt));
+    im.blocks = clime_blocks_new(0, IMPORT_BLOCK * sizeof(float)); /* the widest type's */
     clime_weights_seen_init(&im.seen, c, l);
     enum clime_err rc = c->fp8 ? clime_fp8_scales_read(dir, c, l, &scales, e) : CLIME_OK;
     if (c->fp8) im.seen.scales = &scales;
@@ -301,7 +297,7 @@ enum clime_err clime_weights_import_blocks(const char *dir, const struct clime_c
     if (rc == CLIME_OK && im.seen.tied_head) rc = clime_tied_head_check(dir, e);
     if (rc == CLIME_OK) {
         put_padding(&im, l);
-        clime_weights_tell(&im.seen, dt);
+        clime_weights_tell(&im.seen);
         if (sum) *sum = atomic_load(&im.sum);
         double gb = (double)im.bytes / 1e9, s = (double)(clime_now_us() - began_us + 1) / 1e6;
         LOG_INFO("weights: loaded %.3g GB in %.2f s, %.2g GB/s", gb, s, gb / s);
@@ -312,18 +308,11 @@ enum clime_err clime_weights_import_blocks(const char *dir, const struct clime_c
     return rc;
 }
 
-struct host_target {
-    void *flat;
-    enum clime_dtype dt;
-};
-
-static void put_host(void *arg, int64_t offset, const void *data, int64_t n) {
-    const struct host_target *t = arg;
-    memcpy(clime_weights_at(t->flat, t->dt, offset), data, (size_t)n * clime_dtype_bytes(t->dt));
+static void put_host(void *flat, int64_t offset, const void *data, int64_t bytes) {
+    memcpy(clime_weights_at(flat, offset), data, (size_t)bytes);
 }
 
 enum clime_err clime_weights_import(const char *dir, const struct clime_config *c, const struct clime_layout *l,
-                                    enum clime_dtype dt, void *flat, struct clime_error *e) {
-    struct host_target t = {flat, dt};
-    return clime_weights_import_blocks(dir, c, l, dt, put_host, &t, NULL, e);
+                                    void *flat, struct clime_error *e) {
+    return clime_weights_import_blocks(dir, c, l, put_host, flat, NULL, e);
 }

@@ -30,7 +30,7 @@ void clime_weights_seen_free(struct clime_weights_seen *s);
  * scales that were read before). CLIME_ERR_INPUT for an unknown tensor, another shape, a type that cannot be read, or a
  * second copy.
  */
-enum clime_err clime_weights_place(struct clime_weights_seen *s, const struct clime_st_tensor *t, enum clime_dtype dt,
+enum clime_err clime_weights_place(struct clime_weights_seen *s, const struct clime_st_tensor *t,
                                    const struct clime_slice **out, struct clime_error *e);
 
 /* Every slice was placed? Names the first that was not. */
@@ -40,14 +40,13 @@ enum clime_err clime_weights_complete(const struct clime_weights_seen *s, struct
 enum clime_err clime_tied_head_check(const char *dir, struct clime_error *e);
 
 /* Says in the log when numbers were converted on the way in. */
-void clime_weights_tell(const struct clime_weights_seen *s, enum clime_dtype dt);
+void clime_weights_tell(const struct clime_weights_seen *s);
 
-/* clime_weights_import to anywhere: put(arg, offset, data, n) receives every element of the buffer once, n converted
- * elements at a time, slices in the order of the files, then the padding. *sum (may be NULL): a checksum of what put
- * was given for the slices, whatever files they came from. */
+/* clime_weights_import to anywhere: put(arg, offset, data, bytes) receives every byte of the buffer once, some
+ * converted elements at a time, slices in the order of the files, then the padding. *sum (may be NULL): a checksum of
+ * what put was given for the slices, whatever files they came from. */
 enum clime_err clime_weights_import_blocks(const char *dir, const struct clime_config *c, const struct clime_layout *l,
-                                           enum clime_dtype dt,
-                                           void (*put)(void *arg, int64_t offset, const void *data, int64_t n),
+                                           void (*put)(void *arg, int64_t offset, const void *data, int64_t bytes),
                                            void *arg, uint64_t *sum, struct clime_error *e);
 
 /* name is of a layer after the last, which predicts further tokens: nothing here computes it. */
@@ -59,12 +58,11 @@ enum clime_err clime_weights_files(const char *dir,
                                    enum clime_err (*each)(void *arg, const char *path, struct clime_error *e),
                                    void *arg, struct clime_error *e);
 
-/* Zeroes the elements between slices. */
-void clime_weights_zero_padding(const struct clime_layout *l, enum clime_dtype dt, void *flat);
+/* Zeroes what lies between slices. */
+void clime_weights_zero_padding(const struct clime_layout *l, void *flat);
 
-/* Address of element `offset` in flat. */
-static inline void *clime_weights_at(const void *flat, enum clime_dtype dt, int64_t offset) {
-    return (char *)(uintptr_t)flat + (size_t)offset * clime_dtype_bytes(dt);
+static inline void *clime_weights_at(const void *flat, int64_t offset) {
+    return (char *)(uintptr_t)flat + offset;
 }
 
 #endif

@@ -20,7 +20,6 @@
 
 struct clime_weights_reader {
     struct clime_weights_seen seen;
-    enum clime_dtype dt;
     void *flat; /* borrowed */
     enum { LENGTH, HEADER, DATA, FAILED } state;
     enum clime_err failure;
@@ -37,10 +36,9 @@ struct clime_weights_reader {
 };
 
 struct clime_weights_reader *clime_weights_reader_new(const struct clime_config *c, const struct clime_layout *l,
-                                                      enum clime_dtype dt, void *flat) {
+                                                      void *flat) {
     struct clime_weights_reader *r = xcalloc(1, sizeof *r);
     clime_weights_seen_init(&r->seen, c, l);
-    r->dt = dt;
     r->flat = flat;
     r->head = -1;
     clime_checksum_init(&r->head_sum);
@@ -86,8 +84,7 @@ static bool head_is_embedding(const struct clime_weights_reader *r) {
     const struct clime_slice *embed = clime_layout_find(r->seen.l, "model.embed_tokens.weight");
     struct clime_checksum sum;
     clime_checksum_init(&sum);
-    clime_checksum_add(&sum, clime_weights_at(r->flat, r->dt, embed->offset),
-                       (size_t)embed->n * clime_dtype_bytes(r->dt));
+    clime_checksum_add(&sum, clime_weights_at(r->flat, embed->offset), (size_t)embed->bytes);
     return clime_checksum_done(&sum) == clime_checksum_done(&r->head_sum);
 }
 
@@ -98,18 +95,19 @@ static enum clime_err header_arrived(struct clime_weights_reader *r, struct clim
     if (rc) return rc;
     r->place = xcalloc((size_t)r->header.n + 1, sizeof *r->place);
     for (int i = 0; i < r->header.n && rc == CLIME_OK; i++)
-        rc = clime_weights_place(&r->seen, &r->header.tensors[i], r->dt, &r->place[i], e);
+        rc = clime_weights_place(&r->seen, &r->header.tensors[i], &r->place[i], e);
     if (!rc && r->seen.tied_head) rc = find_head(r, e);
     return rc ? rc : clime_weights_complete(&r->seen, e);
 }
 
 static void add_to_head(struct clime_weights_reader *r, const struct clime_st_tensor *t, size_t n, const void *from) {
     float block[1024]; /* or half as much of bf16 */
+    const enum clime_dtype type = r->seen.l->slices[r->seen.l->embed].type;
     const uint8_t *at = from;
     for (size_t m; n > 0; n -= m, at += m * clime_st_width(t->type)) {
         m = n < CLIME_COUNT(block) ? n : CLIME_COUNT(block);
-        clime_convert(t->type, r->dt, m, at, block);
-        clime_checksum_add(&r->head_sum, block, m * clime_dtype_bytes(r->dt));
+        clime_convert(t->type, type, m, at, block);
+        clime_checksum_add(&r->head_sum, block, m * clime_dtype_bytes(type));
     }
 }
 
@@ -120,17 +118,9 @@ static enum clime_err put(struct clime_weights_reader *r, const struct clime_st_
         add_to_head(r, t, n, from);
         return CLIME_OK;
     }
-    void *dst = clime_weights_at(r->flat, r->dt, s->offset + first);
-    bool finite = true;
-    if (s->exact) {
-        clime_convert_exact(t->type, r->dt, n, from, dst, (size_t)s->dim[1]);
-        for (int64_t p = 0; p < CLIME_EXACT_PARTS; p++)
-            finite &= clime_all_finite(r->dt, n, clime_weights_at(dst, r->dt, p * s->dim[1]));
-    } else {
-        clime_convert(t->type, r->dt, n, from, dst);
-        finite = clime_all_finite(r->dt, n, dst);
-    }
-    return finite ? CLIME_OK : clime_weights_not_finite(t->name, e);
+    void *dst = clime_weights_at(r->flat, s->offset + first * (int64_t)clime_dtype_bytes(s->type));
+    clime_convert(t->type, s->type, n, from, dst);
+    return clime_all_finite(s->type, n, dst) ? CLIME_OK : clime_weights_not_finite(t->name, e);
 }
 
 /* Bytes of the current tensor: whole elements are converted to their place. */
@@ -214,7 +204,7 @@ enum clime_err clime_weights_reader_done(struct clime_weights_reader *r, struct 
                           r->header.tensors[r->tensor].name,
                           r->header.data_bytes - r->header.tensors[r->tensor].begin - r->got);
     if (r->head >= 0 && !head_is_embedding(r)) return not_the_embedding(e);
-    clime_weights_zero_padding(r->seen.l, r->dt, r->flat);
-    clime_weights_tell(&r->seen, r->dt);
+    clime_weights_zero_padding(r->seen.l, r->flat);
+    clime_weights_tell(&r->seen);
     return CLIME_OK;
 }

@@ -17,38 +17,16 @@
 
 typedef uint8_t digest[32];
 
-static enum clime_dtype type_of(const struct clime_server *s) {
-    return clime_dev_info(s->model->dev)->dt;
-}
-
-/* A tensor that the buffer holds in parts, as files have it: out[t->dim[1]]. */
-static enum clime_err read_exact(struct clime_server *s, const struct clime_slice *t, float *out,
-                                 struct clime_error *e) {
-    const size_t size = clime_dtype_bytes(type_of(s)), n = (size_t)t->n * size;
-    uint8_t *parts = xmalloc(n);
-    enum clime_err err = clime_engine_read_weights(s->engine, (size_t)t->offset * size, n, parts, e);
-    if (!err) clime_exact_join(type_of(s), (size_t)t->dim[1], parts, out);
-    free(parts);
-    return err;
-}
-
-/* SHA-256 of each tensor's bytes as they lie on the device, or in files where it lies in parts: out[n_slices]. */
+/* SHA-256 of each tensor's bytes as they lie on the device: out[n_slices]. */
 static enum clime_err checksums(struct clime_server *s, digest *out, struct clime_error *e) {
     const struct clime_layout *l = &s->model->layout;
-    size_t size = clime_dtype_bytes(type_of(s));
     uint8_t *piece = xmalloc(PIECE_BYTES);
     enum clime_err err = CLIME_OK;
     for (int i = 0; i < l->n_slices && !err; i++) {
         const struct clime_slice *t = &l->slices[i];
         struct clime_sha256 sha;
-        size_t left = (size_t)t->n * size, at = (size_t)t->offset * size;
+        size_t left = (size_t)t->bytes, at = (size_t)t->offset;
         clime_sha256_init(&sha);
-        if (t->exact) {
-            float values[CLIME_MAX_EXPERTS];
-            left = 0;
-            if (!(err = read_exact(s, t, values, e)))
-                clime_sha256_add(&sha, values, (size_t)t->dim[1] * sizeof *values);
-        }
         while (left > 0 && !err) {
             size_t n = left < PIECE_BYTES ? left : PIECE_BYTES;
             if ((err = clime_engine_read_weights(s->engine, at, n, piece, e))) break;
@@ -136,7 +114,7 @@ static enum clime_err reset(struct clime_server *s, struct clime_error *e) {
     size_t bytes = clime_model_bytes(s->model);
     uint8_t *flat = malloc(bytes);
     if (!flat) return clime_fail(e, CLIME_ERR_LIMIT, "%zu bytes for other weights cannot be had", bytes);
-    if (type_of(s) == CLIME_F32)
+    if (s->model->layout.type == CLIME_F32)
         for (size_t i = 0; i < bytes / 4; i++)
             memcpy(flat + i * 4, &(uint32_t){0x3c000000u | (uint32_t)(i * 2654435761u) >> 9}, 4);
     else
@@ -325,50 +303,32 @@ static enum clime_err read_name_ask(struct clime_server *s, struct clime_http_re
     return CLIME_OK;
 }
 
-static float value_at(const uint8_t *data, enum clime_dtype dt, int64_t i) {
-    uint16_t half;
+static float value_at(const uint8_t *data, enum clime_dtype type, int64_t i) {
     float v;
-    if (dt == CLIME_F32) {
-        memcpy(&v, data + i * 4, sizeof v);
-        return v;
-    }
-    memcpy(&half, data + i * 2, sizeof half);
-    return clime_bf16_float(half);
-}
-
-static enum clime_err write_exact(struct clime_server *s, const struct clime_slice *t, int64_t n, struct clime_jw *w,
-                                  struct clime_error *e) {
-    float values[CLIME_MAX_EXPERTS];
-    enum clime_err err = read_exact(s, t, values, e);
-    clime_jw_array(w);
-    for (int64_t i = 0; i < n && i < t->dim[1] && !err; i++) clime_jw_float(w, values[i]);
-    clime_jw_close(w);
-    return err;
+    clime_convert(clime_st_of(type), CLIME_F32, 1, data + (size_t)i * clime_dtype_bytes(type), &v);
+    return v;
 }
 
 /* The first rows of a matrix as lists, or the first values of a vector. */
 static enum clime_err write_values(struct clime_server *s, const struct name_ask *ask, struct clime_buf *body,
                                    struct clime_error *e) {
     char name[sizeof s->model->layout.slices->name];
-    enum clime_dtype dt = type_of(s);
     struct clime_jw w;
     snprintf(name, sizeof name, CLIME_STR_FMT, CLIME_STR_ARG(ask->name));
     const struct clime_slice *t = ask->name.len < sizeof name ? clime_layout_find(&s->model->layout, name) : NULL;
     if (!t) return clime_fail(e, CLIME_ERR_NOT_FOUND, "the model has no tensor %.100s", name);
     clime_jw_init(&w, body);
-    if (t->exact) return write_exact(s, t, ask->n_rows, &w, e);
     int64_t n_rows = ask->n_rows < t->dim[0] ? ask->n_rows : t->dim[0], width = t->n_dim > 1 ? t->dim[1] : 1;
-    size_t n_bytes = (size_t)(n_rows * width) * clime_dtype_bytes(dt);
+    size_t n_bytes = (size_t)(n_rows * width) * clime_dtype_bytes(t->type);
     if (n_bytes > MAX_SHOWN)
         return clime_fail(e, CLIME_ERR_INPUT, "%lld rows of %s are over %zu MB: lower truncate_size", (long long)n_rows,
                           name, MAX_SHOWN >> 20);
     uint8_t *data = xmalloc(n_bytes);
-    enum clime_err err =
-        clime_engine_read_weights(s->engine, (size_t)t->offset * clime_dtype_bytes(dt), n_bytes, data, e);
+    enum clime_err err = clime_engine_read_weights(s->engine, (size_t)t->offset, n_bytes, data, e);
     clime_jw_array(&w);
     for (int64_t r = 0; r < n_rows && !err; r++) {
         if (t->n_dim > 1) clime_jw_array(&w);
-        for (int64_t c = 0; c < width; c++) clime_jw_float(&w, value_at(data, dt, r * width + c));
+        for (int64_t c = 0; c < width; c++) clime_jw_float(&w, value_at(data, t->type, r * width + c));
         if (t->n_dim > 1) clime_jw_close(&w);
     }
     clime_jw_close(&w);

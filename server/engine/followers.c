@@ -183,19 +183,19 @@ enum clime_err clime_followers_memory(struct clime_followers *f, enum clime_foll
     return rc;
 }
 
-/* Puts what rank has said of n elements where it belongs. What the rank before has, too, is there already. */
+/* Puts what rank has said of so many bytes where it belongs. What the rank before has, too, is there already. */
 static enum clime_err place(const struct clime_followers *f, int rank, int64_t offset, int64_t n, char *out,
                             struct clime_error *e) {
     const struct clime_shard *s = &f->shards[rank], *before = &f->shards[rank - 1];
-    size_t width = clime_dtype_bytes(clime_model_dt(f->model)), at = 0;
+    size_t at = 0;
     struct clime_shard_part p;
     for (int i = clime_shard_first(s, offset); clime_shard_cut(s, i, offset, n, &p); i++) {
         const char *theirs = f->wire.data + at;
-        char *to = out + (size_t)(p.global - offset) * width;
-        size_t bytes = (size_t)p.n * width;
+        char *to = out + (p.global - offset);
+        size_t bytes = (size_t)p.bytes;
         at += bytes;
         if (at > f->wire.len) break;
-        bool both = before->parts[i].n && before->parts[i].global == s->parts[i].global;
+        bool both = before->parts[i].bytes && before->parts[i].global == s->parts[i].global;
         if (both && memcmp(to, theirs, bytes) != 0)
             return clime_fail(e, CLIME_ERR_INTERNAL, "%s has other values of %s than the ranks before it",
                               clime_group_name(f->group, rank), f->model->layout.slices[p.slice].name);
@@ -209,15 +209,14 @@ static enum clime_err place(const struct clime_followers *f, int rank, int64_t o
 enum clime_err clime_followers_read(struct clime_followers *f, int64_t offset, int64_t n, void *h_out,
                                     struct clime_error *e) {
     const struct clime_follow m = {.word = CLIME_FOLLOW_READ, .from = offset, .n = n};
-    size_t width = clime_dtype_bytes(clime_model_dt(f->model));
     struct clime_error lost = {0};
     struct clime_shard_part p;
     enum clime_err rc = CLIME_OK, err = clime_model_ranks_check(f->model, &lost);
     if (!err) err = tell(f, &m, sizeof m, &lost);
     const struct clime_shard *own = &f->model->shard; /* as it lies now */
     for (int i = clime_shard_first(own, offset); !err && clime_shard_cut(own, i, offset, n, &p); i++)
-        f->model->ops->copy_out(f->model->dev, (char *)h_out + (size_t)(p.global - offset) * width,
-                                clime_model_at(f->model, p.local), (size_t)p.n * width);
+        f->model->ops->copy_out(f->model->dev, (char *)h_out + (p.global - offset), clime_model_at(f->model, p.local),
+                                (size_t)p.bytes);
     for (int r = 1; r < f->world && !err; r++) {
         err = clime_group_receive(f->group, r, "reading weights", f->limit_us, &f->wire, &lost);
         if (!err && !rc) rc = place(f, r, offset, n, h_out, e);

@@ -80,12 +80,11 @@ static enum clime_err stage(struct clime_model *model, struct clime_group *g, co
 
 static enum clime_err read_weights(const struct clime_model *model, struct clime_group *g, const struct clime_follow *m,
                                    struct clime_error *e) {
-    size_t width = clime_dtype_bytes(clime_model_dt(model));
-    if (m->from < 0 || m->n <= 0 || m->n > model->layout.n || !model->flat || model->released) return misfit(m, e);
-    char *own = xmalloc((size_t)m->n * width);
+    if (m->from < 0 || m->n <= 0 || m->n > model->layout.bytes || !model->flat || model->released) return misfit(m, e);
+    char *own = xmalloc((size_t)m->n);
     int64_t n = clime_model_read_share(model, m->from, m->n, own);
     enum clime_err rc = model->ops->sync(model->dev, e); /* a copy out of a failed device is none */
-    if (!rc) rc = clime_group_send(g, 0, own, (size_t)n * width, e);
+    if (!rc) rc = clime_group_send(g, 0, own, (size_t)n, e);
     free(own);
     return rc;
 }

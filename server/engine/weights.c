@@ -151,12 +151,11 @@ enum clime_err clime_engine_writing(struct clime_engine *g, int64_t limit_us, st
 }
 
 static void do_read_weights(struct clime_engine *g, struct clime_command *c) {
-    size_t width = clime_dtype_bytes(clime_model_dt(g->model));
     if ((c->err = refuse_dead(g, c->error))) return;
     if (atomic_load(&g->weights) != CLIME_WEIGHTS_READY) c->err = clime_engine_complete(g, c->error);
     if (!c->err && g->opts.followers)
-        c->err = clime_followers_read(g->opts.followers, (int64_t)(c->weights_at / width),
-                                      (int64_t)(c->n_bytes / width), c->h_weights, c->error);
+        c->err = clime_followers_read(g->opts.followers, (int64_t)c->weights_at, (int64_t)c->n_bytes, c->h_weights,
+                                      c->error);
     if (c->err) {
         lost_ranks(g);
         return;

@@ -40,7 +40,7 @@ enum clime_err clime_incoming_begin(struct clime_server *s, struct clime_error *
     err = u->ops->alloc(dev, bytes, "staging of the weights", &u->incoming, e);
     if (err) return err;
     u->ops->zero(dev, u->incoming, bytes); /* what lies between tensors */
-    u->gather = clime_weights_gather_new(&s->model->cfg, &s->model->layout, clime_dev_info(dev)->dt);
+    u->gather = clime_weights_gather_new(&s->model->cfg, &s->model->layout);
     return u->ops->sync(dev, e);
 }
 
@@ -100,7 +100,7 @@ struct receipt {                               /* one request's tensors */
 };
 
 static char *place_of(const struct clime_server *s, const struct clime_gather_tensor *t) {
-    return (char *)s->update->incoming + (size_t)t->to->offset * clime_dtype_bytes(clime_dev_info(s->update->dev)->dt);
+    return (char *)s->update->incoming + t->to->offset;
 }
 
 /* Do the tensors follow each other in the layout as they do on the wire? */
@@ -145,15 +145,15 @@ static enum clime_err plan(struct clime_server *s, struct receipt *r, const stru
 /* A tensor's bytes, in the device's memory or the host's, to where they belong. */
 static void unpack(struct clime_server *s, const struct clime_gather_tensor *t, const char *from, bool host) {
     struct clime_weight_update *u = s->update;
-    size_t bytes = t->to ? (size_t)t->to->n * clime_dtype_bytes(clime_dev_info(u->dev)->dt) : 0;
     if (!t->to) return;
+    size_t bytes = (size_t)t->to->bytes;
     if (t->as_it_is) {
         (host ? u->ops->copy_in : u->ops->copy)(u->dev, place_of(s, t), from, t->bytes);
         return;
     }
     void *h_bytes = host ? NULL : xmalloc(t->bytes), *h_own = xmalloc(bytes);
     if (!host) u->ops->copy_out(u->dev, h_bytes, from, t->bytes);
-    clime_weights_gather_convert(u->gather, t, host ? from : h_bytes, h_own);
+    clime_weights_gather_convert(t, host ? from : h_bytes, h_own);
     u->ops->copy_in(u->dev, place_of(s, t), h_own, bytes);
     free(h_bytes);
     free(h_own);
@@ -228,7 +228,7 @@ enum clime_err clime_incoming_apply(struct clime_server *s, struct clime_str che
     CHECK(u->incoming);
     enum clime_err err = clime_update_device(s, &dev, e);
     if (!err) err = check_sum(s, checksum, e);
-    if (!err) err = clime_update_finite(s->model, dev, u->incoming, e);
+    if (!err) err = clime_model_finite(s->model, dev, 0, s->model->layout.bytes, u->incoming, e);
     struct clime_weight_source from = {
         .kind = CLIME_FROM_DEVICE, .flat = u->incoming, .slices = all ? NULL : clime_weights_gather_have(u->gather)};
     if (!err) err = clime_engine_update(s->engine, &from, label, u->inflight, n_inflight, e);

@@ -208,7 +208,7 @@ static enum clime_err copy_weights(struct clime_server *s, const struct ipc_requ
                          (unsigned long long)sum, (unsigned long long)r->checksum);
         goto done;
     }
-    if ((err = clime_update_finite(s->model, dev, staging, e))) goto done;
+    if ((err = clime_model_finite(s->model, dev, 0, s->model->layout.bytes, staging, e))) goto done;
     struct clime_weight_source from = {.kind = CLIME_FROM_DEVICE, .flat = staging};
     err = clime_engine_update(s->engine, &from, r->label, clime_update_inflight(r->abort_all, r->flush_cache),
                               n_inflight, e);

@@ -276,10 +276,11 @@ static enum clime_err take_packets(struct pull *p, struct clime_error *e) {
 
 static enum clime_err check_finite(const struct pull *p, struct clime_error *e) {
     const struct clime_layout *l = &p->s->model->layout;
-    enum clime_dtype dt = clime_dev_info(p->s->model->dev)->dt;
-    for (int i = 0; i < l->n_slices; i++)
-        if (!clime_all_finite(dt, (size_t)l->slices[i].n, p->staging + (size_t)l->slices[i].offset * p->shape.width))
-            return clime_weights_not_finite(l->slices[i].name, e);
+    for (int i = 0; i < l->n_slices; i++) {
+        const struct clime_slice *t = &l->slices[i];
+        if (!clime_all_finite(t->type, (size_t)t->n, p->staging + t->offset))
+            return clime_weights_not_finite(t->name, e);
+    }
     return CLIME_OK;
 }
 
@@ -293,10 +294,7 @@ static enum clime_err pull(struct pull *p, struct clime_arena *a, int *n_infligh
     const struct clime_server_options *o = &p->s->opts;
     int64_t now = clime_now_us();
     char label[CLIME_MAX_LABEL + 1];
-    p->shape = (struct clime_packet_shape){.layout = m->layout.hash,
-                                           .n = m->layout.n,
-                                           .width = (uint32_t)clime_dtype_bytes(clime_dev_info(m->dev)->dt),
-                                           .block = CLIME_PACKET_BLOCK};
+    p->shape = clime_packet_shape_of(&m->layout);
     p->fetch = (struct clime_fetch){.bearer = o->admin_api_key ? o->admin_api_key : o->api_key,
                                     .deadline_us = now + (int64_t)(p->r->timeout * 1e6),
                                     .stall_us = (int64_t)(p->r->stall * 1e6),

@@ -39,17 +39,6 @@ enum clime_err clime_update_device(struct clime_server *s, struct clime_dev **ou
     return CLIME_OK;
 }
 
-enum clime_err clime_update_finite(const struct clime_model *m, struct clime_dev *dev, const void *staging,
-                                   struct clime_error *e) {
-    const struct clime_layout *l = &m->layout;
-    size_t width = clime_dtype_bytes(clime_dev_info(dev)->dt);
-    if (m->ops->finite(dev, (size_t)l->n, staging)) return CLIME_OK;
-    for (int i = 0; i < l->n_slices; i++)
-        if (!m->ops->finite(dev, (size_t)l->slices[i].n, (const char *)staging + (size_t)l->slices[i].offset * width))
-            return clime_weights_not_finite(l->slices[i].name, e);
-    return m->ops->sync(dev, e); /* only what lies between tensors, or the device has failed */
-}
-
 void *clime_update_staging(const struct clime_server *s, struct clime_error *e) {
     size_t bytes = clime_model_bytes(s->model);
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -53,7 +53,7 @@ static enum clime_err check_sha(const struct clime_model *m, const void *staging
                                 struct clime_sha256 *body, struct clime_error *e) {
     char hex[65];
     if (said->of_weights) {
-        struct clime_weights_source from = clime_weights_in_host(clime_dev_info(m->dev)->dt, staging);
+        struct clime_weights_source from = clime_weights_in_host(staging);
         CHECK(!clime_weights_sha256(&m->layout, &from, 0, hex, e)); /* from host memory */
     } else {
         uint8_t digest[32];
@@ -68,7 +68,7 @@ static enum clime_err check_sha(const struct clime_model *m, const void *staging
 static enum clime_err read_body(struct clime_server *s, struct clime_http_request *rq, void *staging,
                                 const struct clime_put_sha *said, struct clime_error *e) {
     struct clime_model *m = s->model;
-    struct clime_weights_reader *r = clime_weights_reader_new(&m->cfg, &m->layout, clime_dev_info(m->dev)->dt, staging);
+    struct clime_weights_reader *r = clime_weights_reader_new(&m->cfg, &m->layout, staging);
     char *piece = xmalloc(PIECE_BYTES); /* the worker's stack is too small for it */
     struct clime_sha256 sha;
     enum clime_err err = CLIME_OK;
@@ -234,7 +234,7 @@ enum clime_err clime_update_from_folder(struct clime_server *s, const char *path
         return e->code;
     void *staging = clime_update_staging(s, e);
     if (!staging) return e->code;
-    enum clime_err err = clime_weights_import(path, &m->cfg, &m->layout, clime_dev_info(m->dev)->dt, staging, e);
+    enum clime_err err = clime_weights_import(path, &m->cfg, &m->layout, staging, e);
     struct clime_weight_source from = {.kind = CLIME_FROM_HOST, .flat = staging};
     if (!err) err = clime_engine_update(s->engine, &from, label, inflight, n_inflight, e);
     if (!err) {

@@ -87,10 +87,6 @@ enum clime_err clime_update_from_folder(struct clime_server *s, const char *path
 enum clime_err clime_update_hex(const char *name, struct clime_str text, uint8_t *out, size_t n, struct clime_error *e);
 enum clime_err clime_update_hex64(const char *name, struct clime_str text, uint64_t *out, struct clime_error *e);
 
-/* Of what came to staging memory of the device; CLIME_ERR_INPUT names the tensor. */
-enum clime_err clime_update_finite(const struct clime_model *m, struct clime_dev *dev, const void *staging,
-                                   struct clime_error *e);
-
 /* ---- groups (group.c); under lock ---- */
 
 struct clime_group_ask {

@@ -108,16 +108,16 @@ sys.stdin.read()
 
 
 class Owners:
-    """Processes with a part of the weights each, all of one value, cut at elements that are no tensor's edge."""
+    """Processes with a part of the weights each, all of one value, cut at bytes that are no tensor's edge."""
 
-    def __init__(self, n, elements, bf16):
-        self.cuts = [elements * i // n // 4 * 4 for i in range(n)] + [elements]
-        sizes = [2 * (b - a) for a, b in zip(self.cuts, self.cuts[1:])]
+    def __init__(self, n, size, bf16):
+        self.cuts = [size * i // n // 8 * 8 for i in range(n)] + [size]
+        sizes = [b - a for a, b in zip(self.cuts, self.cuts[1:])]
         words = [[sys.executable, "-c", OWNER, str(size), str(bf16)] for size in sizes]
         self.processes = [subprocess.Popen(w, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for w in words]
         self.handles = [p.stdout.readline().strip() for p in self.processes]
         self.ranges = [[i, a, b, 0] for i, (a, b) in enumerate(zip(self.cuts, self.cuts[1:]))]
-        self.says = {"handles": self.handles, "ranges": self.ranges, "checksum": checksum(struct.pack("<H", bf16) * elements)}
+        self.says = {"handles": self.handles, "ranges": self.ranges, "checksum": checksum(struct.pack("<H", bf16) * (size // 2))}
 
     def end(self):
         for p in self.processes:
@@ -134,11 +134,11 @@ def served(request, tmp_path):
 
 
 def handover(s, folder):
-    """How many elements a server has, and the fields of every handover."""
+    """How many bytes a server has, and the fields of every handover."""
     says = ipc(s, 400, mode="share", weight_version="1", layout="0" * 16, dtype="bf16")["message"]
     sizes = [len(data) for _, _, data in tensors(folder)]
     assert all(n % 128 == 0 for n in sizes)  # of this shape nothing lies between tensors
-    return sum(sizes) // 2, {"layout": re.search(r"this one's is (\w{16})", says).group(1), "dtype": "bf16"}
+    return sum(sizes), {"layout": re.search(r"this one's is (\w{16})", says).group(1), "dtype": "bf16"}
 
 
 def test_owners_that_freeze_and_die(served):
@@ -204,7 +204,7 @@ def test_parts_that_are_refused(served):
             ({"ranges": [a, [*b, 0]]}, "each of them is [handle, from, to, at]"),
             ({"ranges": [a, [-1, *b[1:]]]}, "expected an integer from 0 to"),
             ({"ranges": [a, [*b[:3], 4]]}, "part 1 of 2: the handle maps"),
-            ({"ranges": [[0, 0, a[2] + 2, 0], [1, b[1] + 2, b[2], 0]]}, "part 0 of 2: the handle maps"),
+            ({"ranges": [[0, 0, a[2] + 4, 0], [1, b[1] + 4, b[2], 0]]}, "part 0 of 2: the handle maps"),
             ({"handles": owners.handles[:1]}, "ranges[1] is of handle 1, and there are 1"),
             ({"handles": [owners.handles[0], "0" * 128]}, "part 1 of 2: the handle is none of a CPU's"),
             (nan.says, "model.embed_tokens.weight"),

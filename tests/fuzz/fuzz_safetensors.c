@@ -50,7 +50,7 @@ static void check_header(const char *json, size_t len) {
 
 /* Feeds the upload in pieces of `step` bytes into flat. */
 static enum clime_err upload(const char *data, size_t len, size_t step, void *flat, struct clime_error *e) {
-    struct clime_weights_reader *r = clime_weights_reader_new(&cfg, &layout, CLIME_F32, flat);
+    struct clime_weights_reader *r = clime_weights_reader_new(&cfg, &layout, flat);
     enum clime_err rc = CLIME_OK;
     for (size_t at = 0; at < len && !rc; at += step)
         rc = clime_weights_reader_feed(r, data + at, len - at < step ? len - at : step, e);
@@ -60,7 +60,7 @@ static enum clime_err upload(const char *data, size_t len, size_t step, void *fl
 }
 
 static void check_upload(const char *data, size_t len) {
-    size_t bytes = (size_t)layout.n * sizeof(float);
+    size_t bytes = (size_t)layout.bytes;
     void *whole = xmalloc(bytes), *pieces = xmalloc(bytes);
     struct clime_error a = {0}, b = {0};
     enum clime_err rc = upload(data, len, len ? len : 1, whole, &a);
@@ -107,11 +107,10 @@ static const char *const words[] = {"{",
                                     NULL};
 
 int main(int argc, char **argv) {
-    clime_layout_make(&cfg, &layout);
-    size_t n = (size_t)layout.n;
-    float *flat = xcalloc(n, sizeof *flat);
-    clime_weights_init(&layout, CLIME_F32, flat, 0.02f, 1);
-    struct clime_weights_writer *w = clime_weights_writer_new(&layout, CLIME_F32, flat);
+    clime_layout_make(&cfg, CLIME_F32, &layout);
+    void *flat = xcalloc(1, (size_t)layout.bytes);
+    clime_weights_init(&layout, flat, 0.02f, 1);
+    struct clime_weights_writer *w = clime_weights_writer_new(&layout, flat);
     size_t len = (size_t)clime_weights_writer_length(w);
     char *body = xmalloc(len);
     for (size_t at = 0; at < len;) at += (size_t)clime_weights_writer_read(w, body + at, len - at);

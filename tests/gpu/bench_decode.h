@@ -16,15 +16,15 @@ static struct clime_model *make_model(const struct clime_config *c, int rank, in
     m->cfg = *c;
     m->ops = ops;
     m->dev = dev;
-    clime_layout_make(&m->cfg, &m->layout);
+    clime_layout_make(&m->cfg, CLIME_BF16, &m->layout);
     m->ranks.rank = rank;
     m->ranks.n = n_ranks;
     m->ranks.whole_experts = whole_experts;
     if (whole_experts) clime_layout_whole_experts(&m->layout);
     CHECK(!clime_model_lay(m, NULL));
     clime_planes_make(m);
-    m->flat = room((size_t)m->shard.n * 2);
-    fill(m->flat, (size_t)m->shard.n * 2);
+    m->flat = room((size_t)m->shard.bytes);
+    fill(m->flat, (size_t)m->shard.bytes);
     enum { POS = 16384 };
     size_t n = (size_t)(POS * c->rope_rot / 2);
     float *h = xmalloc(2 * n * 4), *table = room(2 * n * 4);
@@ -45,10 +45,11 @@ static double spared_experts(const struct clime_config *c, double n) {
 /* Weights that a decode step reads whose rows hit so many experts of a layer; that a row's products have. */
 static double weights_read(const struct clime_model *m, double hit) {
     const struct clime_config *c = &m->cfg;
-    return (double)m->layout.n - (c->tied ? 0 : (double)c->V * c->D) - spared_experts(c, hit);
+    return (double)clime_layout_params(&m->layout, false) - (c->tied ? 0 : (double)c->V * c->D) -
+           spared_experts(c, hit);
 }
 static inline double weights_active(const struct clime_model *m) {
-    return (double)m->layout.n - spared_experts(&m->cfg, m->cfg.router.k);
+    return (double)clime_layout_params(&m->layout, false) - spared_experts(&m->cfg, m->cfg.router.k);
 }
 
 enum { MAX_BATCH = 256, CONTEXT = 1024, SEQ_PAGES = CONTEXT / CLIME_PAGE };

@@ -41,7 +41,7 @@ static void run_batch(struct clime_train *t, int max_T, const char *dir) {
     int32_t T;
     read_words(f, &T, 1);
     if (T < 1 || T > max_T) fail(dir, "more tokens than planned");
-    size_t n = (size_t)T, V = (size_t)m->cfg.V, N = (size_t)m->layout.n;
+    size_t n = (size_t)T, V = (size_t)m->cfg.V, N = (size_t)m->layout.n_grads;
     int32_t *ids = xmalloc(3 * n * 4), *target = ids + n, *row = target + n, start[2] = {0, T};
     float *inv_temp = xmalloc(5 * n * 4), *g_logp = inv_temp + n, *g_ent = g_logp + n, *logp = g_ent + n,
           *entropy = logp + n, *big = xmalloc((N > n * V ? N : n * V) * 4);
@@ -59,8 +59,15 @@ static void run_batch(struct clime_train *t, int max_T, const char *dir) {
     write_floats(dir, "entropy.f32", entropy, n);
     if (clime_train_backward(t, &b, g_logp, g_ent, &e)) fail(dir, e.msg);
     m->ops->copy_out(m->dev, big, clime_train_grads(t), N * 4);
-    struct clime_weights_source from = clime_weights_in_host(CLIME_F32, big);
-    if (clime_weights_export(dir, &m->cfg, &m->layout, &from, NULL, 0, &e)) fail(dir, e.msg);
+    struct clime_layout l; /* of gradients as a folder has them */
+    clime_layout_make(&m->cfg, CLIME_F32, &l);
+    char *flat = xcalloc(1, (size_t)l.bytes);
+    for (int i = 0; i < l.n_slices; i++)
+        if (l.slices[i].grad >= 0) memcpy(flat + l.slices[i].offset, big + l.slices[i].grad, (size_t)l.slices[i].bytes);
+    struct clime_weights_source from = clime_weights_in_host(flat);
+    if (clime_weights_export(dir, &m->cfg, &l, &from, NULL, 0, &e)) fail(dir, e.msg);
+    clime_layout_free(&l);
+    free(flat);
     free(ids);
     free(inv_temp);
     free(big);

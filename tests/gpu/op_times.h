@@ -147,8 +147,9 @@ static void timed_swiglu_bwd(struct clime_dev *d, int T, int F, const void *gu, 
     op_end(d, "swiglu_bwd", 0, 10.0 * T * F);
 }
 
-static void timed_route(struct clime_dev *d, int T, const struct clime_router *r, const float *logits, const void *bias,
-                        const int16_t *given, float *scores, int32_t *ids, float *weights, uint32_t *fold) {
+static void timed_route(struct clime_dev *d, int T, const struct clime_router *r, const float *logits,
+                        const float *bias, const int16_t *given, float *scores, int32_t *ids, float *weights,
+                        uint32_t *fold) {
     op_begin();
     REAL->route(d, T, r, logits, bias, given, scores, ids, weights, fold);
     op_end(d, "route", 0, 8.0 * T * r->E);

@@ -37,7 +37,7 @@ static void test_route(struct gpu_test *t) {
         const struct clime_router *r = &ROUTERS[c];
         size_t E = (size_t)r->E, K = (size_t)r->k;
         printf("router of %d, %d chosen\n", r->E, r->k);
-        struct both x = both_random(t, T * E, CLIME_F32, 1.5), bias = both_random(t, 3 * E, CLIME_BF16, 0.2),
+        struct both x = both_random(t, T * E, CLIME_F32, 1.5), bias = both_random(t, E, CLIME_F32, 0.2),
                     scores = both_room(t, T * E, CLIME_F32), ids = both_room(t, T * K, CLIME_F32),
                     w = both_room(t, T * K, CLIME_F32), one = both_room(t, T * E, CLIME_F32),
                     one_ids = both_room(t, T * K, CLIME_F32), one_w = both_room(t, T * K, CLIME_F32),
@@ -77,7 +77,7 @@ static void test_given(struct gpu_test *t) {
         const size_t E = (size_t)r->E, K = (size_t)r->k;
         const struct clime_ops *ops = t->gpu.ops;
         printf("given, router of %d, %d chosen\n", r->E, r->k);
-        struct both x = both_random(t, T * E, CLIME_F32, 1.5), bias = both_random(t, 3 * E, CLIME_BF16, 0.2),
+        struct both x = both_random(t, T * E, CLIME_F32, 1.5), bias = both_random(t, E, CLIME_F32, 0.2),
                     scores = both_room(t, T * E, CLIME_F32), ids = both_room(t, T * K, CLIME_F32),
                     w = both_room(t, T * K, CLIME_F32), fold = both_room(t, T, CLIME_F32),
                     given = both_room(t, T * K, CLIME_BF16), dw = both_random(t, T * K, CLIME_F32, 1),

@@ -62,13 +62,13 @@ static float *train(struct clime_model *m, const struct batch *b, int head_chunk
         .max_rows = b->T, .max_seqs = N_SEQS, .head_chunk = head_chunk, .recompute = recompute, .keep_logits = keep};
     struct clime_packed_batch p = {b->T, N_SEQS, b->ids, b->start, b->n_loss, b->row, b->target, b->inv_temp};
     struct clime_error e = {0};
-    float *grads = xmalloc((size_t)m->layout.n * 4);
+    float *grads = xmalloc((size_t)m->layout.n_grads * 4);
     if (clime_train_open(m, &o, &t, &e) || clime_train_forward(t, &p, true, logp, NULL, &e) ||
         clime_train_backward(t, &p, b->g_logp, b->g_ent, &e)) {
         printf("%s\n", e.msg);
         exit(1);
     }
-    m->ops->copy_out(m->dev, grads, clime_train_grads(t), (size_t)m->layout.n * 4);
+    m->ops->copy_out(m->dev, grads, clime_train_grads(t), (size_t)m->layout.n_grads * 4);
     clime_train_close(t);
     return grads;
 }
@@ -147,7 +147,7 @@ static void test_model(struct gpu_test *t, const char *name) {
     struct batch b;
     make_batch(&b, cpu->cfg.V);
     float want[MAX_T], got[MAX_T], again[MAX_T];
-    size_t n = (size_t)cpu->layout.n;
+    size_t n = (size_t)cpu->layout.n_grads;
     float *g_cpu = train(cpu, &b, 0, false, CLIME_RECOMPUTE_NONE, want),
           *g_gpu = train(gpu, &b, 0, false, CLIME_RECOMPUTE_NONE, got),
           *g_again = train(gpu, &b, 37, false, CLIME_RECOMPUTE_FULL, again);

@@ -688,16 +688,18 @@ static void test_checksum(struct gpu_test *t) {
         check(t, c == parts, "checksum of two parts", "");
         ((uint16_t *)x.cpu)[n / 2] ^= 1;
         check(t, t->cpu.ops->checksum(t->cpu.dev, 0, n * 2, x.cpu) != u, "checksum of another buffer", "");
-        check(t, t->gpu.ops->finite(t->gpu.dev, n, x.gpu), "finite", "");
-        check(t, t->gpu.ops->finite(t->gpu.dev, n - 1, (uint16_t *)x.gpu + 1), "finite from the second on", "");
+        check(t, t->gpu.ops->finite(t->gpu.dev, CLIME_BF16, n, x.gpu), "finite", "");
+        check(t, t->gpu.ops->finite(t->gpu.dev, CLIME_BF16, n - 1, (uint16_t *)x.gpu + 1), "finite from the second on",
+              "");
         for (int k = 0; k < 3; k++) { /* at its end, at its beginning, NaN and infinities */
             static const uint16_t BAD[] = {0x7fc0, 0x7f80, 0xff80};
             uint16_t *at = (uint16_t *)x.gpu + (k == 1 ? 0 : n - 1), was;
             t->gpu.ops->copy_out(t->gpu.dev, &was, at, 2);
             t->gpu.ops->copy_in(t->gpu.dev, at, &BAD[k], 2);
-            check(t, !t->gpu.ops->finite(t->gpu.dev, n, x.gpu), "not finite", "");
+            check(t, !t->gpu.ops->finite(t->gpu.dev, CLIME_BF16, n, x.gpu), "not finite", "");
             bool rest = n > 1 && k != 1;
-            check(t, t->gpu.ops->finite(t->gpu.dev, n - 1, (uint16_t *)x.gpu + 1) != rest, "not finite from there", "");
+            check(t, t->gpu.ops->finite(t->gpu.dev, CLIME_BF16, n - 1, (uint16_t *)x.gpu + 1) != rest,
+                  "not finite from there", "");
             t->gpu.ops->copy_in(t->gpu.dev, at, &was, 2);
         }
         both_free(t, &x);

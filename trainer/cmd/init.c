@@ -210,10 +210,10 @@ static enum clime_err make(const char *dir, struct init_options *o, struct clime
     if (!err) err = read_vocabulary(tokenizer, o, &c, e);
     if (!err) err = clime_config_check(&c, e);
     if (err) goto done;
-    clime_layout_make(&c, &lay);
-    flat = xaligned(64, (size_t)lay.n * clime_dtype_bytes(c.dtype));
-    clime_weights_init(&lay, c.dtype, flat, (float)o->std, (uint64_t)o->seed);
-    struct clime_weights_source from = clime_weights_in_host(c.dtype, flat);
+    clime_layout_make(&c, c.dtype, &lay);
+    flat = xaligned(64, (size_t)lay.bytes);
+    clime_weights_init(&lay, flat, (float)o->std, (uint64_t)o->seed);
+    struct clime_weights_source from = clime_weights_in_host(flat);
     err = clime_folder_write(dir, tokenizer, &c, &lay, &from, e);
     if (!err)
         printf("%s: %s, %.2f M parameters, vocabulary %d, %s\n", dir, c.architecture,

@@ -111,19 +111,18 @@ void clime_broadcast_close(struct clime_broadcast *b) {
 
 static bool without_gaps(const struct clime_layout *l) {
     for (int i = 1; i < l->n_slices; i++)
-        if (l->slices[i].offset != l->slices[i - 1].offset + l->slices[i - 1].n) return false;
+        if (l->slices[i].offset != l->slices[i - 1].offset + l->slices[i - 1].bytes) return false;
     return true;
 }
 
 static void write_list(struct clime_buf *out, const char *key, const struct clime_push *p, int which) {
     const struct clime_layout *l = &p->model->layout;
-    const char *dtype = clime_dev_info(p->model->dev)->dt == CLIME_BF16 ? "bfloat16" : "float32";
     clime_buf_printf(out, ",\"%s\":[", key);
     for (int i = 0; i < l->n_slices; i++) {
         const struct clime_slice *s = &l->slices[i];
         const char *comma = i ? "," : "";
         if (which == 0) clime_buf_printf(out, "%s\"%s\"", comma, s->name);
-        if (which == 1) clime_buf_printf(out, "%s\"%s\"", comma, dtype);
+        if (which == 1) clime_buf_printf(out, "%s\"%s\"", comma, s->type == CLIME_BF16 ? "bfloat16" : "float32");
         if (which == 2 && s->n_dim == 1) clime_buf_printf(out, "%s[%" PRId64 "]", comma, s->dim[0]);
         if (which == 2 && s->n_dim == 2)
             clime_buf_printf(out, "%s[%" PRId64 ",%" PRId64 "]", comma, s->dim[0], s->dim[1]);
@@ -133,10 +132,10 @@ static void write_list(struct clime_buf *out, const char *key, const struct clim
 
 static int make_parts(const struct clime_push *p, bool bucket, struct clime_comm_part *out) {
     const struct clime_layout *l = &p->model->layout;
-    size_t width = clime_dtype_bytes(clime_dev_info(p->model->dev)->dt), all = 0;
+    size_t all = 0;
     for (int i = 0; i < l->n_slices; i++) {
         const struct clime_slice *s = &l->slices[i];
-        out[i] = (struct clime_comm_part){clime_model_at(p->model, s->offset), (size_t)s->n * width};
+        out[i] = (struct clime_comm_part){clime_model_at(p->model, s->offset), (size_t)s->bytes};
         all += out[i].bytes;
     }
     if (bucket) out[0].bytes = all;

@@ -27,14 +27,10 @@ const char *const clime_way_names[] = {
 
 const char *const clime_push_writing_body = "{\"mode\":\"writing\"}";
 
-static enum clime_dtype dtype_of(const struct clime_push *p) {
-    return clime_dev_info(p->model->dev)->dt;
-}
-
 void clime_push_body(struct clime_push *p) {
     if (p->sha256[0]) return;
     if (!p->flat) p->flat = p->host(p->arg);
-    struct clime_weights_source from = clime_weights_in_host(dtype_of(p), p->flat);
+    struct clime_weights_source from = clime_weights_in_host(p->flat);
     CHECK(!clime_weights_sha256(&p->model->layout, &from, 0, p->sha256, NULL)); /* from host memory */
 }
 
@@ -55,7 +51,7 @@ void clime_push_checksum(struct clime_push *p) {
 enum clime_err clime_push_packets(struct clime_push *p, struct clime_error *e) {
     if (p->packed) return CLIME_OK;
     if (!p->flat) p->flat = p->host(p->arg);
-    enum clime_err rc = clime_source_publish(p->source, &p->model->layout, dtype_of(p), p->version, p->flat, e);
+    enum clime_err rc = clime_source_publish(p->source, &p->model->layout, p->version, p->flat, e);
     p->packed = rc == CLIME_OK;
     return rc;
 }
@@ -100,7 +96,7 @@ enum clime_err clime_push_read_label(const char *url, struct clime_str reply, st
 static void make_body(const struct clime_push *p, const char *url, struct clime_push_call *out) {
     const char *inflight = p->keep_kv ? "keep" : "recompute";
     out->url = xasprintf("%s/weights/%s?inflight=%s", url, p->label, inflight);
-    out->writer = clime_weights_writer_new(&p->model->layout, dtype_of(p), p->flat);
+    out->writer = clime_weights_writer_new(&p->model->layout, p->flat);
     snprintf(out->sha, sizeof out->sha, "X-Clime-Weights-SHA256: %s", p->sha256);
     out->headers[0] = out->sha;
     out->call = (struct clime_http_call){.method = "PUT",
@@ -138,7 +134,8 @@ static void make_handle(const struct clime_push *p, enum clime_way way, const ch
     out->call = (struct clime_http_call){.method = "POST"};
     clime_buf_init(b, MAX_HANDLES);
     clime_buf_printf(b, "{\"mode\":\"%s\",\"weight_version\":\"%s\",\"dtype\":\"%s\",",
-                     way == CLIME_BY_SHARE ? "share" : "copy", p->label, dtype_of(p) == CLIME_BF16 ? "bf16" : "f32");
+                     way == CLIME_BY_SHARE ? "share" : "copy", p->label,
+                     p->model->layout.type == CLIME_BF16 ? "bf16" : "f32");
     clime_buf_printf(b, "\"layout\":\"%016" PRIx64 "\",", p->model->handover);
     if (p->keep_kv) clime_buf_adds(b, "\"flush_cache\":false,");
     if (way == CLIME_BY_IPC && p->model->ring) {

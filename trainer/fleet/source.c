@@ -213,17 +213,17 @@ static enum clime_err put(struct clime_source *s, struct clime_packet *p, struct
 
 /* ---- a version ---- */
 
-enum clime_err clime_source_publish(struct clime_source *s, const struct clime_layout *l, enum clime_dtype dt,
-                                    int64_t version, const void *flat, struct clime_error *e) {
-    size_t bytes = (size_t)l->n * clime_dtype_bytes(dt);
+enum clime_err clime_source_publish(struct clime_source *s, const struct clime_layout *l, int64_t version,
+                                    const void *flat, struct clime_error *e) {
+    size_t bytes = (size_t)l->bytes;
     int64_t t0 = clime_now_us();
     enum clime_err rc = CLIME_OK;
-    s->shape = (struct clime_packet_shape){
-        .layout = l->hash, .n = l->n, .width = (uint32_t)clime_dtype_bytes(dt), .block = CLIME_PACKET_BLOCK};
+    s->shape = clime_packet_shape_of(l);
     bool first = !s->last || s->made.version == version;
     if (!first) {
         struct clime_packet *p = clime_packet_make(s->pool, &s->shape, s->made.version, s->last, version, flat);
-        s->made = (struct clime_source_packet){version, clime_packet_bytes(p), (double)p->n_changed / (double)l->n};
+        s->made =
+            (struct clime_source_packet){version, clime_packet_bytes(p), (double)p->n_changed / (double)s->shape.n};
         LOG_INFO("weights of version %" PRId64
                  ": %.3g %% of the elements changed, %.3g %% of the bytes, packed in %.3f s",
                  version, 100 * s->made.density, 100 * (double)s->made.bytes / (double)bytes,

@@ -28,8 +28,8 @@ enum clime_err clime_source_open(const struct clime_source_options *o, struct cl
 void clime_source_close(struct clime_source *s); /* NULL is fine */
 
 /* flat, host memory of layout l, is the version from now on. Keeps a copy of it. */
-enum clime_err clime_source_publish(struct clime_source *s, const struct clime_layout *l, enum clime_dtype dt,
-                                    int64_t version, const void *flat, struct clime_error *e);
+enum clime_err clime_source_publish(struct clime_source *s, const struct clime_layout *l, int64_t version,
+                                    const void *flat, struct clime_error *e);
 
 /* The body of POST /pull_weights. label: of the version; relay: a server to be asked first; NULL = none. */
 void clime_source_body(struct clime_source *s, int64_t version, const char *label, const char *relay, bool keep_kv,

@@ -10,7 +10,7 @@ struct clime_array {
     const struct clime_ops *ops;
     struct clime_dev *dev;
     void *at;                         /* on dev */
-    size_t size;                      /* bytes of an element */
+    size_t size;                      /* bytes of an element; 1: places are bytes */
     const struct clime_range *ranges; /* [n] elements of the file, which begin at element `at` here; some are empty */
     int n, n_everywhere;              /* the first are on every rank: rank 0 writes them */
     int64_t n_all;                    /* elements of the file */

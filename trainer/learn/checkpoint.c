@@ -38,10 +38,6 @@ static size_t critic_head_bytes(const struct clime_learner *l) {
     return 3 * (size_t)l->model->cfg.D * sizeof(float);
 }
 
-static size_t reference_size(const struct clime_learner *l) {
-    return clime_dtype_bytes(clime_dev_info(l->model->dev)->dt);
-}
-
 /* The last file of the folder: it holds the checksums of the others. */
 static enum clime_err write_state(struct clime_learner *l, const char *dir, struct clime_error *e) {
     struct clime_buf b;
@@ -56,7 +52,7 @@ static enum clime_err write_state(struct clime_learner *l, const char *dir, stru
     clime_jw_put_int(&w, "updates", l->optimizer.step);
     if (l->critic) clime_jw_put_int(&w, "critic_updates", l->critic->optimizer.step);
     clime_jw_put_int(&w, "reference_step", l->ref_step);
-    clime_jw_put_int(&w, "elements", l->model->layout.n);
+    clime_jw_put_int(&w, "bytes", l->model->layout.bytes);
     clime_jw_put_strz(&w, "layout", hash);
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)l->model->layout.state_hash);
     clime_jw_put_strz(&w, "states", hash);
@@ -103,8 +99,7 @@ static enum clime_err reference_array(const struct clime_learner *l, const char 
                                       struct clime_error *e) {
     const struct clime_model *m = l->ref_model;
     char *path = xasprintf("%s/%s", dir, reference_name);
-    struct clime_array a = {
-        .ops = m->ops, .dev = m->dev, .at = m->flat, .size = reference_size(l), .n_all = m->layout.n};
+    struct clime_array a = {.ops = m->ops, .dev = m->dev, .at = m->flat, .size = 1, .n_all = m->layout.bytes};
     struct clime_range *held = clime_model_holds(m, &a.n, &a.n_everywhere);
     a.ranges = held;
     enum clime_err err = file(&a, l->optimizer.parts.who.rank, path, e);
@@ -207,15 +202,15 @@ static enum clime_err check_size(const char *dir, const char *prefix, const char
 /* Every array is there in full. */
 static enum clime_err check_sizes(const struct clime_learner *l, const char *dir, const struct state *s,
                                   struct clime_error *e) {
-    size_t n = (size_t)l->model->layout.n;
     enum clime_err err = CLIME_OK;
     for (int i = 0; !err && i < 3; i++) {
-        size_t bytes = (size_t)clime_optimizer_array(&l->optimizer, l->model, i).n_all * sizeof(float);
+        const struct clime_array a = clime_optimizer_array(&l->optimizer, l->model, i);
+        size_t bytes = (size_t)a.n_all * a.size;
         err = check_size(dir, "", array_names[i], bytes, e); /* the critic's has as many */
         if (!err && l->critic) err = check_size(dir, critic_prefix, array_names[i], bytes, e);
     }
     if (!err && l->critic) err = check_size(dir, "", critic_head_name, critic_head_bytes(l), e);
-    if (!err && s->ref_step > 0) err = check_size(dir, "", reference_name, n * reference_size(l), e);
+    if (!err && s->ref_step > 0) err = check_size(dir, "", reference_name, (size_t)l->model->layout.bytes, e);
     return err;
 }
 

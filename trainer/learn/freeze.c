@@ -46,7 +46,7 @@ enum clime_err clime_freeze(struct clime_layout *l, const struct clime_opt_list 
     }
     for (int i = 0; only->n && i < l->n_slices; i++) frozen[i] = !frozen[i];
     int left = 0; /* that a step changes: no gradient comes to a bias that only chooses */
-    for (int i = 0; i < l->n_slices; i++) left += !frozen[i] && !l->slices[i].exact;
+    for (int i = 0; i < l->n_slices; i++) left += !frozen[i] && l->slices[i].update != CLIME_CONSTANT;
     if (!err && !left)
         err = clime_fail(e, CLIME_ERR_INPUT, "all tensors that a step changes are frozen: nothing is left to train");
     if (!err) err = clime_layout_freeze(l, frozen, e);

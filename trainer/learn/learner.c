@@ -376,7 +376,7 @@ void clime_learner_describe(struct clime_learner *l, struct clime_buf *out) {
                      (double)clime_layout_params(&l->model->layout, false) / 1e6, c->L,
                      clime_dev_info(l->model->dev)->dt == CLIME_F32 ? "fp32" : "bf16",
                      clime_dev_info(l->model->dev)->name);
-    if (l->model->layout.n_states < l->model->layout.n) {
+    if (l->model->layout.frozen) {
         clime_buf_adds(out, "  ");
         clime_freeze_describe(&l->model->layout, out);
         clime_buf_adds(out, "\n");

@@ -113,9 +113,7 @@ static struct pieces portion_of(const struct clime_optimizer *o, int rank, int i
 static void clip(struct clime_share *s, int64_t lo, int64_t hi) {
     int64_t before = s->at < lo ? lo - s->at : 0, end = s->at + s->n < hi ? s->at + s->n : hi;
     int64_t n = end - (s->at + before);
-    s->offset += before;
-    s->state += before;
-    s->at += before;
+    clime_share_skip(s, before);
     s->n = n > 0 ? n : 0;
 }
 
@@ -129,10 +127,7 @@ static bool next_piece(struct pieces *p, struct clime_share *out) {
     }
     *out = p->rest;
     if (out->n > p->most) out->n = p->most;
-    p->rest.offset += out->n;
-    p->rest.at += out->n;
-    p->rest.state += out->n;
-    p->rest.n -= out->n;
+    clime_share_skip(&p->rest, out->n);
     return out->n > 0;
 }
 
@@ -349,7 +344,7 @@ static enum clime_err gather_portion(const struct clime_optimizer *o, struct cli
     struct clime_links *links = o->links;
     struct clime_move *sends, *receives;
     int n_sends = 0, n_receives = 0;
-    const size_t width = clime_dtype_bytes(dtype_of(m)), room = (size_t)o->n_shares;
+    const size_t room = (size_t)o->n_shares;
     sends = xcalloc(room * (size_t)links->world, sizeof *sends);
     receives = xcalloc(room, sizeof *receives);
     for (int r = 0; r < links->world; r++) {
@@ -357,7 +352,7 @@ static enum clime_err gather_portion(const struct clime_optimizer *o, struct cli
         struct clime_share s;
         while (next_piece(&p, &s)) {
             if (!clime_model_everywhere(m, s.offset)) continue; /* it stays where it is made */
-            struct clime_move move = {r, clime_model_kept(m, s.offset), (size_t)s.n * width};
+            struct clime_move move = {r, clime_model_kept(m, s.offset), (size_t)s.n * clime_dtype_bytes(s.type)};
             if (r != links->rank) receives[n_receives++] = move;
             for (int q = 0; r == links->rank && q < links->world; q++) {
                 move.rank = q;
@@ -440,11 +435,11 @@ struct clime_array clime_optimizer_array(const struct clime_optimizer *o, const 
         return (struct clime_array){.ops = o->ops,
                                     .dev = o->dev,
                                     .at = m->flat,
-                                    .size = sizeof(float),
+                                    .size = 1,
                                     .ranges = o->weights,
                                     .n = o->n_weights,
                                     .n_everywhere = o->n_everywhere,
-                                    .n_all = m->layout.n};
+                                    .n_all = m->layout.bytes};
     return (struct clime_array){.ops = o->ops,
                                 .dev = o->dev,
                                 .at = i == 1   ? o->m

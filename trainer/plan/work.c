@@ -25,7 +25,7 @@ void clime_model_work(const struct clime_config *c, const struct clime_layout *l
         out->weights += n;
         if (strncmp(s->name, "model.layers.", strlen("model.layers.")) != 0) continue; /* embedding, last norm, head */
         if (is_expert(s)) out->experts += n;
-        if (s->type == CLIME_PARAM_MATRIX) out->active += is_expert(s) ? n * c->router.k / c->router.E : n;
+        if (s->kind == CLIME_PARAM_MATRIX) out->active += is_expert(s) ? n * c->router.k / c->router.E : n;
     }
     for (int i = 0; i < c->L; i++) out->expert_layers += clime_config_has_experts(c, i);
     int key = c->latent.R ? c->latent.R + c->latent.Dr : c->Dh, value = c->latent.R ? c->latent.R : c->Dh;

@@ -28,8 +28,8 @@ static enum clime_err check_shape(const char *option, const char *dir, const cha
     return rc;
 }
 
-static void put_nowhere(void *arg, int64_t offset, const void *data, int64_t n) {
-    (void)arg, (void)offset, (void)data, (void)n;
+static void put_nowhere(void *arg, int64_t offset, const void *data, int64_t bytes) {
+    (void)arg, (void)offset, (void)data, (void)bytes;
 }
 
 enum clime_err clime_rl_weights_sum(const char *dir, enum clime_dtype dt, uint64_t *sum, struct clime_error *e) {
@@ -37,8 +37,8 @@ enum clime_err clime_rl_weights_sum(const char *dir, enum clime_dtype dt, uint64
     struct clime_layout l;
     enum clime_err rc = clime_config_load(dir, &c, e);
     if (rc) return rc;
-    clime_layout_make(&c, &l);
-    rc = clime_weights_import_blocks(dir, &c, &l, dt, put_nowhere, NULL, sum, e);
+    clime_layout_make(&c, dt, &l);
+    rc = clime_weights_import_blocks(dir, &c, &l, put_nowhere, NULL, sum, e);
     clime_layout_free(&l);
     return rc;
 }

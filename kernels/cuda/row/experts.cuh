@@ -25,7 +25,7 @@ struct row_experts {
 struct row_router {
     clime_router r; /* r.k 0: there is none */
     const uint64_t *logits;
-    const bf16 *bias;
+    const float *bias;
     float *scores;
     int32_t *ids;
     float *weights;

@@ -112,7 +112,7 @@ bool clime_cuda_row_combine(struct clime_dev *d, int D, int k, const int32_t *at
     return true;
 }
 
-bool clime_cuda_row_route(struct clime_dev *d, const struct clime_router *r, const float *logits, const void *bias,
+bool clime_cuda_row_route(struct clime_dev *d, const struct clime_router *r, const float *logits, const float *bias,
                           float *scores, int32_t *ids, float *weights, uint32_t *fold) {
     struct clime_row_program *p = d->rows;
     if (!recording_row(d) || r->E > MAX_ROUTED || p->a.router.r.k > 0) return false;
@@ -121,7 +121,7 @@ bool clime_cuda_row_route(struct clime_dev *d, const struct clime_router *r, con
         if (a->y != logits || !a->f32 || a->n_columns != r->E) continue;
         a->logits = clime_cuda_words_at(d, CLIME_WORDS_LOGITS);
         if (scores == logits) a->y = NULL; /* the scores lie there */
-        p->a.router = {*r, a->logits, (const bf16 *)bias, scores, ids, weights, fold, NULL, NULL, NULL, NULL};
+        p->a.router = {*r, a->logits, bias, scores, ids, weights, fold, NULL, NULL, NULL, NULL};
         return true;
     }
     return false;

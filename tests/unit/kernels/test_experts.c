@@ -85,18 +85,10 @@ static void random_choice(struct kt *k, const struct clime_router *r, int16_t *o
         if ((int)clime_rng_below(&k->rng, (uint64_t)(r->E - e)) < left) out[r->k - left--] = (int16_t)e;
 }
 
-/* A bias in three parts of the context's type, as a model's weights hold it. */
-static void *bias_parts(struct kt *k, int E, const double *bias) {
-    void *p = kt_room(k, 3 * (size_t)E);
-    for (size_t e = 0; e < (size_t)E; e++) {
-        double rest = bias[e];
-        for (size_t part = 0; part < 3; part++) {
-            kt_set(p, part * (size_t)E + e, k->dt, rest);
-            rest -= kt_get(p, part * (size_t)E + e, k->dt);
-        }
-        assert_true(rest == 0); /* every fp32 is three bf16 */
-    }
-    return p;
+static float *bias_floats(struct kt *k, int E, const double *bias) {
+    float *b = kt_random_f32(k, (size_t)E, 1);
+    for (int e = 0; e < E; e++) b[e] = (float)bias[e]; /* the CPU's memory */
+    return b;
 }
 
 static void test_route(struct kt *k) {
@@ -109,8 +101,8 @@ static void test_route(struct kt *k) {
             int ids[MAX_K];
             struct routed got, one;
             for (size_t e = 0; e < E; e++) bias[e] = (double)(float)(clime_rng_normal(&k->rng) * 0.3);
-            void *parts = bias_parts(k, r->E, bias);
-            k->ops->route(k->dev, T, r, x, biased ? parts : NULL, NULL, got.scores, got.ids, got.weights, NULL);
+            float *floats = bias_floats(k, r->E, bias);
+            k->ops->route(k->dev, T, r, x, biased ? floats : NULL, NULL, got.scores, got.ids, got.weights, NULL);
             for (size_t t = 0; t < T; t++) {
                 route_ref(r, x + t * E, biased ? bias : NULL, s, ids, w);
                 for (size_t e = 0; e < E; e++) kt_near(k, "score", e, (double)got.scores[t * E + e], s[e], 1e-6, 1e-9);
@@ -121,12 +113,12 @@ static void test_route(struct kt *k) {
                 /* alone, and over its own logits: the same bits */
                 float row[MAX_E];
                 memcpy(row, x + t * E, E * 4);
-                k->ops->route(k->dev, 1, r, row, biased ? parts : NULL, NULL, row, one.ids, one.weights, NULL);
+                k->ops->route(k->dev, 1, r, row, biased ? floats : NULL, NULL, row, one.ids, one.weights, NULL);
                 assert_memory_equal(row, got.scores + t * E, E * 4);
                 assert_memory_equal(one.ids, got.ids + t * K, K * 4);
                 assert_memory_equal(one.weights, got.weights + t * K, K * 4);
             }
-            kt_free(k, parts);
+            kt_free(k, floats);
             kt_free(k, x);
         }
     }
@@ -145,10 +137,10 @@ static void test_given(struct kt *k) {
         int16_t same[T * MAX_K], given[T * MAX_K];
         uint32_t fold[T] = {0}, again[T] = {0};
         for (size_t e = 0; e < E; e++) bias[e] = (double)(float)(clime_rng_normal(&k->rng) * 0.3);
-        void *parts = bias_parts(k, r->E, bias);
-        k->ops->route(k->dev, T, r, x, parts, NULL, own.scores, own.ids, own.weights, fold);
+        float *floats = bias_floats(k, r->E, bias);
+        k->ops->route(k->dev, T, r, x, floats, NULL, own.scores, own.ids, own.weights, fold);
         for (size_t i = 0; i < T * K; i++) same[i] = (int16_t)own.ids[i];
-        k->ops->route(k->dev, T, r, x, parts, same, got.scores, got.ids, got.weights, again);
+        k->ops->route(k->dev, T, r, x, floats, same, got.scores, got.ids, got.weights, again);
         assert_memory_equal(got.scores, own.scores, T * E * 4);
         assert_memory_equal(got.ids, own.ids, T * K * 4);
         assert_memory_equal(got.weights, own.weights, T * K * 4);
@@ -159,7 +151,7 @@ static void test_given(struct kt *k) {
             random_choice(k, r, given + t * K);
             if (t % 3 == 0) given[t * K] = -1;
         }
-        k->ops->route(k->dev, T, r, x, parts, given, got.scores, got.ids, got.weights, again);
+        k->ops->route(k->dev, T, r, x, floats, given, got.scores, got.ids, got.weights, again);
         assert_memory_equal(got.scores, own.scores, T * E * 4);
         for (size_t t = 0; t < T; t++) {
             uint32_t terms = 0;
@@ -178,7 +170,7 @@ static void test_given(struct kt *k) {
             }
             assert_int_equal(again[t], clime_choice_fold(0, terms));
         }
-        kt_free(k, parts);
+        kt_free(k, floats);
         kt_free(k, x);
     }
 }
@@ -236,10 +228,10 @@ static void test_bias_and_groups(struct kt *k) {
         .E = 8, .k = 2, .sigmoid = true, .renormalize = true, .scale = 1, .n_groups = 1, .k_groups = 1};
     double bias[8] = {0, 0, 0, (double)0.9f, 0, 0, 0, 0};
     struct routed plain, biased;
-    void *parts = bias_parts(k, 8, bias);
+    float *floats = bias_floats(k, 8, bias);
     k->ops->route(k->dev, 1, &r, x, NULL, NULL, plain.scores, plain.ids, plain.weights, NULL);
     assert_true(plain.ids[0] == 0 && plain.ids[1] == 4);
-    k->ops->route(k->dev, 1, &r, x, parts, NULL, biased.scores, biased.ids, biased.weights, NULL);
+    k->ops->route(k->dev, 1, &r, x, floats, NULL, biased.scores, biased.ids, biased.weights, NULL);
     assert_true(biased.ids[0] == 3 && biased.ids[1] == 4);
     float s3 = biased.scores[3], s4 = biased.scores[4];
     kt_near(k, "weight", 0, (double)biased.weights[0], (double)s3 / ((double)s3 + (double)s4), 1e-6, 0);
@@ -247,7 +239,7 @@ static void test_bias_and_groups(struct kt *k) {
     r.k_groups = 1;
     k->ops->route(k->dev, 1, &r, x, NULL, NULL, plain.scores, plain.ids, plain.weights, NULL);
     assert_true(plain.ids[0] == 0 && plain.ids[1] == 1);
-    kt_free(k, parts);
+    kt_free(k, floats);
 }
 
 static void test_route_bwd(struct kt *k) {

@@ -53,19 +53,17 @@ static void steps(struct run *r, struct clime_model *m, int rank) {
 
 /* Routers to which all experts are the same: every row chooses those with the lowest numbers. */
 static void no_preference(const struct clime_model *m, char *flat) {
-    size_t width = clime_dtype_bytes(clime_model_dt(m));
     for (int i = 0; i < m->layout.n_slices; i++) {
         const struct clime_slice *s = &m->layout.slices[i];
-        if (strstr(s->name, ".mlp.gate.")) memset(flat + (size_t)s->offset * width, 0, (size_t)s->n * width);
+        if (strstr(s->name, ".mlp.gate.")) memset(flat + s->offset, 0, (size_t)s->bytes);
     }
 }
 
 /* Weights that are not the folder's. */
 static void new_weights(struct clime_model *m, int rank, bool host, bool even) {
     struct clime_error e;
-    enum clime_dtype dt = clime_model_dt(m);
     void *flat = xmalloc(clime_model_bytes(m));
-    clime_weights_init(&m->layout, dt, flat, 0.2f, host ? 5 : 6);
+    clime_weights_init(&m->layout, flat, 0.2f, host ? 5 : 6);
     if (!even) no_preference(m, flat);
     void *from = flat;
     if (!host && rank == 0) {

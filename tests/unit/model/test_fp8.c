@@ -42,10 +42,10 @@ static enum clime_err import(enum clime_dtype dt, void **flat, size_t *bytes, st
     *flat = NULL;
     enum clime_err rc = clime_config_load(dir, &c, e);
     if (rc) return rc;
-    clime_layout_make(&c, &l);
-    *bytes = (size_t)l.n * clime_dtype_bytes(dt);
+    clime_layout_make(&c, dt, &l);
+    *bytes = (size_t)l.bytes;
     *flat = xmalloc(*bytes);
-    rc = clime_weights_import(dir, &c, &l, dt, *flat, e);
+    rc = clime_weights_import(dir, &c, &l, *flat, e);
     clime_layout_free(&l);
     return rc;
 }

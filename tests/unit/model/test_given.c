@@ -17,7 +17,7 @@ static struct clime_train *open_train(struct golden *g, enum clime_recompute lev
 }
 
 static void run_case(struct golden *g, enum clime_recompute level) {
-    const size_t R = (size_t)g->b.n_loss, N = (size_t)g->m->layout.n;
+    const size_t R = (size_t)g->b.n_loss, N = (size_t)g->m->layout.n_grads;
     float *logp = xmalloc(R * 4), *entropy = xmalloc(R * 4), *grads = xmalloc(N * 4);
     struct clime_train *t = open_train(g, level);
     struct clime_error e;

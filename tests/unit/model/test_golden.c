@@ -34,7 +34,7 @@ static struct clime_train *open_train(struct golden *g, enum clime_recompute rec
     if (clime_train_open(g->m, &o, &t, &e)) fail_msg("%s: %s", g->name, e.msg);
     struct clime_train_sizes sizes;
     clime_train_sizes(g->m, &o, &sizes);
-    assert_true(sizes.gradients >= (size_t)g->m->layout.n * 4 && sizes.activations > 0 && sizes.head > 0);
+    assert_true(sizes.gradients >= (size_t)g->m->layout.n_grads * 4 && sizes.activations > 0 && sizes.head > 0);
     return t;
 }
 
@@ -66,14 +66,17 @@ static void compare_logits(struct golden *g) {
 }
 
 /* No step has changed what nothing has a gradient for. given: the weights at the start. */
-static void compare_exact(struct golden *g, const void *given) {
-    size_t width = clime_dtype_bytes(g->dt);
+static void compare_constants(struct golden *g, const void *given) {
     for (int i = 0; i < g->m->layout.n_slices; i++) {
         const struct clime_slice *s = &g->m->layout.slices[i];
-        if (s->exact)
-            assert_memory_equal(clime_model_at(g->m, s->offset), (const char *)given + (size_t)s->offset * width,
-                                (size_t)s->n * width);
+        if (s->update == CLIME_CONSTANT)
+            assert_memory_equal(clime_model_at(g->m, s->offset), (const char *)given + s->offset, (size_t)s->bytes);
     }
+}
+
+/* In an array of their own, or in fp32 the weights. */
+static float *master_of(const struct golden *g, float *master, const struct clime_slice *s) {
+    return master ? master + s->state : clime_model_at(g->m, s->offset);
 }
 
 /* One AdamW step of all slices, as make_goldens.py configures it. */
@@ -85,16 +88,17 @@ static void adamw_step(struct golden *g, int step, const float *grads, float *ma
     o.correct2 = (float)(1 - pow(0.95, step));
     for (int i = 0; i < g->m->layout.n_slices; i++) {
         const struct clime_slice *s = &g->m->layout.slices[i];
+        if (s->update == CLIME_CONSTANT) continue;
         o.weight_decay = s->decay ? 0.1f : 0;
-        g->m->ops->adamw(g->m->dev, (size_t)s->n, &o, grads + s->offset, master + s->offset, m + s->offset,
-                         v + s->offset, clime_model_at(g->m, s->offset));
+        g->m->ops->adamw(g->m->dev, (size_t)s->n, &o, grads + s->grad, master_of(g, master, s), m + s->state,
+                         v + s->state, clime_model_at(g->m, s->offset));
     }
     clime_model_repack(g->m);
 }
 
 static void *device_floats(struct golden *g, const float *from) {
     void *p;
-    size_t bytes = (size_t)g->m->layout.n * 4;
+    size_t bytes = (size_t)g->m->layout.n_states * 4;
     assert_int_equal(g->m->ops->alloc(g->m->dev, bytes, "test", &p, NULL), CLIME_OK);
     if (from)
         g->m->ops->copy_in(g->m->dev, p, from, bytes);
@@ -109,18 +113,21 @@ static void run_case(const char *name, const char *dtype, const char *isa) {
     struct clime_error e = {0};
     if (!open_case(&g, name, "ref", dtype, isa)) return;
     struct clime_train *t = open_train(&g, CLIME_RECOMPUTE_NONE, 0, false);
-    size_t N = (size_t)g.m->layout.n, R = (size_t)g.b.n_loss;
+    size_t N = (size_t)g.m->layout.n_grads, R = (size_t)g.b.n_loss;
     float *logp = xmalloc(R * 4), *entropy = xmalloc(R * 4), *host = xmalloc(N * 4);
     double losses[STEPS + 1];
     compare_logits(&g);
 
-    clime_model_get(g.m, host);
-    void *given = xmalloc(N * 4);
-    memcpy(given, host, clime_model_bytes(g.m));
-    float *wide = xmalloc(N * 4);
-    clime_convert(g.dt == CLIME_F32 ? CLIME_ST_F32 : CLIME_ST_BF16, CLIME_F32, N, host, wide);
+    char *given = xmalloc(clime_model_bytes(g.m));
+    clime_model_get(g.m, given);
+    float *wide = xcalloc((size_t)g.m->layout.n_states, sizeof *wide);
+    for (int i = 0; i < g.m->layout.n_slices; i++) {
+        const struct clime_slice *s = &g.m->layout.slices[i];
+        if (s->update == CLIME_ADAMW)
+            clime_convert(clime_st_of(s->type), CLIME_F32, (size_t)s->n, given + s->offset, wide + s->state);
+    }
     bool own = g.dt == CLIME_F32; /* in fp32 the weights are the master */
-    float *master = own ? g.m->flat : device_floats(&g, wide), *m = device_floats(&g, NULL);
+    float *master = own ? NULL : device_floats(&g, wide), *m = device_floats(&g, NULL);
     float *v = device_floats(&g, NULL);
     for (int step = 0;; step++) {
         if (clime_train_forward(t, &g.b, true, logp, entropy, &e)) fail_msg("%s", e.msg);
@@ -138,7 +145,11 @@ static void run_case(const char *name, const char *dtype, const char *isa) {
         }
         adamw_step(&g, step + 1, clime_train_grads(t), master, m, v);
     }
-    g.m->ops->copy_out(g.m->dev, host, master, N * 4);
+    for (int i = 0; i < g.m->layout.n_slices; i++) {
+        const struct clime_slice *s = &g.m->layout.slices[i];
+        if (s->update == CLIME_ADAMW)
+            g.m->ops->copy_out(g.m->dev, host + s->grad, master_of(&g, master, s), (size_t)s->n * 4);
+    }
     compare_slices(&g, own ? "step10.fp32" : "step10.bf16", host);
     const double *ref = ref_data(&g, own ? "losses.fp32" : "losses.bf16", NULL);
     double diff = 0, norm = 0;
@@ -149,7 +160,7 @@ static void run_case(const char *name, const char *dtype, const char *isa) {
     hold(&g, own ? "losses.fp32" : "losses.bf16", sqrt(diff / norm));
     print_message("%-13s %s %-8s nearest to its limit: %.2f of it, %s\n", name, dtype, isa, g.worst, g.worst_name);
 
-    compare_exact(&g, given);
+    compare_constants(&g, given);
     if (!own) g.m->ops->free(g.m->dev, master);
     g.m->ops->free(g.m->dev, m);
     g.m->ops->free(g.m->dev, v);
@@ -206,7 +217,7 @@ static void run_parts(struct golden *g, enum clime_recompute recompute, int head
         if (clime_train_backward(t, &b, g->g_logp + a, g->g_ent + a, &e)) fail_msg("%s", e.msg);
         free(row);
     }
-    g->m->ops->copy_out(g->m->dev, grads, clime_train_grads(t), (size_t)g->m->layout.n * 4);
+    g->m->ops->copy_out(g->m->dev, grads, clime_train_grads(t), (size_t)g->m->layout.n_grads * 4);
     clime_train_close(t);
 }
 
@@ -215,7 +226,7 @@ static void test_ways(void **state) {
     for (size_t i = 0; i < 2 * CLIME_COUNT(cases); i++) {
         struct golden g;
         assert_true(open_case(&g, cases[i / 2], "ref", i % 2 ? "bf16" : "f32", NULL));
-        size_t N = (size_t)g.m->layout.n, R = (size_t)g.b.n_loss;
+        size_t N = (size_t)g.m->layout.n_grads, R = (size_t)g.b.n_loss;
         float *logp = xmalloc(R * 4), *again = xmalloc(R * 4), *grads = xmalloc(N * 4), *other = xmalloc(N * 4);
         run_parts(&g, CLIME_RECOMPUTE_NONE, 0, false, 1, logp, NULL, grads);
         for (int level = CLIME_RECOMPUTE_SELECTIVE; level <= CLIME_RECOMPUTE_FULL; level++) {
@@ -236,7 +247,8 @@ static void test_ways(void **state) {
             }
             for (int s = 0; s < g.m->layout.n_slices; s++) {
                 const struct clime_slice *at = &g.m->layout.slices[s];
-                double d = distance(other + at->offset, grads + at->offset, at->n);
+                if (at->grad < 0) continue;
+                double d = distance(other + at->grad, grads + at->grad, at->n);
                 if (d > ROUNDING) fail_msg("%s way %zu: %s differs by %.3g", g.name, k, at->name, d);
             }
         }
@@ -271,13 +283,12 @@ static void test_kept_logits(void **state) {
         assert_true(open_case(&g, cases[i / 2], "ref", i % 2 ? "bf16" : "f32", NULL));
         const struct { int head_chunk, n_parts; } ways[] = {{g.b.n_loss / 3 + 1, 1}, {1, 1}, {5, 3}, {0, 1}};
         struct clime_ops counting = *g.m->ops;
-        size_t N = (size_t)g.m->layout.n, R = (size_t)g.b.n_loss;
+        size_t N = (size_t)g.m->layout.n_grads, R = (size_t)g.b.n_loss;
         float *logp[2], *entropy[2], *grads[2];
         assert_true(R > 5);
         counting.gemm = counting_gemm;
         g.m->ops = &counting;
-        head_weight =
-            (const char *)g.m->flat + (size_t)g.m->layout.slices[g.m->layout.head].offset * clime_dtype_bytes(g.dt);
+        head_weight = (const char *)g.m->flat + g.m->layout.slices[g.m->layout.head].offset;
         for (int keep = 0; keep < 2; keep++) {
             logp[keep] = xmalloc(R * 4);
             entropy[keep] = xmalloc(R * 4);
@@ -464,7 +475,7 @@ static void outer_head(struct golden *g, struct clime_train *t, const float *w, 
     if (clime_train_hidden(t, &g->b, true, y, &e)) fail_msg("%s", e.msg);
     for (size_t r = 0; r < R; r++) softmax_grad(g, w, y + r * D, (int)r, g_y + r * D);
     assert_int_equal(clime_train_hidden_backward(t, &g->b, g_y, &e), CLIME_OK);
-    g->m->ops->copy_out(g->m->dev, grads, clime_train_grads(t), (size_t)g->m->layout.n * 4);
+    g->m->ops->copy_out(g->m->dev, grads, clime_train_grads(t), (size_t)g->m->layout.n_grads * 4);
     free(y);
     free(g_y);
 }
@@ -480,8 +491,9 @@ static void test_hidden(void **state) {
         const enum clime_recompute level = i % 2 ? CLIME_RECOMPUTE_FULL : CLIME_RECOMPUTE_NONE;
         struct clime_train *t = open_train(&g, level, 0, false);
         const struct clime_layout *lay = &g.m->layout;
-        size_t N = (size_t)lay->n, R = (size_t)g.b.n_loss;
-        float *logp = xmalloc(R * 4), *inside = xmalloc(N * 4), *outside = xmalloc(N * 4), *w = xmalloc(N * 4);
+        size_t N = (size_t)lay->n_grads, R = (size_t)g.b.n_loss;
+        float *logp = xmalloc(R * 4), *inside = xmalloc(N * 4), *outside = xmalloc(N * 4);
+        char *w = xmalloc(clime_model_bytes(g.m));
         float *uncut = xmalloc(N * 4);
         if (clime_train_forward(t, &g.b, true, logp, NULL, &e)) fail_msg("%s", e.msg);
         assert_int_equal(clime_train_backward(t, &g.b, g.g_logp, NULL, &e), CLIME_OK);
@@ -491,12 +503,13 @@ static void test_hidden(void **state) {
         for (n_cuts = 1; n_cuts <= 4; n_cuts *= 4) {
             t = open_train(&g, level, 0, false);
             for (int turn = 0; turn < 2; turn++) {
-                outer_head(&g, t, w + lay->slices[lay->head].offset, outside);
+                outer_head(&g, t, (const float *)(const void *)(w + lay->slices[lay->head].offset), outside);
                 if (n_cuts == 1) memcpy(uncut, outside, N * 4);
                 for (int k = 0; k < lay->n_slices; k++) {
                     const struct clime_slice *s = &lay->slices[k];
                     const float *want = k == lay->head ? uncut : inside; /* whose embedding may hold the head's */
-                    double d = distance(outside + s->offset, want + s->offset, s->n);
+                    if (s->grad < 0) continue;
+                    double d = distance(outside + s->grad, want + s->grad, s->n);
                     if (!(d <= FP32_LIMIT)) fail_msg("%s, %d cuts: slice %d: %g", g.name, n_cuts, k, d);
                 }
             }
@@ -526,9 +539,10 @@ static void test_sets(void **state) {
         if (!open_case(&g, cases[i % 2], "ref", "f32", NULL)) continue;
         const struct clime_layout *lay = &g.m->layout;
         const int V = g.m->cfg.V, R = g.b.n_loss, step[] = {V, 1, 7, 0};
-        const size_t N = (size_t)lay->n;
+        const size_t N = (size_t)lay->n_grads;
         float *uncut = xmalloc((size_t)R * 4), *logp = xmalloc((size_t)R * 4), *other = xmalloc((size_t)R * 4),
-              *whole = xmalloc((size_t)R * 4), *inside = xmalloc(N * 4), *outside = xmalloc(N * 4), *w = xmalloc(N * 4);
+              *whole = xmalloc((size_t)R * 4), *inside = xmalloc(N * 4), *outside = xmalloc(N * 4),
+              *w = xmalloc(clime_model_bytes(g.m));
         int64_t *from = xcalloc((size_t)R + 1, sizeof *from);
         int32_t *kept = xcalloc((size_t)R * (size_t)V, sizeof *kept), *target = xmalloc((size_t)R * sizeof *target);
         n_cuts = ways[i / 2].cuts;
@@ -559,10 +573,10 @@ static void test_sets(void **state) {
         assert_int_equal(clime_train_backward(t, &g.b, g.g_logp, NULL, &e), CLIME_OK);
         g.m->ops->copy_out(g.m->dev, inside, clime_train_grads(t), N * 4);
         clime_model_get(g.m, w);
-        outer_head(&g, t, w + lay->slices[lay->head].offset, outside);
+        outer_head(&g, t, w + lay->slices[lay->head].offset / 4, outside);
         for (int k = 0; k < lay->n_slices; k++) {
             const struct clime_slice *s = &lay->slices[k];
-            double d = k == lay->head ? 0 : distance(inside + s->offset, outside + s->offset, s->n);
+            double d = k == lay->head || s->grad < 0 ? 0 : distance(inside + s->grad, outside + s->grad, s->n);
             if (!(d <= FP32_LIMIT)) fail_msg("%s, way %zu: slice %d: %g", g.name, i / 2, k, d);
         }
         kept[from[2]] = V; /* row 2's first */

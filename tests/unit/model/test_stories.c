@@ -124,10 +124,10 @@ static void write_as_experts(const char *from, const char *dir) {
     c.F_expert = c.F;
     c.F_shared = 8;
     c.shared_gate = true;
-    clime_layout_make(&dense, &of_dense);
-    clime_layout_make(&c, &l);
-    float *w = xcalloc((size_t)of_dense.n, sizeof *w), *out = xcalloc((size_t)l.n, sizeof *out);
-    if (clime_weights_import(from, &dense, &of_dense, CLIME_F32, w, &e)) fail_msg("%s", e.msg);
+    clime_layout_make(&dense, CLIME_F32, &of_dense);
+    clime_layout_make(&c, CLIME_F32, &l);
+    char *w = xcalloc(1, (size_t)of_dense.bytes), *out = xcalloc(1, (size_t)l.bytes);
+    if (clime_weights_import(from, &dense, &of_dense, w, &e)) fail_msg("%s", e.msg);
     for (int i = 0; i < l.n_slices; i++) {
         const struct clime_slice *s = &l.slices[i], *d;
         const char *experts = strstr(s->name, ".experts.");
@@ -136,9 +136,9 @@ static void write_as_experts(const char *from, const char *dir) {
         if (experts) /* ".experts.3.up_proj.weight": without the expert */
             snprintf(name, sizeof name, "%.*s%s", (int)(experts - s->name), s->name,
                      strchr(experts + strlen(".experts."), '.'));
-        if ((d = clime_layout_find(&of_dense, name))) memcpy(out + s->offset, w + d->offset, (size_t)s->n * sizeof *w);
+        if ((d = clime_layout_find(&of_dense, name))) memcpy(out + s->offset, w + d->offset, (size_t)s->bytes);
     }
-    struct clime_weights_source source = clime_weights_in_host(CLIME_F32, out);
+    struct clime_weights_source source = clime_weights_in_host(out);
     if (clime_weights_export(dir, &c, &l, &source, NULL, 0, &e)) fail_msg("%s", e.msg);
     free(w);
     free(out);

@@ -192,16 +192,13 @@ static const struct clime_config configs[] = {
      .pad_id = -1},
 };
 
-static void *random_weights(const struct clime_layout *l, enum clime_dtype dt, uint64_t seed) {
-    void *w = xmalloc((size_t)l->n * clime_dtype_bytes(dt));
-    clime_weights_init(l, dt, w, 0.02f, seed);
+static void *random_weights(const struct clime_layout *l, uint64_t seed) {
+    void *w = xmalloc((size_t)l->bytes);
+    clime_weights_init(l, w, 0.02f, seed);
     for (int i = 0; i < l->n_slices; i++) { /* of an fp32 that no shorter type holds */
         const struct clime_slice *t = &l->slices[i];
-        for (int64_t k = 0; t->exact && k < t->dim[1]; k++) {
-            float x = 1.0f / (float)(3 + k) - 0.2f;
-            clime_convert_exact(CLIME_ST_F32, dt, 1, &x, (char *)w + (size_t)(t->offset + k) * clime_dtype_bytes(dt),
-                                (size_t)t->dim[1]);
-        }
+        float *x = clime_weights_at(w, t->offset);
+        for (int64_t k = 0; t->update == CLIME_CONSTANT && k < t->n; k++) x[k] = 1.0f / (float)(3 + k) - 0.2f;
     }
     return w;
 }
@@ -232,34 +229,37 @@ static void test_layout(void **state) {
     for (size_t i = 0; i < CLIME_COUNT(configs); i++) {
         const struct clime_config *c = &configs[i];
         struct clime_layout l, again;
-        clime_layout_make(c, &l);
-        clime_layout_make(c, &again);
+        clime_layout_make(c, CLIME_BF16, &l);
+        clime_layout_make(c, CLIME_F32, &again);
         assert_true(l.hash == again.hash);
         int64_t end = 0, n = 0;
         for (int k = 0; k < l.n_slices; k++) {
-            assert_true(l.slices[k].offset >= end && l.slices[k].offset - end < 64);
-            end = l.slices[k].offset + l.slices[k].n;
-            n += l.slices[k].exact ? l.slices[k].dim[1] : l.slices[k].n;
+            const struct clime_slice *s = &l.slices[k];
+            assert_true(s->offset >= end && s->offset - end < 128);
+            end = s->offset + s->bytes;
+            n += s->n;
+            assert_int_equal(s->bytes, s->n * (s->update == CLIME_CONSTANT ? 4 : 2));
+            assert_int_equal(again.slices[k].bytes, 4 * s->n);
             assert_ptr_equal(clime_layout_find(&l, l.slices[k].name), &l.slices[k]);
         }
         assert_int_equal(n, params(c));
         assert_int_equal(n, clime_layout_params(&l, false));
-        assert_int_equal(l.n % 64, 0);
+        assert_int_equal(l.bytes % 128, 0);
         assert_int_equal(l.head == l.embed, c->tied);
         int64_t D = c->D, q = (int64_t)c->H * c->Dh, kv = (int64_t)c->HK * c->Dh;
         const struct clime_slice *k_proj = clime_layout_find(&l, "model.layers.0.self_attn.k_proj.weight");
         const struct clime_slice *v_proj = clime_layout_find(&l, "model.layers.0.self_attn.v_proj.weight");
         assert_int_equal(c->latent.R > 0, !k_proj && !v_proj);
         if (k_proj && v_proj) { /* joined without a gap */
-            assert_int_equal(k_proj->offset, l.slices[l.layer[0].w[CLIME_W_QKV]].offset + q * D);
-            assert_int_equal(v_proj->offset, l.slices[l.layer[0].w[CLIME_W_QKV]].offset + (q + kv) * D);
+            assert_int_equal(k_proj->offset, l.slices[l.layer[0].w[CLIME_W_QKV]].offset + 2 * q * D);
+            assert_int_equal(v_proj->offset, l.slices[l.layer[0].w[CLIME_W_QKV]].offset + 2 * (q + kv) * D);
         }
-        assert_int_equal(l.slices[l.layer[0].w[CLIME_W_GU]].offset % 64, 0);
+        assert_int_equal(l.slices[l.layer[0].w[CLIME_W_GU]].offset % 128, 0);
         assert_null(clime_layout_find(&l, "model.layers.0"));
         struct clime_config other = *c;
         other.F += 4;
         clime_layout_free(&again);
-        clime_layout_make(&other, &again);
+        clime_layout_make(&other, CLIME_BF16, &again);
         assert_true(l.hash != again.hash);
         clime_layout_free(&l);
         clime_layout_free(&again);
@@ -307,11 +307,11 @@ static void test_convert(void **state) {
 /* As from a device: what a read gave is gone with the next. */
 static enum clime_err read_piece(const struct clime_weights_source *s, int64_t offset, int64_t n, const void **out,
                                  struct clime_error *e) {
-    static char piece[PIECE * sizeof(float)];
+    static char piece[PIECE];
     (void)e;
     assert_in_range(n, 1, PIECE);
     memset(piece, 0xff, sizeof piece);
-    memcpy(piece, clime_weights_at(s->arg, s->dt, offset), (size_t)n * clime_dtype_bytes(s->dt));
+    memcpy(piece, clime_weights_at(s->arg, offset), (size_t)n);
     *out = piece;
     return CLIME_OK;
 }
@@ -323,12 +323,12 @@ static enum clime_err read_some(const struct clime_weights_source *s, int64_t of
     (void)e;
     assert_in_range(n, 1, s->most);
     n_reads++;
-    *out = clime_weights_at(s->arg, s->dt, offset);
+    *out = clime_weights_at(s->arg, offset);
     return CLIME_OK;
 }
 
-static void sha_of(const struct clime_layout *l, enum clime_dtype dt, const void *w, char hex[65]) {
-    struct clime_weights_source from = clime_weights_in_host(dt, w);
+static void sha_of(const struct clime_layout *l, const void *w, char hex[65]) {
+    struct clime_weights_source from = clime_weights_in_host(w);
     assert_int_equal(clime_weights_sha256(l, &from, 1, hex, NULL), CLIME_OK);
 }
 
@@ -341,22 +341,22 @@ static void test_sha256_of_pieces(void **state) {
     struct clime_error e = {0};
     char whole[65], pieces[65];
     c.V = 150001; /* of 24 columns: 7 MB in bf16 */
-    clime_layout_make(&c, &l);
-    uint8_t *w = random_weights(&l, CLIME_BF16, 5);
-    sha_of(&l, CLIME_BF16, w, whole);
+    clime_layout_make(&c, CLIME_BF16, &l);
+    uint8_t *w = random_weights(&l, 5);
+    sha_of(&l, w, whole);
     for (int threads = 1; threads <= 3; threads++) {
-        struct clime_weights_source from = {.dt = CLIME_BF16, .most = threads << 20, .read = read_some, .arg = w};
+        struct clime_weights_source from = {.most = threads << 21, .read = read_some, .arg = w};
         n_reads = 0;
         assert_int_equal(clime_weights_sha256(&l, &from, threads, pieces, &e), CLIME_OK);
         assert_string_equal(whole, pieces);
-        assert_true(n_reads <= (int)(l.n / from.most) + 3 && n_reads < l.n_slices);
+        assert_true(n_reads <= (int)(l.bytes / from.most) + 3 && n_reads < l.n_slices);
     }
     const struct clime_slice *longest = &l.slices[0];
     for (int i = 0; i < l.n_slices; i++)
         if (l.slices[i].n > longest->n) longest = &l.slices[i];
     assert_true(longest->n > (3 << 20) / 2);
-    w[(longest->offset + longest->n - 1) * 2] ^= 1;
-    sha_of(&l, CLIME_BF16, w, pieces);
+    w[longest->offset + longest->bytes - 2] ^= 1;
+    sha_of(&l, w, pieces);
     assert_string_not_equal(whole, pieces);
     free(w);
     clime_layout_free(&l);
@@ -371,20 +371,20 @@ static void test_folder(void **state) {
                 struct clime_layout l;
                 struct clime_error e = {0};
                 struct clime_config c;
-                clime_layout_make(&configs[i], &l);
-                void *w = random_weights(&l, dt, 5), *got = xmalloc((size_t)l.n * 4);
-                struct clime_weights_source from = {.dt = dt, .most = PIECE, .read = read_piece, .arg = w};
+                clime_layout_make(&configs[i], dt, &l);
+                void *w = random_weights(&l, 5), *got = xmalloc((size_t)l.bytes);
+                struct clime_weights_source from = {.most = PIECE, .read = read_piece, .arg = w};
                 assert_int_equal(clime_weights_export(dir, &configs[i], &l, &from, NULL, shard, &e), CLIME_OK);
                 assert_int_equal(clime_config_load(dir, &c, &e), CLIME_OK);
                 assert_int_equal(c.dtype, dt);
-                if (clime_weights_import(dir, &c, &l, dt, got, &e)) fail_msg("%s", e.msg);
-                assert_memory_equal(got, w, (size_t)l.n * clime_dtype_bytes(dt));
+                if (clime_weights_import(dir, &c, &l, got, &e)) fail_msg("%s", e.msg);
+                assert_memory_equal(got, w, (size_t)l.bytes);
                 char a[65], b[65];
-                sha_of(&l, dt, w, a);
-                sha_of(&l, dt, got, b);
+                sha_of(&l, w, a);
+                sha_of(&l, got, b);
                 assert_string_equal(a, b);
-                ((uint8_t *)got)[(size_t)l.slices[1].offset * clime_dtype_bytes(dt)] ^= 1;
-                sha_of(&l, dt, got, b);
+                ((uint8_t *)got)[l.slices[1].offset] ^= 1;
+                sha_of(&l, got, b);
                 assert_string_not_equal(a, b);
                 free(w);
                 free(got);
@@ -395,8 +395,8 @@ static void test_folder(void **state) {
 }
 
 /* The whole stream of weights as bytes. */
-static uint8_t *stream_of(const struct clime_layout *l, enum clime_dtype dt, const void *w, size_t *len) {
-    struct clime_weights_writer *out = clime_weights_writer_new(l, dt, w);
+static uint8_t *stream_of(const struct clime_layout *l, const void *w, size_t *len) {
+    struct clime_weights_writer *out = clime_weights_writer_new(l, w);
     *len = (size_t)clime_weights_writer_length(out);
     uint8_t *s = xmalloc(*len);
     size_t at = 0;
@@ -407,10 +407,10 @@ static uint8_t *stream_of(const struct clime_layout *l, enum clime_dtype dt, con
     return s;
 }
 
-static enum clime_err read_stream(const struct clime_config *c, const struct clime_layout *l, enum clime_dtype dt,
-                                  void *flat, const uint8_t *s, size_t len, struct clime_rng *r, size_t max_piece,
+static enum clime_err read_stream(const struct clime_config *c, const struct clime_layout *l, void *flat,
+                                  const uint8_t *s, size_t len, struct clime_rng *r, size_t max_piece,
                                   struct clime_error *e) {
-    struct clime_weights_reader *in = clime_weights_reader_new(c, l, dt, flat);
+    struct clime_weights_reader *in = clime_weights_reader_new(c, l, flat);
     enum clime_err rc = CLIME_OK;
     for (size_t at = 0; at < len && rc == CLIME_OK;) {
         size_t n = 1 + clime_rng_below(r, max_piece);
@@ -436,45 +436,42 @@ static void test_stream(void **state) {
     for (size_t i = 0; i < CLIME_COUNT(configs); i++) {
         for (int k = 0; k < 4; k++) { /* every pair of stored and wanted type */
             enum clime_dtype stored = k & 1 ? CLIME_BF16 : CLIME_F32, dt = k & 2 ? CLIME_BF16 : CLIME_F32;
-            struct clime_layout l;
-            clime_layout_make(&configs[i], &l);
-            void *w = random_weights(&l, stored, i), *want = xmalloc((size_t)l.n * 4), *got = xmalloc((size_t)l.n * 4);
-            clime_convert(stored == CLIME_BF16 ? CLIME_ST_BF16 : CLIME_ST_F32, dt, (size_t)l.n, w, want);
-            for (int t = 0; t < l.n_slices; t++) { /* the same fp32, in the parts of the other type */
-                const struct clime_slice *x = &l.slices[t];
-                float whole[16];
-                if (!x->exact) continue;
-                clime_exact_join(stored, (size_t)x->dim[1], (char *)w + (size_t)x->offset * clime_dtype_bytes(stored),
-                                 whole);
-                assert_true(whole[0] == 1.0f / 3 - 0.2f && whole[6] == 1.0f / 9 - 0.2f);
-                clime_convert_exact(CLIME_ST_F32, dt, (size_t)x->dim[1], whole,
-                                    (char *)want + (size_t)x->offset * clime_dtype_bytes(dt), (size_t)x->dim[1]);
+            struct clime_layout l, from;
+            clime_layout_make(&configs[i], stored, &from);
+            clime_layout_make(&configs[i], dt, &l);
+            void *w = random_weights(&from, i), *want = xcalloc(1, (size_t)l.bytes), *got = xmalloc((size_t)l.bytes);
+            for (int t = 0; t < l.n_slices; t++) { /* an fp32 stays one, whatever the types around it */
+                const struct clime_slice *x = &from.slices[t], *y = &l.slices[t];
+                float *whole = clime_weights_at(w, x->offset);
+                assert_true(x->update != CLIME_CONSTANT ||
+                            (whole[0] == 1.0f / 3 - 0.2f && whole[6] == 1.0f / 9 - 0.2f));
+                clime_convert(clime_st_of(x->type), y->type, (size_t)x->n, whole, clime_weights_at(want, y->offset));
             }
             size_t len;
-            uint8_t *s = stream_of(&l, stored, w, &len);
+            uint8_t *s = stream_of(&from, w, &len);
             static const size_t pieces[] = {3, 17, 1000, 1 << 20};
             for (size_t p = 0; p < CLIME_COUNT(pieces); p++) {
                 struct clime_error e = {0};
-                memset(got, 0xaa, (size_t)l.n * 4);
-                if (read_stream(&configs[i], &l, dt, got, s, len, &r, pieces[p], &e)) fail_msg("%s", e.msg);
-                assert_memory_equal(got, want, (size_t)l.n * clime_dtype_bytes(dt));
+                memset(got, 0xaa, (size_t)l.bytes);
+                if (read_stream(&configs[i], &l, got, s, len, &r, pieces[p], &e)) fail_msg("%s", e.msg);
+                assert_memory_equal(got, want, (size_t)l.bytes);
             }
             for (int cut = 0; cut < 20; cut++) { /* truncated anywhere, or longer than it says */
                 struct clime_error e = {0};
                 size_t n = clime_rng_below(&r, len);
-                assert_int_equal(read_stream(&configs[i], &l, dt, got, s, n, &r, 500, &e), CLIME_ERR_INPUT);
+                assert_int_equal(read_stream(&configs[i], &l, got, s, n, &r, 500, &e), CLIME_ERR_INPUT);
                 assert_non_null(strstr(e.msg, "truncated"));
             }
             s = xrealloc(s, len + 1);
             s[len] = 0;
             struct clime_error e = {0};
-            assert_int_equal(read_stream(&configs[i], &l, dt, got, s, len + 1, &r, 500, &e), CLIME_ERR_INPUT);
+            assert_int_equal(read_stream(&configs[i], &l, got, s, len + 1, &r, 500, &e), CLIME_ERR_INPUT);
             assert_non_null(strstr(e.msg, "after the last tensor"));
             for (int n = 0; n < 200; n++) { /* any byte of the header changed: refused or taken, never a crash */
                 size_t at = clime_rng_below(&r, 600);
                 uint8_t old = s[at];
                 s[at] = (uint8_t)clime_rng_u32(&r);
-                read_stream(&configs[i], &l, dt, got, s, len, &r, 4096, &e);
+                read_stream(&configs[i], &l, got, s, len, &r, 4096, &e);
                 s[at] = old;
             }
             free(s);
@@ -522,11 +519,11 @@ static void check_fused_misfits(void) {
     const struct clime_config *c = &configs[CLIME_COUNT(configs) - 1];
     struct clime_layout l;
     struct clime_error e = {0};
-    clime_layout_make(c, &l);
-    float *flat = xmalloc((size_t)l.n * sizeof *flat);
+    clime_layout_make(c, CLIME_F32, &l);
+    void *flat = xmalloc((size_t)l.bytes);
     for (size_t i = 0; i < CLIME_COUNT(cases); i++) {
         write_checkpoint(cases[i].json, strtoul(strrchr(cases[i].json, ',') + 1, NULL, 10));
-        assert_int_equal(clime_weights_import(dir, c, &l, CLIME_F32, flat, &e), CLIME_ERR_INPUT);
+        assert_int_equal(clime_weights_import(dir, c, &l, flat, &e), CLIME_ERR_INPUT);
         if (!strstr(e.msg, cases[i].error)) fail_msg("case %zu: '%s' lacks '%s'", i, e.msg, cases[i].error);
     }
     free(flat);
@@ -542,8 +539,8 @@ static void check_carried_misfits(void) {
     struct clime_error e = {0};
     char from[96], to[96], name[256];
     c.n_next = 1;
-    clime_layout_make(&c, &l);
-    float *flat = xmalloc((size_t)l.n * sizeof *flat);
+    clime_layout_make(&c, CLIME_F32, &l);
+    void *flat = xmalloc((size_t)l.bytes);
     clear_dir();
     for (int i = 0; i < 2; i++) {
         char *json = xasprintf(one, "eh_proj.weight");
@@ -556,7 +553,7 @@ static void check_carried_misfits(void) {
     static const char index[] = "{\"weight_map\":{\"a\":\"0.safetensors\",\"b\":\"1.safetensors\"}}";
     snprintf(from, sizeof from, "%s/model.safetensors.index.json", dir);
     assert_int_equal(clime_atomic_save(from, index, strlen(index), NULL), CLIME_OK);
-    assert_int_equal(clime_weights_import(dir, &c, &l, CLIME_F32, flat, &e), CLIME_ERR_INPUT);
+    assert_int_equal(clime_weights_import(dir, &c, &l, flat, &e), CLIME_ERR_INPUT);
     assert_non_null(strstr(e.msg, "tensor 'model.layers.2.eh_proj.weight' is in two files"));
     clear_dir();
     memset(name, 'x', sizeof name);
@@ -564,7 +561,7 @@ static void check_carried_misfits(void) {
     char *json = xasprintf(one, name);
     write_checkpoint(json, 2);
     free(json);
-    assert_int_equal(clime_weights_import(dir, &c, &l, CLIME_F32, flat, &e), CLIME_ERR_LIMIT);
+    assert_int_equal(clime_weights_import(dir, &c, &l, flat, &e), CLIME_ERR_LIMIT);
     assert_non_null(strstr(e.msg, "a tensor's name has more than"));
     free(flat);
     clime_layout_free(&l);
@@ -592,13 +589,13 @@ static void test_misfit(void **state) {
     };
     clear_dir();
     struct clime_layout l;
-    clime_layout_make(&configs[0], &l);
-    void *flat = xmalloc((size_t)l.n * 4);
+    clime_layout_make(&configs[0], CLIME_F32, &l);
+    void *flat = xmalloc((size_t)l.bytes);
     struct clime_error e = {0};
-    assert_int_equal(clime_weights_import(dir, &configs[0], &l, CLIME_F32, flat, &e), CLIME_ERR_NOT_FOUND);
+    assert_int_equal(clime_weights_import(dir, &configs[0], &l, flat, &e), CLIME_ERR_NOT_FOUND);
     for (size_t i = 0; i < CLIME_COUNT(cases); i++) {
         write_checkpoint(cases[i].json, cases[i].data);
-        assert_int_equal(clime_weights_import(dir, &configs[0], &l, CLIME_F32, flat, &e), CLIME_ERR_INPUT);
+        assert_int_equal(clime_weights_import(dir, &configs[0], &l, flat, &e), CLIME_ERR_INPUT);
         if (!strstr(e.msg, cases[i].error)) fail_msg("case %zu: '%s' lacks '%s'", i, e.msg, cases[i].error);
     }
     check_fused_misfits();
@@ -611,7 +608,7 @@ static void test_misfit(void **state) {
     snprintf(path, sizeof path, "%s/model.safetensors.index.json", dir);
     for (size_t i = 0; i < CLIME_COUNT(indexes); i++) {
         assert_int_equal(clime_atomic_save(path, indexes[i], strlen(indexes[i]), NULL), CLIME_OK);
-        assert_int_not_equal(clime_weights_import(dir, &configs[0], &l, CLIME_F32, flat, &e), CLIME_OK);
+        assert_int_not_equal(clime_weights_import(dir, &configs[0], &l, flat, &e), CLIME_OK);
     }
     free(flat);
     clime_layout_free(&l);

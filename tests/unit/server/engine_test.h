@@ -53,10 +53,10 @@ static int make_model(void **state) {
     struct clime_layout l;
     struct clime_error e = {0};
     if (!mkdtemp(dir)) return -1;
-    clime_layout_make(&c, &l);
-    void *flat = xcalloc((size_t)l.n, clime_dtype_bytes(c.dtype));
-    clime_weights_init(&l, c.dtype, flat, 0.3f, 11); /* wide, so that the distributions are not flat */
-    struct clime_weights_source from = clime_weights_in_host(c.dtype, flat);
+    clime_layout_make(&c, c.dtype, &l);
+    void *flat = xcalloc(1, (size_t)l.bytes);
+    clime_weights_init(&l, flat, 0.3f, 11); /* wide, so that the distributions are not flat */
+    struct clime_weights_source from = clime_weights_in_host(flat);
     enum clime_err err = clime_weights_export(dir, &c, &l, &from, NULL, 0, &e);
     if (!err) err = clime_tokenizer_write_bytes(dir, specials, 1, "<end>", NULL, NULL, &e);
     if (!err) err = clime_tokenizer_load(dir, &tokenizer, &e);

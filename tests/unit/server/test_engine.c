@@ -216,7 +216,7 @@ static void call_for_pause(int n) {
 static void test_pause_in_flight(void **state) {
     (void)state;
     struct clime_error e = {0};
-    size_t bytes = (size_t)model->layout.n * clime_dtype_bytes(CLIME_BF16);
+    size_t bytes = clime_model_bytes(model);
     char *same = xmalloc(bytes);
     struct clime_weight_source from = {.kind = CLIME_FROM_HOST, .flat = same};
     int in_flight = 0;
@@ -255,13 +255,13 @@ static void test_update_and_back(void **state) {
     struct clime_engine *g = open_engine(32, 512, 128, true, true);
     struct clime_error e = {0};
     const struct clime_layout *l = &model->layout;
-    size_t bytes = (size_t)l->n * clime_dtype_bytes(CLIME_BF16);
+    size_t bytes = (size_t)l->bytes;
     char *old = xmalloc(bytes), *other = xcalloc(1, bytes);
     struct clime_weight_source from_old = {.kind = CLIME_FROM_HOST, .flat = old};
     struct clime_weight_source from_other = {.kind = CLIME_FROM_DEVICE, .flat = other};
     int n_met;
     clime_model_get(model, old);
-    clime_weights_init(l, CLIME_BF16, other, 0.3f, 12);
+    clime_weights_init(l, other, 0.3f, 12);
     run_together(g, false);
     assert_int_equal(clime_engine_update(g, &from_other, "v1", CLIME_INFLIGHT_RECOMPUTE, &n_met, &e), CLIME_OK);
     assert_int_equal(n_met, 0);

@@ -6,11 +6,9 @@
 #include "tests/unit/trainer/learner_test.h"
 
 static void check_share(const struct clime_learner *l, const struct clime_model *m) {
-    const size_t width = clime_dtype_bytes(clime_model_dt(m));
     for (int i = 0; i < m->shard.n_parts; i++) {
         const struct clime_shard_part *p = &m->shard.parts[i];
-        if (memcmp(clime_model_at(m, p->local), (char *)l->model->ring->whole + (size_t)p->global * width,
-                   (size_t)p->n * width) != 0)
+        if (memcmp(clime_model_at(m, p->local), (char *)l->model->ring->whole + p->global, (size_t)p->bytes) != 0)
             fail_msg("%s on rank %d of %d is not what %d ranks trained it to", m->layout.slices[p->slice].name,
                      m->ranks.rank, m->ranks.n, l->opts.n_ranks);
     }

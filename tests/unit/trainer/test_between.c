@@ -52,7 +52,7 @@ static void check_pieces(const struct clime_config *c, int world, bool ring) {
     struct clime_parts parts;
     struct clime_plan plan = {0};
     struct clime_between b = {0};
-    clime_layout_make(c, &m.layout);
+    clime_layout_make(c, CLIME_BF16, &m.layout);
     if (ring) m.ring = &none;
     clime_parts_make(&parts, &m.layout, NORM_BLOCK, (struct clime_part){1, world});
     clime_between_plan(&b, &m, &parts, &plan);
@@ -101,7 +101,7 @@ static void test_experts_that_stay_take_no_room(void **state) {
     struct clime_model m = {.cfg = QWEN3_30B_A3B};
     struct clime_ring ring;
     (void)state;
-    clime_layout_make(&m.cfg, &m.layout);
+    clime_layout_make(&m.cfg, CLIME_BF16, &m.layout);
     m.ring = &ring;
     const int64_t layer = clime_train_stage(&m.layout, 1) - clime_train_stage(&m.layout, 2);
     const int64_t experts = (int64_t)m.cfg.router.E * 3 * m.cfg.D * m.cfg.F_expert;
@@ -176,7 +176,7 @@ static void walk(const struct clime_config *c, struct clime_part who, int n_rank
     struct clime_between b = {.train = &train, .from = places, .sum = places};
     struct clime_parts parts;
     struct clime_plan plan = {0};
-    clime_layout_make(c, &m.layout);
+    clime_layout_make(c, CLIME_BF16, &m.layout);
     clime_parts_make(&parts, &m.layout, NORM_BLOCK, who);
     clime_between_plan(&b, &m, &parts, &plan);
     b.received = places;

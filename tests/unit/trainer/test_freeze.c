@@ -32,12 +32,10 @@ static void *weights_of(const struct clime_learner *l) {
 
 /* Every frozen tensor has its first bits, every trained one has others. */
 static void frozen_stay(const struct clime_learner *l, const char *before, const char *after) {
-    size_t width = clime_dtype_bytes(clime_dev_info(l->model->dev)->dt);
     int n_frozen = 0, n_trained = 0;
     for (int i = 0; i < l->model->layout.n_slices; i++) {
         const struct clime_slice *s = &l->model->layout.slices[i];
-        size_t at = (size_t)s->offset * width, n = (size_t)s->n * width;
-        bool same = memcmp(before + at, after + at, n) == 0;
+        bool same = memcmp(before + s->offset, after + s->offset, (size_t)s->bytes) == 0;
         if (same != (s->update == CLIME_FROZEN)) fail_msg("%s: %s", s->name, same ? "not trained" : "changed");
         n_frozen += same;
         n_trained += !same;

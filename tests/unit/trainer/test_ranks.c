@@ -22,7 +22,6 @@ static void sha_of(struct clime_learner *l, char hex[65]) {
 /* Each rank's memory has a server's share where that server looks for it (clime_model_open_share). */
 static void check_shares(struct clime_learner *l) {
     const struct clime_model *m = l->model;
-    const size_t width = clime_dtype_bytes(clime_dev_info(m->dev)->dt);
     struct clime_model_card cards[CLIME_GROUP_MAX];
     struct clime_error e;
     struct clime_shard s;
@@ -33,12 +32,11 @@ static void check_shares(struct clime_learner *l) {
         bool same_unit;
         void *theirs;
         if (clime_layout_shard(&m->layout, r, n, &s, &e)) fail_msg("%s", e.msg);
-        size_t bytes = (size_t)clime_shares_in_ring(&m->layout, &s) * width;
+        size_t bytes = (size_t)clime_shares_in_ring(&m->layout, &s);
         if (m->ops->share_open(m->dev, cards[r].handle, bytes, &same_unit, &theirs, &e)) fail_msg("%s", e.msg);
         for (int i = 0; i < s.n_parts; i++) {
             const struct clime_shard_part *p = &s.parts[i];
-            if (memcmp((char *)theirs + (size_t)p->local * width, (char *)m->ring->whole + (size_t)p->global * width,
-                       (size_t)p->n * width) != 0)
+            if (memcmp((char *)theirs + p->local, (char *)m->ring->whole + p->global, (size_t)p->bytes) != 0)
                 fail_msg("%s of rank %d of %d is not what it was trained to", m->layout.slices[p->slice].name, r, n);
         }
         m->ops->share_close(m->dev, theirs);
