@@ -65,6 +65,8 @@ class Program:
     def __init__(self, name, *options, first=(), port=("--port", "--port-file")):
         self.folder = tempfile.TemporaryDirectory(prefix=f"{name}-")
         port_file = pathlib.Path(self.folder.name) / "port"
+        if name in ("clime-router", "clime-server") and not {"--http-threads", "--max-concurrent-requests"} & {*options}:
+            options += ("--http-threads", 80)  # 1,088 by default: all are started at once, 0.16 s of the system's time
         self.log_path = pathlib.Path(self.folder.name) / "log"
         command = [str(BUILD / name), *first, port[0], "0", port[1], str(port_file), *map(str, options)]
         with open(self.log_path, "wb") as log:
@@ -120,7 +122,7 @@ def program(name, *options):
 
 def server(*options, model=STORIES):
     """A clime-server that recounts its pages after every step."""
-    return program("clime-server", "--model-path", model, "--debug-checks", "--http-threads", "80", *options)
+    return program("clime-server", "--model-path", model, "--debug-checks", *options)
 
 
 @contextlib.contextmanager

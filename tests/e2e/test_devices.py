@@ -303,7 +303,7 @@ def test_memory_is_lent_and_comes_back(servers, model):
 
 
 def lone(model, *words):
-    return Program("clime-server", "--model-path", model, "--device", "cpu", "--threads", "1", "--http-threads", "80", *words)
+    return Program("clime-server", "--model-path", model, "--device", "cpu", "--threads", "1", *words)
 
 
 @pytest.mark.parametrize("busy", [False, True])

@@ -29,7 +29,8 @@ function mode(name) {
 
 async function meet() {
   try {
-    const [models, weights] = await Promise.all([get("v1/models"), get("get_weight_version")]);
+    // one behind the other: two at once ask for a key twice if the second refusal comes when the first was answered
+    const models = await get("v1/models"), weights = await get("get_weight_version");
     model = models.data[0].id;
     el("policy").textContent = `${model} · weights ${weights.weight_version} · ${models.data[0].max_model_len} tokens`;
     el("notice").hidden = el("key-button").hidden = true;
