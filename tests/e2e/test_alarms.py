@@ -9,7 +9,7 @@ import sys
 
 import pytest
 from mocks import Worker
-from programs import run, tiny_model
+from programs import few_threads, run, tiny_model
 
 REWARD = """
 import json, sys, time, zlib
@@ -42,8 +42,8 @@ def command(model, folder, labels, *more, **change):
              "rollout-max-response-len": 8, "max-tokens-per-gpu": 512, "rm-type": "command",
              "rm-command": f"{sys.executable} {folder / 'reward.py'}",
              **{k.replace("_", "-"): v for k, v in change.items()}}  # fmt: skip
-    return ["rl", "--use-dynamic-batch-size", "--disable-grpo-std-normalization",
-            *(w for k, v in words.items() for w in (f"--{k}", v)), *more]  # fmt: skip
+    return few_threads(["rl", "--use-dynamic-batch-size", "--disable-grpo-std-normalization",
+                        *(w for k, v in words.items() for w in (f"--{k}", v)), *more])  # fmt: skip
 
 
 def events(folder):

@@ -17,7 +17,7 @@ import subprocess
 import threading
 
 import pytest
-from programs import BUILD, LIMIT, ROOT, run, tiny_model
+from programs import BUILD, LIMIT, ROOT, few_threads, run, tiny_model
 from test_bad_folders import FOLDERS
 
 
@@ -47,7 +47,7 @@ def rl(d, name, **change):
         "rollout_batch_size": 4, "n_samples_per_prompt": 2, "global_batch_size": 8, "rollout_max_response_len": 8,
         "max_tokens_per_gpu": 256, "use_dynamic_batch_size": True, "threads": 1, "server_threads": 1, **change,
     }  # fmt: skip
-    return ["rl", *words_of(options)]
+    return few_threads(["rl", *words_of(options)])
 
 
 def fails(words, *says, status=(1,)):

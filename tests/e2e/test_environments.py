@@ -16,7 +16,7 @@ import time
 import httpx
 import pytest
 import yaml
-from programs import BUILD, LIMIT, ROOT, SLOW, web
+from programs import BUILD, LIMIT, ROOT, SLOW, few_threads, web
 
 TRAIN = os.path.abspath(BUILD / "clime-train")
 SPEC = yaml.safe_load((ROOT / "openapi" / "trainer.yaml").read_text())
@@ -59,7 +59,7 @@ def words(d, name, *more, model="warm", **change):
     out = [TRAIN, "rl", "--apply-chat-template", "--rollout-shuffle", "--use-dynamic-batch-size"]
     for k, v in options.items():
         out += [f"--{k}", str(v)]
-    return out + list(more)
+    return few_threads(out + list(more))
 
 
 class Run:

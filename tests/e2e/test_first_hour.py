@@ -16,7 +16,7 @@ import termios
 import time
 
 import pytest
-from programs import BUILD, LIMIT, ROOT, run, tiny_model
+from programs import BUILD, LIMIT, ROOT, few_threads, run, tiny_model
 
 # ---- help ------------------------------------------------------------------------------------------------------------
 
@@ -117,7 +117,7 @@ def rl(model, data, run_dir, *more, rm_type="math", **change):
              "n-samples-per-prompt": 2, "rollout-max-response-len": 8, "max-tokens-per-gpu": 512, "label-key": "label",
              **({"rm-type": rm_type} if rm_type else {}),
              **{k.replace("_", "-"): v for k, v in change.items()}}  # fmt: skip
-    return ["rl", "--use-dynamic-batch-size", *(w for k, v in words.items() for w in (f"--{k}", v)), *more]
+    return few_threads(["rl", "--use-dynamic-batch-size", *(w for k, v in words.items() for w in (f"--{k}", v)), *more])
 
 
 def prompts(path, *lines):

@@ -13,7 +13,7 @@ import subprocess
 import time
 
 import pytest
-from programs import BUILD, LIMIT, SLOW, run, tiny_model, web
+from programs import BUILD, LIMIT, SLOW, few_threads, run, tiny_model, web
 from test_rl import children, final_sha
 
 PROGRAMS = ("clime-train", "clime-router", "clime-server")
@@ -39,7 +39,7 @@ def rl(d, run_dir, *more, train=BUILD / "clime-train", **change):
     words = [str(train), "rl", "--apply-chat-template", "--use-dynamic-batch-size"]
     for name, value in options.items():
         words += [f"--{name.replace('_', '-')}", str(value)] if value is not None else []
-    return words + list(more)
+    return few_threads(words + list(more))
 
 
 class Run:

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 
 import pytest
-from programs import BUILD, SLOW
+from programs import BUILD, SLOW, few_threads
 
 TRAIN = BUILD / "clime-train"
 LIMIT = 120 * SLOW
@@ -39,10 +39,10 @@ def tensors(folder):
 
 
 def rl(model, run_dir, *more, rollouts=3):
-    return train("rl", "--run", run_dir, "--hf-checkpoint", model / "init", "--prompt-data",
+    return train(*few_threads(["rl", "--run", run_dir, "--hf-checkpoint", model / "init", "--prompt-data",
                  model / "task" / "train.jsonl", "--input-key", "prompt", "--label-key", "label", "--rm-type", "random",
                  "--apply-chat-template", "--rollout-batch-size", 4, "--n-samples-per-prompt", 4, "--lr", "5e-4",
-                 "--rollout-max-response-len", 24, "--dtype", "f32", "--num-rollout", rollouts, "--save-interval", 1, *more)  # fmt: skip
+                 "--rollout-max-response-len", 24, "--dtype", "f32", "--num-rollout", rollouts, "--save-interval", 1, *more]))  # fmt: skip
 
 
 def sha(done):

@@ -19,7 +19,7 @@ import time
 
 import httpx
 import pytest
-from programs import BUILD, SLOW, STORIES, free_port, program, router_to, server, tiny_model, wait_for, web
+from programs import BUILD, FULL, SLOW, STORIES, free_port, program, router_to, server, tiny_model, wait_for, web
 
 
 LIMIT = 30 * SLOW  # seconds; far beyond what anything here takes, but for a machine that is busy with other work
@@ -412,15 +412,16 @@ def thousandth(i):
     return "/generate", {"input_ids": [1], "stream": True, "sampling_params": params}
 
 
-THOUSAND = ("--max-concurrent-requests", "1024")
+N_STREAMS = 1024 if FULL else 256
+THOUSAND = ("--max-concurrent-requests", str(N_STREAMS))
 
 
 def test_a_thousand_streams():
-    """1,024 streams at a time through router and server: every token comes, once and in its place, and to whom it belongs; from
+    """1,024 streams (256 in the fast tier) at a time through router and server: every token comes, once and in its place, and to whom it belongs; from
     the first connection on health, load and control calls are answered, on connections of their own. They are held until all
     are there, else a quick server would have ended the first. The figures are printed; how good they are depends on what else
     the machine does."""
-    options = ["--max-running-requests", "1024", "--max-total-tokens", str(1024 * 384), *THOUSAND]
+    options = ["--max-running-requests", str(N_STREAMS), "--max-total-tokens", str(N_STREAMS * 384), *THOUSAND]
     aside = Elsewhere(free_port())
     with program("clime-server", "--model-path", STORIES, *options) as s, \
          program("clime-router", "--worker-urls", s.url, "--health-port", aside.port, *THOUSAND) as router:  # fmt: skip
@@ -436,13 +437,13 @@ def test_a_thousand_streams():
             timed = {name: pool.submit(time_calls, these, done) for name, these in calls.items()}
             begun = time.monotonic()
             streams = []
-            for i in range(1024):
+            for i in range(N_STREAMS):
                 path, body = thousandth(i)
                 body = json.dumps(body)
                 streams.append(dial(router, f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()))
             ended = pool.submit(read_streams, streams, lambda: time.monotonic() > begun + 10 * LIMIT)
             try:
-                wait_for(lambda: waiting(s) == 1024)
+                wait_for(lambda: waiting(s) == N_STREAMS)
                 s.json("/continue_generation", {})
                 came = ended.result()
             finally:
@@ -456,7 +457,7 @@ def test_a_thousand_streams():
             events = events_of(data)
             n_events += len(events)
             assert tokens_of(i % 2 == 0, events) == want[i % 64], i
-        print(f"1,024 streams of 150 tokens in {took:.1f} s, {n_events} events, {sum(map(len, came)) / 1e6:.0f} MB")
+        print(f"{N_STREAMS} streams of 150 tokens in {took:.1f} s, {n_events} events, {sum(map(len, came)) / 1e6:.0f} MB")
         for name, p in (("server", s), ("router", router)):
             cpu, rss = (b - a for a, b in zip(before[p], after[p]))
             print(f"{name}: {cpu / n_events * 1e6:.1f} us of a processor an event, {rss / 1e6:.0f} MB more than before")

@@ -8,7 +8,7 @@ import subprocess
 import urllib.parse
 
 from mocks import Worker
-from programs import BUILD, LIMIT, run, tiny_model
+from programs import BUILD, LIMIT, few_threads, run, tiny_model
 
 
 class Tracking:
@@ -99,8 +99,8 @@ def command(tmp_path, url, **change):
              "max-tokens-per-gpu": 512, "rm-type": "random", "eval-interval": 2, "eval-rm-type": "random",
              "num-steps-per-rollout": 2, "mlflow-url": url, "mlflow-experiment": "sums & more", "mlflow-token": "secret",
              **{k.replace("_", "-"): v for k, v in change.items()}}  # fmt: skip
-    return ["rl", "--use-dynamic-batch-size", "--eval-prompt-data", "a:b", f"{data}@[0:2]",
-            *(str(w) for k, v in words.items() for w in (f"--{k}", v))]  # fmt: skip
+    return few_threads(["rl", "--use-dynamic-batch-size", "--eval-prompt-data", "a:b", f"{data}@[0:2]",
+                        *(str(w) for k, v in words.items() for w in (f"--{k}", v))])  # fmt: skip
 
 
 def test_everything_comes_once_and_late(tmp_path):

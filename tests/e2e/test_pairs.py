@@ -114,8 +114,10 @@ def test_pair(d, tmp_path, a, b):  # noqa: F811
 BY = {"nccl": "weights of version .* broadcast to", "ipc": "weights go to .* by a copy"}
 
 
-@pytest.mark.parametrize("way", BY)
-@pytest.mark.parametrize("mode", ["--async", "--fully-async", "--fully-async --pause-generation-mode in_place"])
+@pytest.mark.parametrize("way, mode", [("nccl", "--async"), ("ipc", "--fully-async"), ("nccl", "--fully-async --pause-generation-mode in_place"),
+                                       *(pytest.param(*p, marks=pytest.mark.full) for p in [
+                                           ("ipc", "--async"), ("nccl", "--fully-async"),
+                                           ("ipc", "--fully-async --pause-generation-mode in_place")])])  # fmt: skip
 def test_weights_of_the_device_beside_a_running_step(d, tmp_path, mode, way):  # noqa: F811
     """The same weights as over HTTP; a server that is killed meanwhile gets what is served, not what is being made."""
     gate = tmp_path / "gate"

@@ -20,7 +20,7 @@ import time
 import urllib.request
 
 import pytest
-from programs import DATA, FULL, ROOT, SLOW, STORIES, need, needs_stories
+from programs import DATA, FULL, ROOT, SLOW, STORIES, few_threads, need, needs_stories
 
 BUILD = os.path.abspath(os.environ.get("CLIME_BUILD", "build"))
 TRAIN = os.path.join(BUILD, "clime-train")
@@ -55,7 +55,7 @@ def command(model, run_dir, *more, **change):
              "--eval-prompt-data", "heldout", str(model / "task" / "heldout.jsonl@[0:4]")]  # fmt: skip
     for name, value in options.items():
         words += [f"--{name}", str(value)]
-    return words + list(more)
+    return few_threads(words + list(more))
 
 
 def start(words, log):

@@ -546,8 +546,10 @@ def test_pool_with_a_bound_that_bites(model, how):
     assert max(staleness(run_dir)) <= 6
 
 
-@pytest.mark.parametrize("mode, options", [("retract", FULL), ("in_place", IN_PLACE), ("pool", POOL)])
-@pytest.mark.parametrize("victim", ["clime-train", "clime-server"])
+@pytest.mark.parametrize("victim, mode, options", [  # in the fast tier each mode and each victim once at least
+    ("clime-train", "retract", FULL), ("clime-server", "in_place", IN_PLACE), ("clime-server", "pool", POOL),
+    *(pytest.param(*p, marks=pytest.mark.full) for p in [("clime-server", "retract", FULL), ("clime-train", "in_place", IN_PLACE),
+                                                         ("clime-train", "pool", POOL)])])  # fmt: skip
 def test_fully_async_survives_kills(model, victim, mode, options):
     """Nothing lost, nothing trained twice, no token older than the bound; and the record gives the same weights."""
     rng = random.Random(f"fully async {victim} {mode}")
