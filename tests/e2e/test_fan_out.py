@@ -1,11 +1,8 @@
 """Tasks that end with several samples: over HTTP and by a generate hook; stored, counted, and the same after kills."""
 
-import contextlib
 import itertools
 import json
-import os
 import random
-import re
 import sqlite3
 import statistics
 import struct
@@ -211,29 +208,3 @@ def test_another_beginning_survives_a_restart(d):  # noqa: F811
     lines = rows(d, "beginning", "SELECT ids, n_prompt, n_response FROM samples")
     assert len(lines) == 4 and all(ids_of(i)[:3] == [60, 61, 62] and ids_of(i)[3:5] != [60, 61] for i, _, _ in lines)
     assert all(len(ids_of(i)) == n + m and n > 3 for i, n, m in lines)
-
-
-def test_an_older_ledger_goes_on(d):  # noqa: F811
-    """A run of the schema before parts and metadata: resumed, it ends with the same weights."""
-    same = {"lr_decay_style": "constant"}
-    names = ("old-whole", "old-resumed")
-    assert hook_run(d, names[0], hook(d), 3, **same).wait(LIMIT) == 0
-    assert hook_run(d, names[1], hook(d), 1, **same).wait(LIMIT) == 0
-    with contextlib.closing(sqlite3.connect(d / names[1] / "ledger.db", isolation_level=None)) as db:
-        golden = open(os.path.join(os.path.dirname(__file__), "..", "golden", "ledger_v8.sql")).read()
-        sql = re.search(r'^CREATE TABLE IF NOT EXISTS "samples".*$', golden, re.M).group()
-        for gone in (r" part INTEGER[^,]*,", r" metadata TEXT,", r", CHECK\(part = 0.*'\)\)", r"(?<=member), part"):
-            sql = re.sub(gone, "", sql, count=1)
-        steps = re.search(r"^CREATE TABLE step_samples.*$", golden, re.M).group().replace(" removed INTEGER NOT NULL DEFAULT 0,", "")
-        columns = ", ".join(re.findall(r"[(,] (\w+) (?:INTEGER|TEXT|BLOB|REAL)", sql))
-        db.executescript(f"""BEGIN; CREATE TEMP TABLE s AS SELECT * FROM samples; CREATE TEMP TABLE t AS SELECT step, position,
-            sample_id, advantage, advantages, old_logp, old_values, returns FROM step_samples JOIN s ON s.id = sample_id;
-            DROP VIEW samples; DROP TABLE step_samples; DROP TABLE sample_streams; DROP TABLE sample_rows; DROP TABLE inputs;
-            {sql}; {steps}; INSERT INTO samples({columns}) SELECT {columns} FROM s; INSERT INTO step_samples SELECT * FROM t;
-            ALTER TABLE steps DROP COLUMN checksum; ALTER TABLE checkpoints DROP COLUMN checksum;
-            ALTER TABLE groups DROP COLUMN source; PRAGMA user_version = 5; COMMIT;""")
-        assert " part " not in sql and db.execute("PRAGMA foreign_key_check").fetchall() == []
-    assert hook_run(d, names[1], hook(d), 3, **same).wait(LIMIT) == 0, (d / f"{names[1]}.log").read_text()[-2000:]
-    assert final(d, names[1]) == final(d, names[0])
-    versions = [rows(d, name, "PRAGMA user_version") for name in names]
-    assert versions[1] == versions[0] and not rows(d, names[1], "PRAGMA foreign_key_check")

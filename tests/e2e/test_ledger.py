@@ -7,10 +7,10 @@ import subprocess
 import time
 
 import pytest
+from programs import to_schema_13
 from test_rl import LIMIT, TRAIN, command, fails, model, run_whole  # noqa: F401  the fixture
 
-GOLDEN = os.path.join(os.path.dirname(__file__), "..", "golden")
-STREAMS = ("ids", "logp", "teacher_logp", "mask", "response")
+TABLES = "runs groups samples steps step_samples versions checkpoints evals eval_samples metrics inputs".split()
 ESTIMATES = ("advantages", "old_logp", "old_values", "returns")
 
 
@@ -19,25 +19,30 @@ def query(path, sql):
         return db.execute(sql).fetchall()
 
 
-def test_a_ledger_of_schema_8_keeps_every_value(model):  # noqa: F811
-    """tests/golden/ledger_v8.sql is what the program with that schema wrote."""
-    run = model / "schema-8"
-    os.makedirs(run)
-    path = run / "ledger.db"
-    with contextlib.closing(sqlite3.connect(path)) as db:
-        db.executescript(open(os.path.join(GOLDEN, "ledger_v8.sql")).read())
-    columns = [c[1] for c in query(path, "PRAGMA table_info(samples)")]
-    rows = f"SELECT {', '.join('s.' + c for c in columns)} FROM samples s ORDER BY s.id"
-    steps = "SELECT t.step, t.position, t.sample_id, t.advantage, t.removed, {} FROM step_samples t JOIN samples s ON s.id = t.sample_id ORDER BY 1, 2"  # noqa: E501
-    evals = "SELECT eval_id, prompt_index, member, status, n_prompt, ids, logp, response, label, reward, error FROM eval_samples"
-    before = [query(path, rows), query(path, steps.format(", ".join(f"t.{c}" for c in ESTIMATES))), query(path, evals)]
-    assert before[0][0][columns.index("ids")] and all(any(r[5 + i] for r in before[1]) for i in range(4))
-    fails(command(model, run), model / "schema-8.log")  # of another run, but it was opened
-    after = [query(path, rows), query(path, steps.format(", ".join(f"s.{c}" for c in ESTIMATES))), query(path, evals)]
-    assert query(path, "PRAGMA user_version") == [(14,)] and not query(path, "PRAGMA foreign_key_check")
-    assert before == after
-    types = dict(query(path, "SELECT DISTINCT name, type FROM sample_streams"))
-    assert types == {**{n: "f32" for n in ("logp", *ESTIMATES)}, "ids": "u32", "mask": "u8", "response": "text"}
+def test_a_ledger_of_schema_13_keeps_every_value_and_goes_on(model):  # noqa: F811
+    log = model / "schema.log"
+    more = {"advantage_estimator": "ppo", "num_rollout": 4, "lr_decay_style": "constant"}
+    whole = run_whole(command(model, model / "schema-14", "--get-mismatch-metrics", **more), log)
+    part = model / "schema-13"
+    run_whole(command(model, part, "--get-mismatch-metrics", **more | {"num_rollout": 2}), log)
+    everything = lambda: [query(part / "ledger.db", f"SELECT * FROM {table}") for table in TABLES]
+    before = everything()
+    assert {n for (n,) in query(part / "ledger.db", "SELECT DISTINCT name FROM sample_streams")} >= {"ids", "logp", "response", *ESTIMATES}
+    to_schema_13(part / "ledger.db")
+    fails(command(model, part, lr=1), log)  # refused for its options, but it was opened
+    assert query(part / "ledger.db", "PRAGMA user_version") == [(14,)] and not query(part / "ledger.db", "PRAGMA foreign_key_check")
+    assert everything() == before
+    assert run_whole(command(model, part, "--get-mismatch-metrics", **more), log) == whole
+
+
+def test_a_ledger_older_than_the_first_schema_is_refused(model, tmp_path):  # noqa: F811
+    for version in (1, 12, 15):
+        with contextlib.closing(sqlite3.connect(tmp_path / "ledger.db")) as db:
+            db.execute(f"PRAGMA user_version = {version}")
+        fails(command(model, tmp_path), model / "first.log")
+        assert f"has schema version {version}; this program reads 13 to 14" in (model / "first.log").read_text()
+        done = subprocess.run([TRAIN, "report", tmp_path], capture_output=True, text=True, timeout=LIMIT)
+        assert done.returncode == 1 and f"has schema version {version}; this program reads 13 to 14" in done.stderr
 
 
 def test_a_lock_that_another_program_holds_is_waited_for_and_named(model):  # noqa: F811

@@ -17,7 +17,7 @@ import time
 import httpx
 import pytest
 import yaml
-from programs import BUILD, LIMIT, ROOT, Program
+from programs import BUILD, LIMIT, ROOT, Program, to_schema_13
 
 sys.path.insert(0, str(ROOT / "tests" / "conformance"))
 from test_openapi import check_reply  # noqa: E402
@@ -122,14 +122,11 @@ def test_a_run_of_the_schema_before(run, tmp_path):
     """An ended run is shown and reported as it is: nobody has to start it again first."""
     with contextlib.closing(sqlite3.connect(run / "ledger.db")) as db, contextlib.closing(sqlite3.connect(tmp_path / "ledger.db")) as to:
         db.backup(to)
-        view = to.execute("SELECT sql FROM sqlite_master WHERE name = 'samples'").fetchone()[0]
-        older = re.sub(r",\s*\(SELECT data [^)]*name = 'entropy'\) AS entropy", "", view)
-        assert older != view
-        to.executescript(f"DROP VIEW samples; {older}; DELETE FROM sample_streams WHERE name = 'entropy'; PRAGMA user_version = 10;")
+    to_schema_13(tmp_path / "ledger.db")
     before = (tmp_path / "ledger.db").read_bytes()
     page = Page(tmp_path)
     shown = page.get("/api/runs/0/sample?id=1").json()
-    assert shown["streams"]["logp"] and "entropy" not in shown["streams"]
+    assert shown["streams"]["logp"]
     assert page.get("/api/runs/0/samples?text=1").json()["samples"] and page.get("/api/runs/0/times").json()["rollouts"]
     page.stop()
     done = subprocess.run([BUILD / "clime-train", "report", tmp_path], capture_output=True, text=True, timeout=LIMIT)

@@ -103,17 +103,14 @@ static enum clime_err migrate(struct clime_db *db, const char *path, bool write,
     int64_t version = clime_db_row(q) ? clime_db_get_int(q) : -1;
     enum clime_err rc = clime_db_done(q, e);
     if (rc) return clime_error_prefix(e, "%s", path);
-    if (version > clime_schema_version())
-        return clime_fail(e, CLIME_ERR_INPUT, "ledger %s has schema version %lld, this program knows %d", path,
-                          (long long)version, clime_schema_version());
-    if (!write && version < clime_schema_readable())
-        return clime_fail(e, CLIME_ERR_INPUT, "ledger %s has schema version %lld: run clime-train rl on it once", path,
-                          (long long)version);
-    if (write && version > 0 && version < clime_schema_version())
+    if ((version || !write) && (version < clime_schema_first() || version > clime_schema_version()))
+        return clime_fail(e, CLIME_ERR_INPUT, "ledger %s has schema version %lld; this program reads %d to %d", path,
+                          (long long)version, clime_schema_first(), clime_schema_version());
+    if (write && version && version < clime_schema_version())
         LOG_INFO("ledger %s: from schema %lld to %d", path, (long long)version, clime_schema_version());
-    for (; write && version < clime_schema_version(); version++) {
+    for (int now = (int)version; write && now < clime_schema_version();) {
         if ((rc = clime_db_begin(db, true, e))) return rc;
-        if ((rc = exec(db, clime_schema_migration((int)version), e)) || (rc = clime_db_commit(db, e))) {
+        if ((rc = exec(db, clime_schema_after(now, &now), e)) || (rc = clime_db_commit(db, e))) {
             clime_db_rollback(db);
             return rc;
         }

@@ -2,10 +2,10 @@
 #ifndef CLIME_TRAINER_LEDGER_SCHEMA_H
 #define CLIME_TRAINER_LEDGER_SCHEMA_H
 
-int clime_schema_version(void);  /* user_version of a finished ledger */
-int clime_schema_readable(void); /* the oldest that this program's readers understand as it is */
+int clime_schema_version(void); /* user_version of a finished ledger */
+int clime_schema_first(void);   /* the oldest that there is; readers understand it as it is */
 
-/* SQL that leads from version v to v + 1, with the PRAGMA that says so. 0 <= v < clime_schema_version(). */
-const char *clime_schema_migration(int v);
+/* SQL that leads from schema v, which is 0 (a new file) or [first, version), to *next, with the PRAGMA that says so. */
+const char *clime_schema_after(int v, int *next);
 
 #endif
