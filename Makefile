@@ -12,6 +12,7 @@ src      = $(filter-out %/main.c %_main.c,$(wildcard $(addsuffix /*.c,$(patsubst
 COMMON   = $(call src,common $(wildcard common/*/))
 KERNELS  = $(call src,kernels kernels/cpu)
 TEXT     = $(call src,text text/template/value text/template text/output text/grammar text/chat)
+GRADE    = $(call src,grade $(wildcard grade/*/))
 MODEL    = $(call src,model/config model/weights model/context model/packet model)
 SERVER   = $(call src,server $(wildcard server/*/))
 ROUTER   = $(call src,router $(wildcard router/*/))
@@ -40,7 +41,7 @@ $(O)/obj/%.o: %.c
 	$(CC) $(CFLAGS_ALL) $(OPT) $(ISA) -c -o $@ $<
 
 # The pages' files are taken in by these (.incbin), which the compiler's list of includes does not name.
-$(O)/obj/trainer/page/assets.o: $(wildcard trainer/page/assets/*)
+$(O)/obj/trainer/watch/page/assets.o: $(wildcard trainer/watch/page/assets/*)
 $(O)/obj/server/page/page.o: $(wildcard server/page/assets/*)
 $(O)/obj/common/page/assets.o: $(wildcard common/page/*)
 
@@ -63,6 +64,7 @@ endef
 $(eval $(call archive,common,$(COMMON)))
 $(eval $(call archive,kernels,$(KERNELS)))
 $(eval $(call archive,text,$(TEXT)))
+$(eval $(call archive,grade,$(GRADE)))
 $(eval $(call archive,model,$(MODEL)))
 $(eval $(call archive,server,$(SERVER)))
 $(eval $(call archive,router,$(ROUTER)))
@@ -71,7 +73,7 @@ $(eval $(call archive,trainer,$(TRAINER)))
 LIB_MODEL = $(O)/libmodel.a $(O)/libtext.a $(O)/libkernels.a $(O)/libcommon.a
 $(O)/clime-server: $(O)/obj/server/main.o $(O)/libserver.a $(BARE_OBJ) $(LIB_MODEL)
 $(O)/clime-router: $(O)/obj/router/main.o $(O)/librouter.a $(O)/libtext.a $(O)/libcommon.a
-$(O)/clime-train:  $(O)/obj/trainer/main.o $(O)/libtrainer.a $(BARE_OBJ) $(LIB_MODEL)
+$(O)/clime-train:  $(O)/obj/trainer/main.o $(O)/libtrainer.a $(O)/libgrade.a $(BARE_OBJ) $(LIB_MODEL)
 $(O)/clime-tok:    $(O)/obj/text/tok_main.o $(O)/libtext.a $(O)/libcommon.a
 $(addprefix $(O)/,$(PROGRAMS)):
 	$(CC) $(SAN) -o $@ $^ $(CUDA_LDLIBS) $(LDLIBS) -rdynamic
@@ -100,7 +102,7 @@ $(O)/libcommon.a: $(O)/obj/common/http/libssl.o
 
 # Unit tests: tests/unit/<folder>/test_x.c -> $(O)/unit/<folder>/test_x, linked with that folder's layer and below.
 unit_libs = $(if $(filter server,$(1)),$(O)/libserver.a) $(if $(filter router,$(1)),$(O)/librouter.a) \
-            $(if $(filter trainer,$(1)),$(O)/libtrainer.a) $(if $(filter common router text,$(1)),,$(O)/libmodel.a) $(if $(filter common,$(1)),,$(O)/libtext.a) \
+            $(if $(filter trainer,$(1)),$(O)/libtrainer.a $(O)/libgrade.a) $(if $(filter common router text,$(1)),,$(O)/libmodel.a) $(if $(filter common,$(1)),,$(O)/libtext.a) \
             $(if $(filter common router text,$(1)),,$(O)/libkernels.a) $(O)/libcommon.a
 .SECONDEXPANSION:
 $(O)/unit/%: tests/unit/%.c $$(call unit_libs,$$(word 1,$$(subst /, ,$$*)))
@@ -155,7 +157,7 @@ fuzz: ## run the fuzzers under the address and undefined sanitizers (MINUTES=24:
 	$(MAKE) O=$(O)/asan $(ASAN) fuzz-run
 FUZZ = $(patsubst tests/fuzz/%.c,$(O)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 $(O)/fuzz/%: tests/fuzz/%.c tests/fuzz/fuzz.c $$(if $$(filter fuzz_request fuzz_pickle,$$*),$(O)/libserver.a) \
-             $$(if $$(filter fuzz_reward fuzz_trainer fuzz_ledger fuzz_checkpoint,$$*),$(O)/libtrainer.a) $$(if $$(filter fuzz_router,$$*),$(O)/librouter.a) \
+             $$(if $$(filter fuzz_reward fuzz_trainer fuzz_ledger fuzz_checkpoint,$$*),$(O)/libtrainer.a $(O)/libgrade.a) $$(if $$(filter fuzz_router,$$*),$(O)/librouter.a) \
              $$(if $$(filter fuzz_json,$$*),,$(O)/libmodel.a $(O)/libkernels.a $(O)/libtext.a) $(O)/libcommon.a
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) -MF $@.d -o $@ $(filter %.c %.a,$^) $(CUDA_LDLIBS) $(LDLIBS)

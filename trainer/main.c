@@ -17,8 +17,8 @@
 #include "trainer/cmd/sft.h"
 #include "trainer/cmd/task.h"
 #include "trainer/learn/follower.h"
-#include "trainer/observe/report.h"
 #include "trainer/run/rl.h"
+#include "trainer/watch/report.h"
 
 static const struct {
     const char *name;

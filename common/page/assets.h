@@ -1,5 +1,5 @@
 /* Files of a web page inside a program: taken in by the assembler as they are (the Makefile says which objects depend
- * on them), served under /assets/{name}. Two programs have a page (server/page/, trainer/page/); what both use is
+ * on them), served under /assets/{name}. Two programs have a page (server/page/, trainer/watch/page/); what both use is
  * here: dom.js, style.css, icon.svg. Stateless; any thread. */
 #ifndef CLIME_COMMON_PAGE_ASSETS_H
 #define CLIME_COMMON_PAGE_ASSETS_H

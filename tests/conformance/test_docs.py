@@ -112,7 +112,7 @@ def test_figures():
             named |= {re.sub(r"(?<![A-Za-z])(?:[A-Z]{4,}|K|R)\b", "X", x) for x in expanded(name)}
     written = set()
     for f in TRACKED:
-        if f.startswith("trainer/") and f.endswith(".c") and not f.startswith(("trainer/page/", "trainer/alarm/")):
+        if f.startswith("trainer/") and f.endswith(".c") and not f.startswith(("trainer/watch/page/", "trainer/watch/")):
             written |= set(re.findall(r'"((?:rollout|train|perf|eval)/[^"\\]*\w)"', (ROOT / f).read_text()))
     written = {re.sub(r"%[-.0-9]*[a-z]", "X", name) for name in written}
     lengths = {f"/response_len/{x}" for x in ("mean", "median", "max", "min")}  # of a prefix, PREFIXresponse_len/mean

@@ -32,7 +32,7 @@ const expect = (holds, what) => { if (!holds) { console.error(what, "|", root.te
 def run_js(folder, text):
     if not shutil.which("node"):
         pytest.skip("no node here")
-    for where in ("trainer/page/assets", "common/page"):
+    for where in ("trainer/watch/page/assets", "common/page"):
         for file in (ROOT / where).glob("*.js"):
             shutil.copy(file, folder)
     (folder / "package.json").write_text(json.dumps({"type": "module"}))

@@ -9,7 +9,7 @@
 #include "common/log.h"
 #include "common/options/options.h"
 #include "common/os/process.h"
-#include "trainer/page/page.h"
+#include "trainer/watch/page/page.h"
 
 #define MAX_RUNS 16 /* that one picture can hold */
 

@@ -3,7 +3,7 @@
 #ifndef CLIME_TRAINER_OPTIONS_ALARMS_H
 #define CLIME_TRAINER_OPTIONS_ALARMS_H
 
-#include "trainer/alarm/alarms.h"
+#include "trainer/watch/alarms.h"
 
 #define CLIME_ALARM_ROWS 3
 

@@ -17,14 +17,14 @@
 #include <stdint.h>
 
 #include "common/options/inert.h"
-#include "trainer/alarm/alarms.h"
 #include "trainer/data/data.h"
 #include "trainer/learn/learner.h"
-#include "trainer/observe/mlflow.h"
 #include "trainer/options/eval_sets.h"
 #include "trainer/options/ranks.h"
 #include "trainer/sample/pack.h"
 #include "trainer/sample/request.h"
+#include "trainer/watch/alarms.h"
+#include "trainer/watch/mlflow.h"
 
 #define CLIME_MAX_INERT 256
 #define CLIME_MAX_SERVERS 256

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "common/clock.h"
-#include "trainer/reward/answer.h"
+#include "grade/answer.h"
 #include "trainer/reward/library.h"
 #include "trainer/reward/mixture.h"
 #include "trainer/reward/reward.h"

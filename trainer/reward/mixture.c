@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 #include "common/json/write.h"
-#include "trainer/reward/text.h"
+#include "grade/text.h"
 #include "trainer/reward/types.h"
 
 static enum clime_err read_part(struct clime_str text, struct clime_mixture_part *out, struct clime_error *e) {

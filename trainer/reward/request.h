@@ -7,9 +7,8 @@
 #include "common/buf.h"
 #include "common/err.h"
 #include "common/str.h"
+#include "grade/grade.h"
 
-/* The longest response, label or metadata that is graded; CLIME_ERR_LIMIT past it. */
-#define CLIME_REWARD_MAX_TEXT ((size_t)4 << 20)
 #define CLIME_REWARD_NAME 512 /* bytes of a type's name, a weighted sum's included */
 
 struct clime_reward_request {
@@ -22,13 +21,6 @@ struct clime_reward_request {
     bool prompt_is_json;       /* prompt is JSON text (a list of messages), else plain text */
     bool label_is_json;        /* label is JSON text ("\"42\"", 42, null; empty = null), else plain text */
     uint64_t seed;             /* of the sample; type random is a function of it */
-};
-
-struct clime_reward {
-    double value;             /* NaN with an object and no --reward-key */
-    char *object;             /* the whole object as JSON text when the reward is one, else NULL; owned */
-    bool is_sum;              /* object is a weighted sum's: {"reward": value, "parts": {...}} */
-    struct clime_error error; /* code CLIME_OK when there is a reward */
 };
 
 void clime_reward_free(struct clime_reward *r); /* its memory; r may be used again */

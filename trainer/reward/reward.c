@@ -8,10 +8,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "trainer/reward/answer.h"
-#include "trainer/reward/graders.h"
+#include "grade/answer.h"
+#include "grade/grade.h"
+#include "grade/text.h"
 #include "trainer/reward/mixture.h"
-#include "trainer/reward/text.h"
 
 enum clime_err clime_reward_check(const char *name, struct clime_error *e) {
     struct clime_mixture_part parts[CLIME_MIXTURE_PARTS];

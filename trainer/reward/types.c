@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "trainer/reward/graders.h"
+#include "grade/grade.h"
 
 static const struct clime_reward_type TYPES[] = {
     {"exact", "1 when response and label are the same text, white space at both ends aside", clime_grade_exact},

@@ -4,8 +4,7 @@
 
 #include "trainer/reward/request.h"
 
-/* One row a type. To add one: a file in graders/ with the function, its line in graders.h, its row in types.c. */
-struct clime_grader_input;
+/* One row a type. To add one: a file in grade/ with the function, its line in grade/grade.h, its row in types.c. */
 struct clime_reward_type {
     const char *name;
     const char *help;

@@ -5,9 +5,9 @@
 #ifndef CLIME_TRAINER_ROLLOUT_ALIKE_H
 #define CLIME_TRAINER_ROLLOUT_ALIKE_H
 
-#include "trainer/alarm/alarms.h"
 #include "trainer/ledger/evals.h"
 #include "trainer/options/rl_options.h"
+#include "trainer/watch/alarms.h"
 
 /* Before the rollout's line of metrics. */
 void clime_alike_note(struct clime_alarms *a, const struct clime_rl_options *o, int64_t rollout,

@@ -12,10 +12,10 @@
 #include "trainer/fleet/fleet.h"
 #include "trainer/ledger/evals.h"
 #include "trainer/ledger/runs.h"
-#include "trainer/observe/metrics_log.h"
-#include "trainer/observe/progress.h"
 #include "trainer/options/rl_options.h"
 #include "trainer/rollout/client.h"
+#include "trainer/watch/metrics_log.h"
+#include "trainer/watch/progress.h"
 
 struct clime_evaluation_set {
     const struct clime_eval_set *o; /* of the options */

@@ -16,15 +16,15 @@
 #ifndef CLIME_TRAINER_ROLLOUT_ROLLOUT_H
 #define CLIME_TRAINER_ROLLOUT_ROLLOUT_H
 
-#include "trainer/alarm/alarms.h"
 #include "trainer/data/data.h"
 #include "trainer/fleet/fleet.h"
 #include "trainer/ledger/groups.h"
 #include "trainer/ledger/runs.h"
-#include "trainer/observe/progress.h"
 #include "trainer/options/rl_options.h"
 #include "trainer/rollout/client.h"
 #include "trainer/rollout/control.h"
+#include "trainer/watch/alarms.h"
+#include "trainer/watch/progress.h"
 
 struct clime_rollout_context { /* all borrowed */
     const struct clime_rl_options *o;

@@ -3,8 +3,8 @@
 #ifndef CLIME_TRAINER_ROLLOUT_SOURCE_STATS_H
 #define CLIME_TRAINER_ROLLOUT_SOURCE_STATS_H
 
-#include "trainer/observe/metrics_log.h"
 #include "trainer/rollout/rollout.h"
+#include "trainer/watch/metrics_log.h"
 
 enum clime_err clime_source_stats_add(struct clime_metrics_line *m, struct clime_db *db, const struct clime_dataset *d,
                                       const struct clime_rollout *r, struct clime_error *e);

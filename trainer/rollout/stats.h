@@ -2,8 +2,8 @@
 #ifndef CLIME_TRAINER_ROLLOUT_STATS_H
 #define CLIME_TRAINER_ROLLOUT_STATS_H
 
-#include "trainer/observe/metrics_log.h"
 #include "trainer/rollout/rollout.h"
+#include "trainer/watch/metrics_log.h"
 
 struct clime_length_stats { /* tokens of responses */
     double mean, median;

@@ -21,8 +21,8 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/os/dirs.h"
-#include "trainer/observe/now.h"
 #include "trainer/run/run.h"
+#include "trainer/watch/now.h"
 
 #define WAIT_US 10000000 /* an exec on a machine that is busy; on another machine nobody sees who is gone */
 #define LOOK_US 10000

@@ -21,11 +21,11 @@
 #include "trainer/ledger/events.h"
 #include "trainer/ledger/import.h"
 #include "trainer/ledger/samples.h"
-#include "trainer/observe/board_samples.h"
-#include "trainer/observe/now.h"
 #include "trainer/rollout/generate.h"
 #include "trainer/run/run.h"
 #include "trainer/sample/filter.h"
+#include "trainer/watch/board_samples.h"
+#include "trainer/watch/now.h"
 
 #define LEAST_ROWS 16 /* of a learner that only holds weights */
 

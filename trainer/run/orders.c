@@ -1,5 +1,6 @@
-/* Orders between two rollouts: of the page (trainer/page/control.h), and SIGTERM, which whoever looks after the process
- * sends. Called by the loop, main thread; the signal may come on any. What an order did is an event of the ledger. */
+/* Orders between two rollouts: of the page (trainer/watch/page/control.h), and SIGTERM, which whoever looks after the
+ * process sends. Called by the loop, main thread; the signal may come on any. What an order did is an event of the
+ * ledger. */
 #include <inttypes.h>
 #include <signal.h>
 #include <unistd.h>

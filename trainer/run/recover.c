@@ -15,8 +15,8 @@
 #include "trainer/ledger/events.h"
 #include "trainer/ledger/metrics.h"
 #include "trainer/ledger/samples.h"
-#include "trainer/observe/board_samples.h"
 #include "trainer/run/run.h"
+#include "trainer/watch/board_samples.h"
 
 /* Appends the recorded line of a kind, where there is one. */
 static enum clime_err log_again(struct clime_rl *rl, const char *kind, int64_t step, struct clime_error *e) {

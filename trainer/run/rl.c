@@ -22,10 +22,10 @@
 #include "trainer/ledger/events.h"
 #include "trainer/ledger/metrics.h"
 #include "trainer/ledger/versions.h"
-#include "trainer/observe/board_samples.h"
 #include "trainer/rollout/stats.h"
 #include "trainer/run/again.h"
 #include "trainer/run/run.h"
+#include "trainer/watch/board_samples.h"
 
 void clime_rl_tell_line(struct clime_rl *rl, const char *line) {
     clime_metrics_log_append(rl->log, line);

@@ -23,16 +23,16 @@
 #ifndef CLIME_TRAINER_RUN_RUN_H
 #define CLIME_TRAINER_RUN_RUN_H
 
-#include "trainer/alarm/alarms.h"
 #include "trainer/learn/fingerprint.h"
 #include "trainer/ledger/steps.h"
 #include "trainer/ledger/versions.h"
 #include "trainer/options/rl_options.h"
-#include "trainer/page/page.h"
 #include "trainer/plugin/hooks.h"
 #include "trainer/rollout/ahead.h"
 #include "trainer/rollout/evaluation.h"
 #include "trainer/rollout/rollout.h"
+#include "trainer/watch/alarms.h"
+#include "trainer/watch/page/page.h"
 
 #define CLIME_MOST_BAD_GROUPS 16 /* in a row that cannot be trained on: more end the run (docs/alarms.md) */
 

@@ -15,11 +15,11 @@
 #include "common/buf.h"
 #include "common/clock.h"
 #include "common/json/tree.h"
-#include "trainer/alarm/alarms.h"
-#include "trainer/alarm/notify.h"
 #include "trainer/ledger/events.h"
 #include "trainer/ledger/metrics.h"
-#include "trainer/observe/metrics_log.h"
+#include "trainer/watch/alarm_notify.h"
+#include "trainer/watch/alarms.h"
+#include "trainer/watch/metrics_log.h"
 
 struct fixture {
     char dir[64], path[96];

@@ -22,7 +22,7 @@
 #include "trainer/ledger/runs.h"
 #include "trainer/ledger/samples.h"
 #include "trainer/ledger/steps.h"
-#include "trainer/page/page.h"
+#include "trainer/watch/page/page.h"
 
 enum { GROUPS = 6, MEMBERS = 4, N_SAMPLES = GROUPS * MEMBERS };
 

@@ -3,9 +3,9 @@
 
 #include "reward_test.h"
 
-#include "trainer/reward/answer.h"
-#include "trainer/reward/graders/algebra.h"
-#include "trainer/reward/text.h"
+#include "grade/algebra.h"
+#include "grade/answer.h"
+#include "grade/text.h"
 
 static void test_rule_normalize(void **state) {
     (void)state;

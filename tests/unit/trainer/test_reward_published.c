@@ -1,8 +1,8 @@
 /* Agreement with the verdicts and normalisations that slime's own tests and graders gave (shared data, graders/). */
 #include "reward_test.h"
 
-#include "trainer/reward/answer.h"
-#include "trainer/reward/text.h"
+#include "grade/answer.h"
+#include "grade/text.h"
 
 static int n_checked;
 

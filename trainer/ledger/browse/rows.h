@@ -1,6 +1,6 @@
-/* Rows of a statement as JSON, for readers that pass them on as they are (trainer/page/): a member for every column,
- * under its name in the statement. A column named "x:json" holds JSON text and becomes the member x; text that is no
- * JSON is null there. Blobs are left out. */
+/* Rows of a statement as JSON, for readers that pass them on as they are (trainer/watch/page/): a member for every
+ * column, under its name in the statement. A column named "x:json" holds JSON text and becomes the member x; text that
+ * is no JSON is null there. Blobs are left out. */
 #ifndef CLIME_TRAINER_LEDGER_BROWSE_ROWS_H
 #define CLIME_TRAINER_LEDGER_BROWSE_ROWS_H
 

@@ -1,7 +1,0 @@
-/* clime-train report RUN: what a run did, read from its ledger, with a text plot of the reward. */
-#ifndef CLIME_TRAINER_OBSERVE_REPORT_H
-#define CLIME_TRAINER_OBSERVE_REPORT_H
-
-int clime_report_main(int argc, char **argv); /* argv[0] = "report"; returns the exit code */
-
-#endif
