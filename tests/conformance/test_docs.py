@@ -10,7 +10,7 @@ import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("CLIME_BUILD", ROOT / "build"))
-DOCS = {doc.name: doc.read_text() for doc in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]}
+DOCS = {doc.name: doc.read_text() for doc in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]}
 TRACKED = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
 
 
@@ -51,7 +51,7 @@ def test_options_that_are_named():
 
 def test_paths_exist():
     """Every file or folder of the tree that README and docs name is there."""
-    folders = "common|text|kernels|model|server|router|trainer|examples|openapi|scripts|tests|docs"
+    folders = "common|text|grade|kernels|model|server|router|trainer|examples|openapi|scripts|tests|docs"
     named = re.compile(rf"(?<![\w/.])((?:{folders})/(?:[\w.-]+/)*(?:[\w-]+(?:\.[\w-]+)+|(?<=/)(?!\w)))")
     missing = []
     for name in DOCS.keys() - {"from-slime.md"}:  # slime's own folders
@@ -86,13 +86,13 @@ def test_links_lead_somewhere():
     """Every link leads to a file and a heading that are there; README leads to every page, and some page shows every picture."""
     wrong, reached = [], {}
     for name, text in DOCS.items():
-        folder = ROOT if name == "README.md" else ROOT / "docs"
+        folder = ROOT if name in ("README.md", "CONTRIBUTING.md") else ROOT / "docs"
         for m in re.finditer(r"\]\((?!https?:)([^)\s#]*)(?:#([^)\s]*))?\)", text):
             to = (folder / m[1]).resolve() if m[1] else folder / name
             reached.setdefault(to, set()).add(name)
             if not to.exists() or (m[2] and m[2] not in anchors(to.read_text())):
                 wrong.append(f"{place(name, m.start())}: {m[0]}")
-    wrong += [f"README.md does not lead to {d}" for d in DOCS if d != "README.md" and "README.md" not in reached.get(ROOT / "docs" / d, ())]
+    wrong += [f"README.md does not lead to {d}" for d in DOCS if d != "README.md" and "README.md" not in reached.get(ROOT / d if d == "CONTRIBUTING.md" else ROOT / "docs" / d, ())]
     wrong += [f"no page shows {p.name}" for p in (ROOT / "docs/page").iterdir() if p not in reached]
     assert not wrong, wrong
 

@@ -92,7 +92,7 @@ def test_reward_of_readme():
     """A label is what the data set has there, a whole solution; a right answer counts however it is put."""
     answers = ["So it is \\boxed{72}.", "She sold 72 clips. The answer is 72.", "48 + 24 = 72\n#### 72", "\\boxed{24}"]
     assert grade(readme_command()["rm-type"], answers, GSM8K) == [1, 1, 1, 0]
-    shown = re.search(r"^printf .*(\n .*)?clime-train grade .*", (ROOT / "README.md").read_text(), re.M)[0]
+    shown = re.search(r"^printf .*(\n .*)?clime-train grade .*", (ROOT / "docs/data.md").read_text(), re.M)[0]
     assert in_shell(shown.replace("build/clime-train", "clime-train")) == '{"reward":1.0}\n'
 
 
