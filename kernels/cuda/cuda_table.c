@@ -4,7 +4,7 @@
 
 const struct clime_ops clime_cuda_ops = {
     .name = "cuda",
-    .head_bytes = (size_t)2374 << 20, /* 4,096 rows of a vocabulary of 151,936: whole tiles (docs/performance.md) */
+    .head_bytes = (size_t)2374 << 20, /* 4,096 rows of a vocabulary of 151,936: whole tiles (docs/lab/cuda.md) */
     .own_memory = true,
     .queues = true,
     .code_bytes = (size_t)512 << 20,

@@ -217,7 +217,7 @@ void clime_cuda_gemm_small_open(struct clime_dev *d) {
 static bool product(struct clime_dev *d, int T, int N, int K, const void *x, const void *w, void *y, void *h,
                     bool f32) {
     if (T > ROWS || K % PANEL != 0) return false;
-    if (T > 16 && (h || K <= N)) return false; /* the library is faster there (docs/performance.md) */
+    if (T > 16 && (h || K <= N)) return false; /* the library is faster there (docs/lab/cuda.md) */
     static const int X_ROWS[] = {16, 32, 64};  /* of a stage */
     int kind = (T > 16) + (T > 32), x_rows = X_ROWS[kind];
     bool few = T <= 16;

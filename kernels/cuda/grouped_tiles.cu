@@ -330,7 +330,7 @@ template <enum clime_lt_kind KIND> using tall = tile_shape<KIND, 2, 1, 256>;
 using alone = tile_shape<CLIME_LT_DW, 1, 1, 128, true>;
 template <enum clime_lt_kind KIND> using flat = tile_shape<KIND, 1, 2, 128>;
 template <enum clime_lt_kind KIND> using narrow = tile_shape<KIND, 1, 2, 64>;
-enum { TALL_ROWS = 32 }; /* of an expert, mean: docs/performance.md */
+enum { TALL_ROWS = 32 }; /* of an expert, mean: docs/lab/cuda.md */
 
 template <class S> static void open_one(struct clime_dev *d) {
     static_assert(sizeof(tiles_shared<S>) <= SMEM && S::STAGES >= 3, "room");

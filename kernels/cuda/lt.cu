@@ -322,7 +322,7 @@ static int candidates(struct clime_dev *d, const struct shape *s, int N,
 
 /* Deep and narrow: below 256 rows, and where there are fewer outputs than ENOUGH times the depth, the heuristic would
  * split the sum, and its split-free choice errs, 10 x. So it is asked about more rows, and about more columns
- * (docs/performance.md). */
+ * (docs/lab/cuda.md). */
 static bool is_deep(const struct clime_dev *d, enum clime_lt_kind kind, int N, int K) {
     return kind == CLIME_LT_FORWARD && K > 2 * N && d->deterministic;
 }
@@ -375,7 +375,7 @@ static int place_of(const struct clime_dev *d, enum clime_lt_kind kind, const cu
 }
 
 /* Long work runs at the device's power limit, at 1.6 of 1.98 GHz, and there other tiles are faster than those that the
- * heuristic names first, by 4 to 9 % (docs/performance.md). Fixed by what was measured, so that nothing is timed. */
+ * heuristic names first, by 4 to 9 % (docs/lab/cuda.md). Fixed by what was measured, so that nothing is timed. */
 static void sparing_first(const struct clime_dev *d, const struct shape *s, int n,
                           cublasLtMatmulHeuristicResult_t *found) {
     enum clime_lt_kind kind = (enum clime_lt_kind)s->kind;

@@ -7,7 +7,7 @@
  * difference, so that what is new goes where the oldest is lost for it. No more than MOST, or one that has been left
  * out for long would get everything until it had caught up.
  *
- * The numbers were chosen on a trace of conversations (docs/performance.md, routing). */
+ * The numbers were chosen on a trace of conversations (docs/lab/routing.md). */
 #include "router/policy/policy.h"
 
 #define WORTH 24

@@ -1,4 +1,4 @@
-/* The tables of rates.h, from docs/performance.md (entries of 2026-11-22 to 24, one H200 and two). */
+/* The tables of rates.h, from docs/lab/cuda.md (entries of 2026-11-22 to 24, one H200 and two). */
 #include "trainer/plan/rates.h"
 
 const struct clime_device_rates clime_device_rates[] = {

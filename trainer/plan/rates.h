@@ -1,7 +1,7 @@
 /* What devices do in a second, and how much of that each kind of work gets: the figures that a plan is made of. Data;
  * any thread.
  *
- * Figures of a device are measured where docs/performance.md has them; the shares are of the same runs. A network
+ * Figures of a device are measured where docs/lab/cuda.md has them; the shares are of the same runs. A network
  * between hosts has not been measured: its figure is a data sheet's. */
 #ifndef CLIME_TRAINER_PLAN_RATES_H
 #define CLIME_TRAINER_PLAN_RATES_H

@@ -5,7 +5,7 @@
  * blocks of 64 keys and values into a ring and two bring queries, so that all of these run ahead. Who multiplies asks
  * for the scores of the next block before it weighs the last one's values, so that its softmax runs beside its own
  * product and the other groups' (Shah et al. 2024). Queries, the output of the split under way and the merged output of
- * the splits before it live in registers; they decide how fast this is, see docs/performance.md before adding any.
+ * the splits before it live in registers; they decide how fast this is, see docs/lab/cuda.md before adding any.
  *
  * What is computed is rows.cuh's and attention.cuh's: bit for bit what decode computes. */
 #include "kernels/cuda/attention/rows.cuh"

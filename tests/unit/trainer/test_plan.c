@@ -1,4 +1,4 @@
-/* The model of clime-train plan against the runs that were made (docs/performance.md, one H200 and two, 2026-11-22 to
+/* The model of clime-train plan against the runs that were made (docs/lab/cuda.md, one H200 and two, 2026-11-22 to
  * 24): each figure within a quarter of what was measured, memory within a twentieth. And what must follow from it
  * without any figure: more devices are not slower, what does not fit is said. */
 #include <setjmp.h>
