@@ -38,7 +38,7 @@ OF_OTHERS = {"--random-source", "--strict", "--max-restarts", "--nnodes", "--syn
 
 
 def test_options_that_are_named():
-    """Every option that README and docs name is one of a program's, or of a script that is ours.."""
+    """Every option that README and docs name is one of a program's, or of a script that is ours."""
     known = set(re.findall(r"--[a-z][a-z0-9-]*", DOCS["options.md"])) | OF_OTHERS | {"--help", "--help-all"}
     takes = r'(?:add_argument\(|strcmp\([\w\[\]]+, )"(--[a-z-]+)"|"(--[a-z-]+)" in (?:sys\.argv|words)'  # a script of ours, in Python or C
     known |= {w for f in TRACKED if f.startswith("tests/") for found in re.findall(takes, (ROOT / f).read_text(errors="ignore")) for w in found}
