@@ -83,7 +83,9 @@ def run_pytest(words):
     command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", *workers,
                "--ignore-glob=*/test_clients_*.py",  # other people's clients: `make clients`
                "tests/conformance", "tests/e2e", *words]  # fmt: skip
-    env = os.environ | {"CLIME_TEST_TIMES": str(TIMES.resolve())}
+    # tests are compiled once, not by each worker in each run: 10 s of a processor each
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    env |= {"CLIME_TEST_TIMES": str(TIMES.resolve()), "PYTHONPYCACHEPREFIX": str((BUILD / "pycache").resolve())}
     return subprocess.run(command, cwd=ROOT, env=env).returncode, list(cases_of(report))
 
 

@@ -10,6 +10,7 @@ import random
 import subprocess
 
 import pytest
+from programs import partly
 from test_tokenizer import (BUILD, CLIME_TOK, N_RANDOM, chunks_of_code_points, decode, encode, first_difference,
                             random_texts)  # fmt: skip
 from tiktoken_folder import (ALTERNATIVES, N_SPECIAL, SORTS_TOOLS, Reference, python_file, ranks_text,
@@ -91,7 +92,7 @@ def test_random_ids(name, models):
     check_decode(models(name), [[rng.choice(rng.choice(pools)) for _ in range(rng.randint(0, 40))] for _ in range(N_RANDOM)])
 
 
-@pytest.mark.parametrize("name", ["small", "llama3"])
+@pytest.mark.parametrize("name", partly(["small", "llama3"]))
 def test_long_texts(name, models):
     """Cut after 400,000 characters and in runs of more than 25,000, wherever special tokens stand."""
     rng = random.Random(3)

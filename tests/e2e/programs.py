@@ -43,6 +43,11 @@ def free_port():
             return port
 
 
+def partly(cases, each=2):
+    """Cases of a test: --full has all, the fast tier the first of every so many."""
+    return [c if i % each == 0 else pytest.param(*(c if isinstance(c, tuple) else (c,)), marks=pytest.mark.full) for i, c in enumerate(cases)]
+
+
 def few_threads(words):
     """A trainer's words: what it starts has 128 threads for connections. By default 1,088 are started at once, for a router and for
     each server: 0.3 s of a processor and a second of waiting in each of some 400 runs."""

@@ -20,7 +20,7 @@ import time
 import urllib.request
 
 import pytest
-from programs import DATA, FULL, ROOT, SLOW, STORIES, few_threads, need, needs_stories
+from programs import DATA, FULL, ROOT, SLOW, STORIES, few_threads, need, needs_stories, partly
 
 BUILD = os.path.abspath(os.environ.get("CLIME_BUILD", "build"))
 TRAIN = os.path.join(BUILD, "clime-train")
@@ -138,14 +138,16 @@ def undisturbed(model):
 @pytest.mark.parametrize(
     "name, more",
     [
-        ("two_servers", ["--num-servers", "2"]),
         ("other_limits", ["--server-max-running-requests", "3", "--server-chunked-prefill-size", "7"]),
         ("no_cache", ["--server-disable-radix-cache", "--server-concurrency", "2"]),
-        ("two_threads", ["--threads", "1", "--sglang-threads", "2"]),
-        ("colocated", ["--colocate", "--num-servers", "2"]),
         ("offloaded", ["--colocate", "--offload-rollout"]),
         ("broadcast", ["--update-weight-transport", "nccl", "--num-servers", "2"]),
-        ("copied", ["--update-weight-transport", "ipc", "--num-servers", "2"]),
+        *partly([
+            ("copied", ["--update-weight-transport", "ipc", "--num-servers", "2"]),
+            ("two_servers", ["--num-servers", "2"]),
+            ("colocated", ["--colocate", "--num-servers", "2"]),
+            ("two_threads", ["--threads", "1", "--sglang-threads", "2"]),
+        ]),
     ],
 )
 def test_same_weights(model, undisturbed, name, more):
@@ -273,9 +275,8 @@ def kill_now_and_then(victim, more, model, name, seconds, n_kills, rng, how=sign
 
 @pytest.mark.parametrize(
     "victim, more",
-    [("clime-train", []), ("clime-server", []), ("clime-router", []),
-     ("clime-train", ["--colocate"]), ("clime-server", ["--colocate"]),
-     ("clime-server", ["--update-weight-transport", "nccl"])],
+    partly([("clime-train", []), ("clime-train", ["--colocate"]), ("clime-router", []), ("clime-server", ["--colocate"]),
+            ("clime-server", ["--update-weight-transport", "nccl"]), ("clime-server", [])]),
 )  # fmt: skip
 def test_kill(model, undisturbed, victim, more):
     sha, seconds = undisturbed

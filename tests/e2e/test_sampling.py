@@ -10,7 +10,7 @@ import random
 import sqlite3
 
 import pytest
-from programs import web
+from programs import partly, web
 from test_plugin import compile_library
 from test_rl import KILLS, LIMIT, command, fails, final_sha, kill_one, metrics, model, run_whole, start, wait_watching  # noqa: F401, E501
 
@@ -512,7 +512,7 @@ def resets(run_dir):
     return sum(m["rollout/staleness/reset_samples"] for m in lines if m["kind"] == "rollout")
 
 
-@pytest.mark.parametrize("how", ["alone", "filtered", "grouped"])
+@pytest.mark.parametrize("how", partly(["grouped", "alone", "filtered"], 3))
 def test_pool_with_a_bound_that_bites(model, how):
     """What grew too old is sampled anew, alone or with its group, and kills before and after that change nothing.
 
