@@ -231,17 +231,16 @@ static void add_train_times(struct clime_metrics_line *m, const struct clime_ste
 static enum clime_err record_step(struct clime_rl *rl, const struct clime_chosen_step *p,
                                   const struct clime_step_stats *s, float *const *entropy, struct clime_error *e) {
     const struct clime_step_tokens tokens = {p->samples, entropy, p->n};
-    struct clime_metrics_line stats, m;
-    clime_metrics_line_begin(&stats, "train", p->rollout, p->step);
-    add_train_metrics(&stats, rl, s);
+    struct clime_metrics_line m;
     clime_metrics_line_begin(&m, "train", p->rollout, p->step);
     add_train_metrics(&m, rl, s);
+    char *stats = clime_metrics_line_copy(&m); /* without times, which differ when a step runs again */
     add_train_times(&m, s);
     const char *line = clime_metrics_line_end(&m);
-    enum clime_err rc = clime_step_finish(rl->ledger, p->step, s->loss, s->grad_norm, clime_metrics_line_end(&stats),
-                                          line, s->critic_only ? NULL : &tokens, e);
+    enum clime_err rc =
+        clime_step_finish(rl->ledger, p->step, s->loss, s->grad_norm, stats, line, s->critic_only ? NULL : &tokens, e);
     if (!rc) clime_rl_tell_line(rl, line);
-    clime_metrics_line_free(&stats);
+    free(stats);
     clime_metrics_line_free(&m);
     return rc;
 }

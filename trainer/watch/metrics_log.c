@@ -37,6 +37,10 @@ void clime_metrics_line_int(struct clime_metrics_line *m, const char *name, int6
     clime_jw_put_int(&m->w, name, v);
 }
 
+char *clime_metrics_line_copy(const struct clime_metrics_line *m) {
+    return xasprintf(CLIME_STR_FMT "}", CLIME_STR_ARG(clime_buf_str(&m->text)));
+}
+
 const char *clime_metrics_line_end(struct clime_metrics_line *m) {
     clime_jw_close(&m->w);
     CHECK(!m->text.full);

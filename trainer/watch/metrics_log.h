@@ -18,7 +18,8 @@ struct clime_metrics_line {
 void clime_metrics_line_begin(struct clime_metrics_line *m, const char *kind, int64_t rollout, int64_t step);
 void clime_metrics_line_add(struct clime_metrics_line *m, const char *name, double v); /* not finite: left out */
 void clime_metrics_line_int(struct clime_metrics_line *m, const char *name, int64_t v);
-const char *clime_metrics_line_end(struct clime_metrics_line *m); /* the finished line; no more adds */
+char *clime_metrics_line_copy(const struct clime_metrics_line *m); /* as it would end now; free() it */
+const char *clime_metrics_line_end(struct clime_metrics_line *m);  /* the finished line; no more adds */
 void clime_metrics_line_free(struct clime_metrics_line *m);
 
 struct clime_metrics_log; /* the file */
