@@ -1,4 +1,4 @@
-/* The description of an option table (see options.h): text for --help, tables for docs/options.md.
+/* The description of an option table (see options.h): text for --help, tables for docs/options/.
  *
  * Called by options.c; owns nothing. All forms come from the same rows, so what the manual says is what the program
  * parses.

@@ -1,4 +1,4 @@
-/* Command-line options from one table: parsing, checks, --help, and the generated docs/options.md.
+/* Command-line options from one table: parsing, checks, --help, and the generated docs/options/.
  *
  * A program lists its options once; the table names the option, where its value goes, its default as text (parsed
  * at start like a user's value), its unit or choices, and one line of help. Anything not in the table is an error
@@ -46,12 +46,12 @@ struct clime_opt {
  * option, the rest of it is set to NULL; more words are an error. After "--" every word is positional. A value given
  * twice: the last one holds. Prints and exits 0 (the only exit in common/): on "--help" or "-h" usage and the table,
  * its first rows where some are marked; on "--help WORD" the groups, or else the options, with the word in their names;
- * on "--help-all" every row that is not hidden; on "--help-markdown" the part of docs/options.md (scripts/docs); on
+ * on "--help-all" every row that is not hidden; on "--help-markdown" the part of docs/options/ (scripts/docs); on
  * "--version" the program, which is the first word of usage, and CLIME_VERSION. */
 enum clime_err clime_options_parse(const struct clime_opt *table, int n, int argc, char **argv, const char **positional,
                                    int max_positional, const char *usage, struct clime_error *e);
 
-/* Writes the help text of the whole table; markdown != 0 writes tables for docs/options.md. */
+/* Writes the help text of the whole table; markdown != 0 writes tables for docs/options/. */
 struct clime_buf;
 void clime_options_describe(const struct clime_opt *table, int n, int markdown, struct clime_buf *out);
 

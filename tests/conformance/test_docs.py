@@ -11,6 +11,7 @@ import subprocess
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("CLIME_BUILD", ROOT / "build"))
 DOCS = {doc.name: doc.read_text() for doc in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]}
+OPTIONS = {f"options/{page.name}": page.read_text() for page in sorted((ROOT / "docs/options").glob("*.md"))}
 LAB = {f"lab/{page.name}": page.read_text() for page in sorted((ROOT / "docs/lab").glob("*.md"))}
 TRACKED = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
 
@@ -29,7 +30,7 @@ def test_options_are_current():
 
 def test_options_are_there_once():
     """No program has two options of one name, of which one would never be reached."""
-    for program in DOCS["options.md"].split("\n## ")[1:]:
+    for program in OPTIONS.values():
         names = re.findall(r"^\| `--([\w-]+)", program, re.M) + re.findall(r"\(also `--([\w-]+)`\) \|$", program, re.M)
         assert len(names) == len(set(names)), (program.split("\n")[0], [n for n in names if names.count(n) > 1])
 
@@ -39,7 +40,7 @@ OF_OTHERS = {"--random-source", "--strict", "--max-restarts", "--nnodes", "--syn
 
 def test_options_that_are_named():
     """Every option that README and docs name is one of a program's, or of a script that is ours."""
-    known = set(re.findall(r"--[a-z][a-z0-9-]*", DOCS["options.md"])) | OF_OTHERS | {"--help", "--help-all"}
+    known = set(re.findall(r"--[a-z][a-z0-9-]*", "".join([DOCS["options.md"], *OPTIONS.values()]))) | OF_OTHERS | {"--help", "--help-all"}
     takes = r'(?:add_argument\(|strcmp\([\w\[\]]+, )"(--[a-z-]+)"|"(--[a-z-]+)" in (?:sys\.argv|words)'  # a script of ours, in Python or C
     known |= {w for f in TRACKED if f.startswith("tests/") for found in re.findall(takes, (ROOT / f).read_text(errors="ignore")) for w in found}
     wrong = []
@@ -86,7 +87,7 @@ def anchors(text):
 def test_links_lead_somewhere():
     """Every link leads to a file and a heading that are there; README leads to every page, and some page shows every picture."""
     wrong, reached = [], {}
-    for name, text in (DOCS | LAB).items():
+    for name, text in (DOCS | LAB | OPTIONS).items():
         folder = ROOT if name in ("README.md", "CONTRIBUTING.md") else (ROOT / "docs" / name).parent
         for m in re.finditer(r"\]\((?!https?:)([^)\s#]*)(?:#([^)\s]*))?\)", text):
             to = (folder / m[1]).resolve() if m[1] else folder / pathlib.Path(name).name
@@ -94,6 +95,7 @@ def test_links_lead_somewhere():
             if not to.exists() or (m[2] and m[2] not in anchors(to.read_text())):
                 wrong.append(f"{place(name, m.start())}: {m[0]}")
     wrong += [f"README.md does not lead to {d}" for d in DOCS if d != "README.md" and "README.md" not in reached.get(ROOT / d if d == "CONTRIBUTING.md" else ROOT / "docs" / d, ())]
+    wrong += [f"options.md does not lead to {page}" for page in OPTIONS if "options.md" not in reached.get(ROOT / "docs" / page, ())]
     wrong += [f"performance.md does not lead to {page}" for page in LAB if "performance.md" not in reached.get(ROOT / "docs" / page, ())]
     wrong += [f"no page shows {p.name}" for p in (ROOT / "docs/page").iterdir() if p not in reached]
     assert not wrong, wrong

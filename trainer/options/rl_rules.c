@@ -1,5 +1,5 @@
 /* Rules between options of rl: a row each, of which the parser's check, --explain's list of options without effect and
- * docs/options.md are made. What takes more than names and values to say is in rl_check.c. Called by the parser; pure.
+ * docs/options/ are made. What takes more than names and values to say is in rl_check.c. Called by the parser; pure.
  */
 #include <stdlib.h>
 #include <string.h>
