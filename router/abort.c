@@ -150,7 +150,7 @@ static void run(struct clime_http_request *rq, struct clime_router *r, const str
     clime_jw_init(&w, &out);
     clime_jw_object(&w);
     clime_jw_put_int(&w, "num_waiting_aborted", n_waited);
-    clime_fanout_write(&f, &w);
+    clime_fanout_write(&f, rq, &w);
     clime_jw_close(&w);
     clime_http_reply_json(rq, clime_fanout_status(&f), clime_buf_str(&out));
     clime_buf_free(&out);

@@ -75,13 +75,13 @@ static int by_metric(const void *a, const void *b) {
 
 /* A label `worker` of its own, as of a router that is a worker here, becomes exported_worker: Prometheus' name for it.
  */
-static void write_sample(struct clime_buf *out, const struct line *line, const char *url) {
+static void write_sample(struct clime_buf *out, const struct line *line, const char *worker) {
     const char *rest = line->text.ptr + line->name.len, *end = line->text.ptr + line->text.len;
     const char *own = clime_sample_label(line->text, WORKER);
     bool labels = end - rest > 1 && rest[0] == '{' && rest[1] != '}';
     bool braces = end > rest && rest[0] == '{';
     clime_buf_add(out, line->text.ptr, line->name.len);
-    clime_buf_printf(out, "{" WORKER "=\"%s\"%s", url, labels ? "," : braces ? "" : "}");
+    clime_buf_printf(out, "{" WORKER "=\"%s\"%s", worker, labels ? "," : braces ? "" : "}");
     rest += braces;
     if (own) {
         clime_buf_add(out, rest, (size_t)(own - rest));
@@ -105,7 +105,7 @@ void clime_router_engine_metrics(struct clime_http_request *rq, void *context) {
     for (int i = 0; i < l.n; i++) {
         if (i == 0 || l.at[i].metric != l.at[i - 1].metric) first = l.at[i].worker;
         if (!l.at[i].comment) {
-            write_sample(&out, &l.at[i], f.results[l.at[i].worker].url);
+            write_sample(&out, &l.at[i], f.results[l.at[i].worker].name);
         } else if (l.at[i].worker == first) {
             clime_buf_add(&out, l.at[i].text.ptr, l.at[i].text.len);
             clime_buf_addc(&out, '\n');

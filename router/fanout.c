@@ -9,6 +9,7 @@
 #include "common/clock.h"
 #include "common/http/client.h"
 #include "common/json/scan.h"
+#include "router/address.h"
 #include "router/forward.h"
 
 #define LARGEST_REPLY ((size_t)16 << 20) /* of one, checksums of a hundred thousand tensors */
@@ -61,10 +62,12 @@ static void *call_one(void *arg) {
     clime_http_client_free(client);
     out->body = res.reply;
     if (err) {
+        char *said = clime_address_said(o->rq, out->url, e.msg, true);
         clime_buf_clear(&out->body);
-        clime_buf_adds(&out->body, err != CLIME_ERR_ABORTED      ? e.msg
+        clime_buf_adds(&out->body, err != CLIME_ERR_ABORTED      ? said
                                    : clime_http_peer_gone(o->rq) ? "who asked for it is gone"
                                                                  : "it answers neither this nor its probes");
+        free(said);
     } else {
         out->status = res.status;
     }
@@ -116,7 +119,9 @@ void clime_fanout_run_to(struct clime_fanout *f, struct clime_router *r, struct 
     f->results = xcalloc((size_t)f->n + 1, sizeof *f->results);
     struct one *all = xcalloc((size_t)f->n + 1, sizeof *all);
     for (int i = 0; i < f->n; i++) {
+        f->results[i].id = views[i].id;
         memcpy(f->results[i].url, views[i].url, sizeof views[i].url);
+        clime_address_name(rq, views[i].id, views[i].url, f->results[i].name);
         all[i] = (struct one){.r = r, .rq = rq, .target = target, .slot = views[i].slot, .id = views[i].id};
         all[i].began_us = clime_now_us();
         all[i].limit_us = limit_of(r, rq);
@@ -161,14 +166,14 @@ static bool is_json(struct clime_str s) {
     return ok;
 }
 
-void clime_fanout_write(const struct clime_fanout *f, struct clime_jw *w) {
+void clime_fanout_write(const struct clime_fanout *f, const struct clime_http_request *rq, struct clime_jw *w) {
     clime_jw_put_bool(w, "success", f->n > 0 && f->n_ok == f->n);
     clime_jw_key(w, "workers");
     clime_jw_array(w);
     for (int i = 0; i < f->n; i++) {
         struct clime_str body = clime_buf_str(&f->results[i].body);
         clime_jw_object(w);
-        clime_jw_put_strz(w, "url", f->results[i].url);
+        clime_address_write(rq, f->results[i].id, f->results[i].url, w);
         clime_jw_put_int(w, "status", f->results[i].status);
         clime_jw_key(w, "body");
         if (f->results[i].status && is_json(body))

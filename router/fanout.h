@@ -6,9 +6,11 @@
 #include "router/router.h"
 
 struct clime_fanout_result {
+    int64_t id; /* of the worker */
     char url[CLIME_WORKER_URL];
-    int status;            /* 0 = the worker was not reached */
-    struct clime_buf body; /* its answer, or why there is none */
+    char name[CLIME_WORKER_URL]; /* by which who asks knows it */
+    int status;                  /* 0 = the worker was not reached */
+    struct clime_buf body;       /* its answer, or why there is none */
 };
 
 struct clime_fanout {
@@ -30,7 +32,7 @@ void clime_fanout_free(struct clime_fanout *f);
 /* 200 when all did it, 207 when some did, the status by which all have refused it, 502 when none did it for other
  * reasons, 503 without workers. */
 int clime_fanout_status(const struct clime_fanout *f);
-/* The members "success" and "workers": [{"url", "status", "body"}] of an open object. */
-void clime_fanout_write(const struct clime_fanout *f, struct clime_jw *w);
+/* The members "success" and "workers": [{"id", "url", "status", "body"}] of an open object. */
+void clime_fanout_write(const struct clime_fanout *f, const struct clime_http_request *rq, struct clime_jw *w);
 
 #endif

@@ -18,7 +18,7 @@ static void begin(struct clime_jw *w, struct clime_buf *out) {
 }
 
 static void answer(struct clime_http_request *rq, struct clime_fanout *f, struct clime_jw *w) {
-    clime_fanout_write(f, w);
+    clime_fanout_write(f, rq, w);
     clime_jw_close(w);
     if (w->out->full)
         clime_http_reply_error(rq, 502, "the answers of the workers are larger than 512 MiB together; ask one by one");
@@ -39,12 +39,12 @@ void clime_router_fanout(struct clime_http_request *rq, void *context) {
 
 /* ---- loads ---- */
 
-/* One load of a worker's list, with its rank in the fleet and its worker's URL. */
-static void write_load(struct clime_json *j, struct clime_jw *w, int rank, const char *url) {
+/* One load of a worker's list, with its rank in the fleet and its worker's name. */
+static void write_load(struct clime_json *j, struct clime_jw *w, int rank, const char *worker) {
     struct clime_str key, raw;
     clime_jw_object(w);
     clime_jw_put_int(w, "dp_rank", rank);
-    clime_jw_put_strz(w, "worker", url);
+    clime_jw_put_strz(w, "worker", worker);
     for (clime_json_object(j); clime_json_key(j, &key);) {
         bool replaced = clime_str_is(key, "dp_rank") || clime_str_is(key, "worker");
         if (!clime_json_skip(j, &raw) || replaced) continue;
@@ -55,7 +55,7 @@ static void write_load(struct clime_json *j, struct clime_jw *w, int rank, const
 }
 
 /* A list of loads at j; w: NULL only checks. Returns the next rank. */
-static int write_list(struct clime_json *j, struct clime_jw *w, int rank, const char *url) {
+static int write_list(struct clime_json *j, struct clime_jw *w, int rank, const char *worker) {
     if (clime_json_peek(j) != CLIME_JSON_ARRAY) {
         clime_json_skip(j, NULL);
         return rank;
@@ -64,7 +64,7 @@ static int write_list(struct clime_json *j, struct clime_jw *w, int rank, const 
         if (!w || clime_json_peek(j) != CLIME_JSON_OBJECT)
             clime_json_skip(j, NULL);
         else
-            write_load(j, w, rank++, url);
+            write_load(j, w, rank++, worker);
     }
     return rank;
 }
@@ -80,11 +80,11 @@ static int write_loads(struct clime_jw *w, const struct clime_fanout_result *res
         clime_arena_init(&arena, body.len + 1024);
         clime_json_init(&j, body.ptr, body.len, &arena, &e);
         if (clime_json_peek(&j) == CLIME_JSON_ARRAY)
-            rank = write_list(&j, pass ? w : NULL, rank, result->url);
+            rank = write_list(&j, pass ? w : NULL, rank, result->name);
         else
             for (clime_json_object(&j); clime_json_key(&j, &key);) {
                 if (clime_str_is(key, "loads"))
-                    rank = write_list(&j, pass ? w : NULL, rank, result->url);
+                    rank = write_list(&j, pass ? w : NULL, rank, result->name);
                 else
                     clime_json_skip(&j, NULL);
             }

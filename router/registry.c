@@ -8,6 +8,7 @@
 #include "common/json/scan.h"
 #include "common/json/write.h"
 #include "common/log.h"
+#include "router/address.h"
 #include "router/queue.h"
 #include "router/router.h"
 #include "router/worker_body.h"
@@ -40,13 +41,9 @@ static void write_labels(struct clime_jw *w, const char *labels) {
     clime_jw_close(w);
 }
 
-/* addressed: to those who may know where it is. */
-static void write_worker(struct clime_jw *w, const struct clime_worker_view *v, bool addressed) {
-    char id[24];
-    snprintf(id, sizeof id, "%lld", (long long)v->id);
+static void write_worker(struct clime_jw *w, const struct clime_http_request *rq, const struct clime_worker_view *v) {
     clime_jw_object(w);
-    clime_jw_put_strz(w, "id", id);
-    if (addressed) clime_jw_put_strz(w, "url", v->url);
+    clime_address_write(rq, v->id, v->url, w);
     clime_jw_put_strz(w, "worker_type", "regular");
     clime_jw_put_bool(w, "is_healthy", v->state == CLIME_WORKER_READY);
     clime_jw_put_strz(w, "status", state_name(v->state));
@@ -94,7 +91,7 @@ static bool write_list(struct clime_router *r, struct clime_http_request *rq, st
         if (urls_only)
             clime_jw_strz(&w, views[i].url);
         else
-            write_worker(&w, &views[i], clime_http_may_command(rq));
+            write_worker(&w, rq, &views[i]);
     }
     if (!id) {
         clime_jw_close(&w);
@@ -331,6 +328,7 @@ void clime_router_metrics(struct clime_http_request *rq, void *context) {
     struct clime_worker_view *views = xcalloc(CLIME_WORKERS_MAX, sizeof *views);
     int n = clime_workers_list(r->workers, views, CLIME_WORKERS_MAX);
     struct clime_buf out;
+    char name[CLIME_WORKER_URL];
     clime_buf_init(&out, (size_t)4 << 20);
     clime_metric_set(r->m_waiting, clime_router_queue_waiting(r->queue));
     clime_metrics_write(&out);
@@ -349,7 +347,8 @@ void clime_router_metrics(struct clime_http_request *rq, void *context) {
         for (int i = 0; i < n; i++) {
             int64_t values[] = {views[i].state == CLIME_WORKER_READY, views[i].tokens, views[i].requests,
                                 views[i].served, views[i].failed};
-            clime_buf_printf(&out, "%s{worker=\"%s\"} %lld\n", series[s].name, views[i].url, (long long)values[s]);
+            clime_address_name(rq, views[i].id, views[i].url, name);
+            clime_buf_printf(&out, "%s{worker=\"%s\"} %lld\n", series[s].name, name, (long long)values[s]);
         }
     }
     clime_http_reply(rq, 200, "text/plain; version=0.0.4", NULL, clime_buf_str(&out));

@@ -14,6 +14,7 @@
 #include "common/http/client.h"
 #include "common/http/sse.h"
 #include "common/json/write.h"
+#include "router/address.h"
 #include "router/connections.h"
 #include "router/forward.h"
 
@@ -312,18 +313,12 @@ static int status_of(const struct clime_error *e) {
     return e->code == CLIME_ERR_INTERNAL ? 502 : clime_http_status_of(e->code);
 }
 
-/* What the client is told: a worker's address is for those who command, and stands in the log. */
 static char *message_for(const struct clime_relay *y) {
-    const char *at;
-    if (!y->worker[0] || clime_http_may_command(y->rq)) return xstrdup(y->e.msg);
-    if (y->call_failed) return xstrdup("a worker did not answer as it should");
-    char *said = xstrdup(y->e.msg);
-    while ((at = strstr(said, y->worker))) {
-        char *without = xasprintf("%.*sa worker%s", (int)(at - said), said, at + strlen(y->worker));
-        free(said);
-        said = without;
-    }
-    return said;
+    return clime_address_said(y->rq, y->worker, y->e.msg, y->call_failed);
+}
+
+static bool tells_its_host(struct clime_str path) {
+    return clime_str_is(path, "/server_info") || clime_str_is(path, "/get_server_info");
 }
 
 /* As a server ends a stream that failed. Half an event of the worker's is dropped. */
@@ -362,6 +357,7 @@ void clime_relay_finish(struct clime_relay *y) {
         clime_http_reply_error(y->rq, status_of(&y->e), said);
         free(said);
     } else {
+        if (tells_its_host(clime_http_path(y->rq))) clime_address_hide(y->rq, &y->body);
         const char *type = y->head.content_type ? y->head.content_type : "application/json";
         clime_http_reply(y->rq, y->status, type, clime_head_lines(&y->head), clime_buf_str(&y->body));
     }

@@ -164,8 +164,8 @@ def test_metrics_tell_strangers_no_names(tmp_path):
             said = lambda **more: web.get(f"http://127.0.0.1:{port}/metrics", timeout=LIMIT, **more).text
             strange = said() + said(headers=bearer("wrong"))
             assert "clime_http_slots" in strange and w.url not in strange and "alice" not in strange
-            for key in ("one", "boss"):
-                assert w.url in said(headers=bearer(key)) and 'key="alice"' in said(headers=bearer(key))
+            for key, name in (("one", 'worker="1"'), ("boss", w.url)):
+                assert name in said(headers=bearer(key)) and 'key="alice"' in said(headers=bearer(key))
         assert w.url in free.get("/metrics").text
 
 
@@ -182,6 +182,29 @@ def test_workers_have_no_address_for_clients():
                     for path in ("/workers", f"/workers/{whole['id']}"):
                         reply = ask(path, strange)
                         assert reply.status_code == 200 and str(w.port) not in reply.text and whole["id"] in reply.text, reply.text
+
+
+def test_no_endpoint_of_a_router_gives_addresses_to_clients():
+    """Each of the contract's, with a worker that answers and one that is lost. Who commands reads both, or all do without an admin key."""
+    names = lambda reply: "127.0.0.1" in reply.text + str(reply.headers)
+    listing = ("/workers", "/is_paused", "/is_sleeping", "/v1/loads", "/get_load", "/engine_metrics", "/metrics", "/get_weight_version", "/server_info")
+    lost = f"http://127.0.0.1:{free_port()}"
+    with server("--api-key", "w") as s:
+        for words, strange, knows in ((("--api-key", "k", "--admin-api-key", "boss"), "k", "boss"), (("--api-key", "k"), None, "k"), ((), None, None)):
+            with program("clime-router", *words, "--worker-api-key", "w", "--worker-urls", s.url, lost, "--health-check-interval", "0.1") as r:
+                wait_for(lambda: r.get("/readiness").json()["healthy_workers"] == 1)
+                ask = lambda path, key, method="GET": r.client.request(method, path, headers=bearer(key), timeout=LIMIT,
+                                                                       **({"json": SHORT} if method in ("POST", "PUT") else {}))  # fmt: skip
+                assert [p for p in listing if not names(ask(p, knows))] == []
+                if not strange:
+                    continue
+                calls = [(path, method.upper()) for path, of in r.get("/openapi.json").json()["paths"].items() for method in of]
+                assert len(calls) > 80
+                replies = {(p, m): ask(p.replace("{model}", "x").replace("{id}", "1"), strange, m) for p, m in calls}
+                assert [c for c, reply in replies.items() if names(reply)] == []
+                assert all(replies[p, "GET"].status_code in (200, 207) for p in listing)
+                (load,) = replies["/get_load", "GET"].json()
+                assert load["worker"] in {w["id"] for w in replies["/is_paused", "GET"].json()["workers"]}
 
 
 def test_an_error_names_no_worker_to_clients():
