@@ -82,17 +82,17 @@ needs_stories = pytest.mark.skipif(not (DATA / "stories260K").exists(), reason=f
 
 class Program:
     """A running program with --port 0 and --port-file; stopped (and its exit status checked) by stop(). first: words
-    before the options; port: the options' names where they are others."""
+    before the options; port: the options' names where they are others; cwd: where it runs."""
 
-    def __init__(self, name, *options, first=(), port=("--port", "--port-file")):
+    def __init__(self, name, *options, first=(), port=("--port", "--port-file"), cwd=None):
         self.folder = tempfile.TemporaryDirectory(prefix=f"{name}-")
         port_file = pathlib.Path(self.folder.name) / "port"
         if name in ("clime-router", "clime-server") and not {"--http-threads", "--max-concurrent-requests"} & {*options}:
             options += ("--http-threads", 80)  # 1,088 by default: all are started at once, 0.16 s of the system's time
         self.log_path = pathlib.Path(self.folder.name) / "log"
-        command = [str(BUILD / name), *first, port[0], "0", port[1], str(port_file), *map(str, options)]
+        command = [str(BUILD.absolute() / name), *first, port[0], "0", port[1], str(port_file), *map(str, options)]
         with open(self.log_path, "wb") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=cwd)
         deadline = time.monotonic() + LIMIT
         while not port_file.exists():
             if self.process.poll() is not None or time.monotonic() > deadline:
@@ -133,8 +133,8 @@ class Program:
 
 
 @contextlib.contextmanager
-def program(name, *options):
-    p = Program(name, *options)
+def program(name, *options, cwd=None):
+    p = Program(name, *options, cwd=cwd)
     try:
         yield p
     finally:
@@ -142,9 +142,9 @@ def program(name, *options):
     assert status == 0, f"{name} ended with {status}:\n{log}"
 
 
-def server(*options, model=STORIES):
+def server(*options, model=STORIES, cwd=None):
     """A clime-server that recounts its pages after every step."""
-    return program("clime-server", "--model-path", model, "--debug-checks", *options)
+    return program("clime-server", "--model-path", model, "--debug-checks", *options, cwd=cwd)
 
 
 @contextlib.contextmanager

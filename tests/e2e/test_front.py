@@ -45,7 +45,7 @@ def post(url, body, timeout=2 * LIMIT):
     while True:
         with contextlib.suppress(httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
             reply = web.post(url, json=body, timeout=timeout)
-            if reply.status_code != 408:
+            if reply.status_code != 408 and "its thread was needed" not in reply.text:
                 return reply
 
 

@@ -46,8 +46,8 @@ def search(url, tmp_path, *options, phases=f"{BOUNDS},{RANDOM}", key="boss", ses
 
 @contextlib.contextmanager
 def small_server(tmp_path):
-    """Replies are short, so that there can be many."""
-    with server(*KEYS, "--context-length", "48", model=chat_model(tmp_path)) as s:
+    """Replies are short, so that there can be many. It runs where odd names that requests give to files are out of the way."""
+    with server(*KEYS, "--context-length", "48", model=chat_model(tmp_path), cwd=tmp_path) as s:
         yield s
 
 
