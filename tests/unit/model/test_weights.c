@@ -479,6 +479,7 @@ static void test_stream(void **state) {
             free(want);
             free(got);
             clime_layout_free(&l);
+            clime_layout_free(&from);
         }
     }
 }
