@@ -1,9 +1,9 @@
-/* The sockets that CivetWeb accepted (see accepted.h). Called on its accepting threads, its workers, and the thread of
- * a table of connections; one lock guards the list.
+/* Sockets accepted by CivetWeb (see accepted.h). Called on its accepting threads, its workers, and the thread of a
+ * connection table; one lock guards the list.
  *
- * Invariant: a descriptor is believed only after the kernel has said that it is connected as it was when it was
- * accepted, because whoever had it may have closed it, and its number be another's. A list without order is enough: it
- * holds the few connections that have sent nothing yet, and a look at one costs a nanosecond.
+ * Invariant: a descriptor is used only after the kernel confirms that its connection is the accepted one, because its
+ * owner may have closed it and the number been reused. An unsorted list suffices: it holds the few connections that
+ * have sent nothing yet, and an entry costs a nanosecond to check.
  */
 #include "common/http/accepted.h"
 
@@ -56,13 +56,13 @@ static void forget(struct entry *entry) {
 
 static void note(int fd) {
     struct entry new = {.a = {.fd = fd, .accepted_us = clime_now_us()}, .peer_len = sizeof new.peer};
-    if (getpeername(fd, (struct sockaddr *)&new.peer, &new.peer_len)) return; /* reset already: no request will come */
+    if (getpeername(fd, (struct sockaddr *)&new.peer, &new.peer_len)) return; /* reset: no request will arrive */
     new.peer_port = port_of(&new.peer);
     new.local_port = local_port_of(fd);
     if (new.peer_port < 0 || new.local_port < 0) return;
     pthread_mutex_lock(&lock);
     new.a.id = ++last_id;
-    struct entry *place = entry_of(fd); /* of a connection that was closed before it had a request */
+    struct entry *place = entry_of(fd); /* left by a connection closed before its first request */
     if (!place && n_entries == n_room) {
         n_room = n_room ? n_room * 2 : 64;
         entries = xrealloc(entries, (size_t)n_room * sizeof *entries);
@@ -71,14 +71,14 @@ static void note(int fd) {
     pthread_mutex_unlock(&lock);
 }
 
-static _Thread_local bool is_noted; /* what this thread accepts */
+static _Thread_local bool is_noted; /* record this thread's accepts */
 
 void clime_accepted_note_mine(void) {
     is_noted = true;
 }
 
-/* In place of libc's. Other threads (NCCL's) get what they asked for. CivetWeb's sockets are closed over an exec, which
- * it asks for a moment later. */
+/* Replaces libc's accept. Other threads (NCCL's) get the plain behaviour. CivetWeb's sockets get FD_CLOEXEC, which it
+ * would set a moment later. */
 int accept(int listener, struct sockaddr *address, socklen_t *length) {
     int fd = accept4(listener, address, length, is_noted ? SOCK_CLOEXEC : 0);
     if (fd >= 0 && is_noted) note(fd);
@@ -103,7 +103,7 @@ int clime_accepted_claim(const char *remote_addr, int remote_port, int local_por
     int found = -1;
     *ended = false;
     pthread_mutex_lock(&lock);
-    for (int i = n_entries - 1; i >= 0 && found < 0; i--) { /* forget moves the last one, which was looked at */
+    for (int i = n_entries - 1; i >= 0 && found < 0; i--) { /* forget moves the last entry, already checked */
         struct entry *entry = &entries[i];
         if (entry->peer_port != remote_port || entry->local_port != local_port) continue;
         if (!has_address(entry, remote_addr)) continue;
@@ -133,7 +133,7 @@ void clime_accepted_end(uint64_t id) {
     pthread_mutex_lock(&lock);
     for (int i = 0; i < n_entries; i++) {
         if (entries[i].a.id != id) continue;
-        /* Held by a duplicate; out of descriptors, ending is wanted all the more. */
+        /* Pinned by a duplicate. Without a free descriptor it is ended anyway, as that is when it is needed most. */
         int held = fcntl(entries[i].a.fd, F_DUPFD_CLOEXEC, 0), fd = held >= 0 ? held : entries[i].a.fd;
         if (still_connected(fd, &entries[i])) shutdown(fd, SHUT_RD);
         entries[i].ended = true;

@@ -1,11 +1,10 @@
-/* The sockets of connections, which CivetWeb has no call to tell.
+/* The sockets of accepted connections, which CivetWeb does not expose.
  *
- * CivetWeb accepts with accept(2), and accepted.c defines that function for the whole program: what it hands out to
- * CivetWeb's threads is noted here until the connection's first request claims it by the peer's address, which CivetWeb
- * does tell. What nobody has claimed are connections that have sent no request yet, and descriptors that were closed
- * without one. (Searching the process's descriptors instead cost every connection some 100 ns for each descriptor,
- * under the lock of all: 1,024 that came at once held up everything else for half a second.) Any thread. Nothing here
- * needs a free descriptor.
+ * CivetWeb calls accept(2), and accepted.c defines that function for the whole program. It records each socket that a
+ * CivetWeb thread accepts until the connection's first request claims it by the peer's address, which CivetWeb does
+ * expose. Unclaimed sockets are connections without a request yet, and descriptors closed without one. (Searching all
+ * descriptors of the process instead cost each connection about 100 ns per descriptor under a global lock: 1,024
+ * simultaneous connections stalled the server for half a second.) Any thread. Nothing here needs a free descriptor.
  */
 #ifndef CLIME_COMMON_HTTP_ACCEPTED_H
 #define CLIME_COMMON_HTTP_ACCEPTED_H
@@ -13,24 +12,24 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Begins noting what the calling thread accepts: CivetWeb's accepting threads alone. Other libraries of the process
- * accept too, and nobody would ever claim their sockets. */
+/* Records the sockets that the calling thread accepts. For CivetWeb's accepting threads only: sockets of other
+ * libraries would never be claimed. */
 void clime_accepted_note_mine(void);
 
-/* The socket accepted on local_port whose peer is (remote_addr, remote_port), which is noted no longer; -1 when there
- * is none. remote_addr: numeric, as getnameinfo writes it. *ended: it was ended while its request was on the way, of
- * which a part may be missing. */
+/* Claims the socket accepted on local_port from (remote_addr, remote_port), and forgets it; -1 when there is none.
+ * remote_addr: numeric, as getnameinfo writes it. *ended: the socket was shut down during its request, of which a part
+ * may be missing. */
 int clime_accepted_claim(const char *remote_addr, int remote_port, int local_port, bool *ended);
 
 struct clime_accepted {
     int fd;
-    uint64_t id; /* no two that were accepted have the same */
+    uint64_t id; /* unique for each accepted socket */
     int64_t accepted_us;
 };
-/* Calls fn for every socket accepted on local_port that nobody has claimed or ended. Its thread may close it at any
- * moment, so fn does no more than ask the kernel about it. fn calls nothing of this header. */
+/* Calls fn for every socket accepted on local_port that is neither claimed nor ended. CivetWeb may close it at any
+ * moment, so fn only queries the kernel about it. fn must not call functions of this header. */
 void clime_accepted_each(int local_port, void (*fn)(void *arg, const struct clime_accepted *a), void *arg);
-/* Shuts the receiving side of one that was seen there, if it is still what it was and still unclaimed. */
+/* Shuts down the receiving side of a socket that clime_accepted_each reported, if it is still open and unclaimed. */
 void clime_accepted_end(uint64_t id);
 
 #endif

@@ -1,8 +1,8 @@
-/* What a request must pass before its handler runs: route, key, slot, body (see server.h). Called by the server on the
- * connection's worker thread, once the frame is known to be sound.
+/* Admission of a request: route, key, slot, body (see server.h). Called by the server on the connection's worker thread
+ * once the framing is known to be valid.
  *
- * Invariant: nothing is read of a body that will not be wanted, so whatever can be refused by the head is refused
- * first. A slot is taken only when the body is there: slow senders hold threads, which others may be given, not slots.
+ * Invariant: no byte of an unwanted body is read, so all checks of the head come first. A slot is taken only after the
+ * body has arrived: slow senders hold threads, which can be reclaimed, not slots.
  */
 #include <stdio.h>
 #include <string.h>
@@ -32,11 +32,11 @@ const char *clime_http_request_id(const struct clime_http_request *rq) {
 
 /* ---- key --------------------------------------------------------------------------------------------------- */
 
-/* NULL: none. */
+/* The key in the request, or NULL. */
 static const char *given_key(const struct clime_http_request *rq) {
     const char *given = clime_http_header(rq, "Authorization");
     if (given && strncasecmp(given, "Bearer ", 7) == 0) return given + 7 + strspn(given + 7, " ");
-    return clime_http_header(rq, "X-Api-Key"); /* how Anthropic's clients send it */
+    return clime_http_header(rq, "X-Api-Key"); /* sent by Anthropic's clients */
 }
 
 bool clime_http_key_is_named(const struct clime_http_request *rq) {
@@ -48,7 +48,7 @@ bool clime_http_has_key(const struct clime_http_request *rq, const char *key) {
     return given && clime_secret_equal(given, key);
 }
 
-/* Every key that there is is compared, whichever it is in the end. */
+/* Compares with every key, whichever matches. */
 static bool is_users_key(struct clime_http_request *rq, const char *given) {
     const struct clime_http_server *s = rq->server;
     bool is_api_key = s->api_key && clime_secret_equal(given, s->api_key);
@@ -79,7 +79,7 @@ static bool check_key(struct clime_http_request *rq) {
     if (rq->route->auth == CLIME_HTTP_OPEN) return true;
     if (rq->route->auth == CLIME_HTTP_ADMIN && s->o.has_admin_port)
         return clime_http_refuse(rq, 403, "control calls are taken on the admin port", NULL);
-    if (!admin && !s->api_key && !s->keys) return true; /* no key set: whatever the client sends is ignored */
+    if (!admin && !s->api_key && !s->keys) return true; /* no key set: ignore the client's */
     bool is_admins = given && s->admin_key && clime_secret_equal(given, s->admin_key);
     bool is_users = given && is_users_key(rq, given);
     if (is_admins || (is_users && !admin)) return true;
@@ -107,7 +107,7 @@ static bool take_slot(struct clime_http_request *rq) {
     return refuse_busy(rq);
 }
 
-/* Its key's own limits; from now on the request counts against them, also while its body comes. */
+/* Applies the key's own limits; the request counts against them from here on, while its body arrives too. */
 static bool take_key(struct clime_http_request *rq) {
     struct clime_error why;
     char extra[40];
@@ -165,7 +165,7 @@ bool clime_http_admit(struct clime_http_request *rq) {
         rq->keep_alive = false;
         return clime_http_refuse(rq, 503, "the server is stopping", "Retry-After: 1\r\n");
     }
-    if (clime_http_connection_ended(rq->connection)) { /* the request crossed with the end of an idle connection */
+    if (clime_http_connection_ended(rq->connection)) { /* the request crossed the end of an idle connection */
         rq->keep_alive = false;
         return clime_http_refuse(rq, 503, "the connection was idle and its thread was needed; try again",
                                  "Retry-After: 1\r\n");

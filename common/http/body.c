@@ -1,29 +1,27 @@
-/* Bodies of requests (see server.h), whole or in pieces.
+/* Request bodies, buffered or streamed (see server.h).
  *
- * Called on the connection's worker thread: by the server before the handler, by handlers of routes that stream, by the
- * server after the handler. Invariant: whatever a handler does, the body is read to its end or the connection is
- * closed, so that no byte of it is taken for the next request. CivetWeb limits each wait for a byte, not the whole; a
- * peer that sends a byte now and then is stopped (connections.h) once it has had its grace plus a second per 64 KiB it
- * sent.
+ * Called on the connection's worker thread: by the server before and after the handler, and by handlers that stream.
+ * Invariant: the body is read to its end or the connection is closed, so no byte of it is parsed as the next request.
+ * CivetWeb limits the wait for each byte, not the total: connections.h stops a slow peer after its grace plus a second
+ * per 64 KiB sent.
  */
 #include "common/clock.h"
 #include "common/http/server_int.h"
 
 #define READ_PIECE 65536
-#define FREE_BYTES ((size_t)65536) /* of a body that need no room in the budget: threads bound these */
+#define FREE_BYTES ((size_t)65536) /* bytes of a body outside the budget: the number of threads bounds these */
 #define SLOWEST_BYTES_A_SECOND 65536
-#define DISCARD_MOST (16 << 20) /* of an unread body, so that the peer can read the answer before a reset */
+#define DISCARD_MOST (16 << 20) /* discards up to this, so that the peer can read the answer before a reset */
 #define DISCARD_US 5000000
 
-/* What is left of the time for the whole, but no longer than the grace at once: else a peer that sent much could stop.
- */
+/* The remaining total time, at most one grace at a time: otherwise a peer that sent much could stop for long. */
 static int64_t allowed_wait(const struct clime_http_request *rq) {
     int64_t grace = rq->server->o.body_grace_us;
     int64_t left = grace + (int64_t)(rq->body_read / SLOWEST_BYTES_A_SECOND) * 1000000 - rq->waited_us;
     return left < grace ? left : grace;
 }
 
-/* One piece as CivetWeb gives it: > 0 bytes, 0 at the end, -1 when the body is broken. */
+/* Reads one piece from CivetWeb: > 0 bytes, 0 at the end, -1 when the body is broken. */
 static int64_t read_piece(struct clime_http_request *rq, void *out, size_t size) {
     if (rq->body_broken) return -1;
     if (rq->body_length >= 0 && rq->body_read == (uint64_t)rq->body_length) rq->body_ended = true;
@@ -31,7 +29,7 @@ static int64_t read_piece(struct clime_http_request *rq, void *out, size_t size)
     if (rq->expects_continue) {
         static const char go_on[] = "HTTP/1.1 100 Continue\r\n\r\n";
         rq->expects_continue = false;
-        clime_http_send(rq, go_on, sizeof go_on - 1); /* a lost connection shows in the read */
+        clime_http_send(rq, go_on, sizeof go_on - 1); /* the read reports a lost connection */
     }
     int64_t start = clime_now_us();
     clime_http_connection_does(rq->server->connections, rq->connection, CLIME_HTTP_RECEIVING, start + allowed_wait(rq));
@@ -48,7 +46,7 @@ static int64_t read_piece(struct clime_http_request *rq, void *out, size_t size)
     return rq->body_ended ? 0 : -1;
 }
 
-/* A route that streams limits itself: weights are larger than any request. */
+/* Streaming routes limit the size themselves: weights exceed any request. */
 static bool over_limit(const struct clime_http_request *rq) {
     return !rq->route->stream_body && rq->body_read > rq->server->o.max_body;
 }
@@ -58,7 +56,7 @@ int64_t clime_http_body_read(struct clime_http_request *rq, void *out, size_t si
     return over_limit(rq) ? -1 : n;
 }
 
-/* Keeps room in the budget for `bytes` of the body. Doubles, as the buffer does, so that it is asked seldom. */
+/* Reserves `bytes` of the body budget. Doubles like the buffer, so calls are rare. */
 static bool charge(struct clime_http_request *rq, size_t bytes) {
     struct clime_http_server *s = rq->server->main;
     size_t size = rq->charged ? rq->charged : FREE_BYTES;
@@ -79,7 +77,7 @@ void clime_http_body_release(struct clime_http_request *rq) {
 
 static bool take(struct clime_http_request *rq) {
     for (;;) {
-        char extra; /* with the buffer full, one byte is read aside to tell its end from too much */
+        char extra; /* buffer full: distinguishes the end from a longer body */
         size_t room = rq->server->o.max_body - rq->body.len;
         uint64_t left = rq->body_length < 0 ? room : (uint64_t)rq->body_length - rq->body.len;
         size_t want = left < READ_PIECE ? (size_t)left : READ_PIECE;
@@ -109,7 +107,7 @@ void clime_http_body_discard(struct clime_http_request *rq) {
     int64_t give_up = clime_now_us() + DISCARD_US;
     uint64_t most = rq->body_read + DISCARD_MOST;
     if (rq->expects_continue && rq->body_length != 0) {
-        rq->keep_alive = false; /* the body may come or not */
+        rq->keep_alive = false; /* the body may or may not follow */
         return;
     }
     while (rq->body_read < most && clime_now_us() < give_up)

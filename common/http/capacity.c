@@ -1,11 +1,11 @@
-/* How much an HTTP server takes at a time: what its number of threads allows, and how much of it is taken (see
- * server.h). Called by server.c at the start and by who writes /metrics, any thread; owns nothing. */
+/* Capacity of an HTTP server: slots for its threads, and their use (see server.h). Called by server.c at start and by
+ * /metrics, any thread; owns nothing. */
 #include <sys/resource.h>
 
 #include "common/http/server_int.h"
 #include "common/log.h"
 
-#define MOST_KEPT 64 /* threads that requests with slots never get */
+#define MOST_KEPT 64 /* maximum threads kept free of requests with slots */
 
 void clime_http_raise_file_limit(int n_threads) {
     struct rlimit l;

@@ -1,11 +1,11 @@
-/* HTTP client (see client.h): the only file that knows libcurl.
+/* HTTP client (see client.h): the only file that includes libcurl.
  *
  * Called by the router's and the trainer's worker threads; each owns its client. A call drives libcurl's multi
- * interface with one easy handle instead of curl_easy_perform, whose progress callback comes once a second when nothing
- * moves: so a cancelled call ends within CANCEL_POLL_MS. Connections stay in the client's own cache; sharing a cache
- * between threads is unsupported by libcurl and crashed when measured.
+ * interface with one easy handle: curl_easy_perform calls its progress callback only once a second when idle, but a
+ * cancelled call must end within CANCEL_POLL_MS. Each client has its own connection cache; libcurl does not support
+ * sharing one between threads, and it crashed when tried.
  *
- * A loop waits with epoll for the sockets that libcurl names, so that a turn costs what moves, not what waits.
+ * A loop waits with epoll for libcurl's sockets, so a turn costs what the active calls cost, not the waiting ones.
  */
 #include "common/http/client.h"
 
@@ -23,22 +23,22 @@
 
 #define CONNECT_TIMEOUT_US 5000000
 #define CANCEL_POLL_MS 250
-#define IDLE_POLL_MS 10000 /* without a cancel function only libcurl's own timers and the socket matter */
-#define MAX_IDLE_S 15L     /* under the server's 20 s, so that a connection is rarely reused as it is being closed */
+#define IDLE_POLL_MS 10000 /* without a cancel function only libcurl's timers and the socket matter */
+#define MAX_IDLE_S 15L     /* below the server's 20 s: a connection is rarely reused while being closed */
 #define MAX_CONNECTIONS 16L
-#define KEEPALIVE_S 15L /* after this much silence the kernel asks the peer's; KEEPALIVE_EVERY_S apart from then on */
+#define KEEPALIVE_S 15L /* idle time before TCP keep-alive probes, sent every KEEPALIVE_EVERY_S */
 #define KEEPALIVE_EVERY_S 5L
 #define MOST_RETRY_AFTER_S 3600
 #define LARGEST_HEAD (256 << 10) /* bytes; libcurl keeps every line */
-#define EVENTS 256               /* of sockets, taken at a time */
+#define EVENTS 256               /* socket events per epoll_wait */
 
 struct clime_http_client {
     CURLM *multi;
     CURLSH *sessions;
-    char *bearer; /* of calls without one; NULL = none */
+    char *bearer; /* default bearer; NULL = none */
 };
 
-/* One call in progress; on the caller's stack, or a loop's. */
+/* An in-flight call; on the caller's stack, or owned by a loop. */
 struct transfer {
     const struct clime_http_call *call;
     struct clime_http_result *out;
@@ -46,13 +46,13 @@ struct transfer {
     struct curl_slist *headers;
     char why[CURL_ERROR_SIZE];
     enum clime_err stopped; /* why a callback stopped the transfer */
-    bool no_descriptor;     /* this process could not open a socket: no fault of the peer */
-    bool has_head;          /* of the answer, whole */
-    int64_t length;         /* of its body, as its head says; -1 = it does not */
-    int64_t head_bytes;     /* of its heads and its trailer */
-    const char *bad_head;   /* why it is no answer; NULL = it is */
-    /* of a loop */
-    struct clime_http_call own; /* what call points to */
+    bool no_descriptor;     /* this process has no descriptor left: not the peer's fault */
+    bool has_head;          /* the answer's head is complete */
+    int64_t length;         /* Content-Length of the answer; -1 = none */
+    int64_t head_bytes;     /* total size of heads and trailer */
+    const char *bad_head;   /* why the head is invalid; NULL = valid */
+    /* of a loop: */
+    struct clime_http_call own; /* the copy that `call` points to */
     struct clime_error *e;
     clime_http_done_fn *done;
     void *arg;
@@ -64,9 +64,9 @@ struct clime_http_loop {
     CURLSH *sessions;
     char *bearer;
     int epoll, wake;      /* descriptors */
-    int64_t timer_us;     /* when libcurl wants a word without a socket that moved; -1 = not */
-    int64_t next_ask_us;  /* when calls are asked whether they are cancelled */
-    struct transfer *all; /* under way */
+    int64_t timer_us;     /* libcurl's next timeout; -1 = none */
+    int64_t next_ask_us;  /* next poll of the cancel functions */
+    struct transfer *all; /* in flight */
     int n_all;
 };
 
@@ -92,8 +92,7 @@ bool clime_http_url_is_base(const char *url) {
     return is;
 }
 
-/* Of TLS, by which a new connection is spared most of the greeting. To libcurl they are a handle's, which serves one
- * call here. */
+/* TLS session cache, which shortens handshakes: libcurl has one per handle, and a handle serves one call here. */
 static CURLSH *sessions_new(void) {
     CURLSH *s = curl_share_init();
     CHECK(s && curl_share_setopt(s, CURLSHOPT_SHARE, CURL_LOCK_DATA_SSL_SESSION) == CURLSHE_OK);
@@ -146,7 +145,7 @@ static size_t read_up(char *out, size_t size, size_t n, void *arg) {
     return CURL_READFUNC_ABORT;
 }
 
-/* "30" in us; a date is 0: nobody who answers us writes one. */
+/* "30" in microseconds; 0 for a date, which our peers do not send. */
 static int64_t seconds_of(const char *value) {
     long s = strtol(value, NULL, 10);
     return 1000000ll * (s < 0 ? 0 : s < MOST_RETRY_AFTER_S ? s : MOST_RETRY_AFTER_S);
@@ -159,7 +158,7 @@ static bool is_named(const struct clime_http_field *f, const char *name) {
 /* False ends the call. */
 static bool take_field(struct transfer *t, const struct clime_http_field *f) {
     if (is_named(f, "Retry-After")) t->out->retry_after_us = seconds_of(f->value);
-    /* Of two lengths libcurl would take one, and what is left over for the next answer. */
+    /* With two lengths libcurl would use one, and parse the rest as the next answer. */
     if (is_named(f, "Content-Length") && !clime_http_field_length(f->value, &t->length))
         t->bad_head = "its Content-Length is not one number";
     if (t->call->on_header && !t->bad_head) {
@@ -174,11 +173,11 @@ static size_t on_header_line(char *line, size_t size, size_t n, void *arg) {
     struct transfer *t = arg;
     struct clime_http_field f;
     size_t len = n * size;
-    long status = 0; /* of 100 Continue first, of the real answer after it */
+    long status = 0; /* 100 Continue comes first, then the real answer's */
     t->head_bytes += (int64_t)len;
     if (t->head_bytes > LARGEST_HEAD) t->bad_head = "its heads and trailer are larger than 256 KiB";
     if (t->bad_head) return 0;   /* anything but len stops libcurl */
-    if (t->has_head) return len; /* a trailer, which changes nothing of the head */
+    if (t->has_head) return len; /* a trailer, which does not affect the head */
     curl_easy_getinfo(t->easy, CURLINFO_RESPONSE_CODE, &status);
     t->out->status = (int)status;
     if (len >= 5 && strncasecmp(line, "HTTP/", 5) == 0) return len;
@@ -202,7 +201,7 @@ static curl_socket_t open_socket(void *arg, curlsocktype purpose, struct curl_so
 
 static struct curl_slist *header_list(const char *bearer, const struct clime_http_call *call) {
     if (call->bearer) bearer = call->bearer;
-    struct curl_slist *list = curl_slist_append(NULL, "Expect:"); /* waiting for 100 Continue only costs time */
+    struct curl_slist *list = curl_slist_append(NULL, "Expect:"); /* waiting for 100 Continue costs time */
     char *line = NULL;
     if (bearer) {
         line = xasprintf("Authorization: Bearer %s", bearer);
@@ -226,8 +225,8 @@ static void set_body(CURL *h, const struct clime_http_call *call, struct transfe
         curl_easy_setopt(h, CURLOPT_READDATA, t);
         curl_easy_setopt(h, CURLOPT_INFILESIZE_LARGE, (curl_off_t)(call->body_length < 0 ? -1 : call->body_length));
         curl_easy_setopt(h, CURLOPT_UPLOAD_BUFFERSIZE, 1L << 20);
-        /* On a stale connection the call would fail: what was read once cannot be sent again. And a connection that is
-         * always new must not stay behind either: each one left idle holds a thread of the server. */
+        /* A stale connection would fail the call, as a streamed body cannot be sent twice. Nor must a fresh connection
+         * stay behind: each idle one holds a thread of the server. */
         curl_easy_setopt(h, CURLOPT_FRESH_CONNECT, 1L);
         curl_easy_setopt(h, CURLOPT_FORBID_REUSE, 1L);
     } else if (call->body.len || strcmp(call->method, "POST") == 0 || strcmp(call->method, "PUT") == 0) {
@@ -259,18 +258,18 @@ static void set_call(struct transfer *t, const char *bearer, CURLSH *sessions) {
     curl_easy_setopt(h, CURLOPT_PROTOCOLS_STR, "http,https");
     if (trusted) {
         curl_easy_setopt(h, CURLOPT_CAINFO, trusted);
-        curl_easy_setopt(h, CURLOPT_CAPATH, NULL); /* nobody else */
+        curl_easy_setopt(h, CURLOPT_CAPATH, NULL); /* no other authorities */
     }
-    curl_easy_setopt(h, CURLOPT_PATH_AS_IS, 1L); /* whoever made the URL meant its path */
+    curl_easy_setopt(h, CURLOPT_PATH_AS_IS, 1L); /* do not normalise the path */
     curl_easy_setopt(h, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
     curl_easy_setopt(h, CURLOPT_PROXY, "");
     curl_easy_setopt(h, CURLOPT_NOSIGNAL, 1L);
-    /* A call that is at its limit, or cancelled, does not wait for the thread that looks its host up, which nothing can
-     * stop: it ends by itself with the resolver's patience. */
+    /* A call at its limit, or cancelled, does not wait for its DNS thread, which cannot be stopped and ends at the
+     * resolver's timeout. */
     curl_easy_setopt(h, CURLOPT_QUICK_EXIT, 1L);
     curl_easy_setopt(h, CURLOPT_USERAGENT, "clime");
     curl_easy_setopt(h, CURLOPT_MAXAGE_CONN, MAX_IDLE_S);
-    curl_easy_setopt(h, CURLOPT_TCP_KEEPALIVE, 1L); /* a host that is gone sends nothing, not even a reset */
+    curl_easy_setopt(h, CURLOPT_TCP_KEEPALIVE, 1L); /* a dead host sends nothing, not even a reset */
     curl_easy_setopt(h, CURLOPT_TCP_KEEPIDLE, KEEPALIVE_S);
     curl_easy_setopt(h, CURLOPT_TCP_KEEPINTVL, KEEPALIVE_EVERY_S);
     curl_easy_setopt(h, CURLOPT_OPENSOCKETFUNCTION, open_socket);
@@ -292,7 +291,7 @@ static void set_call(struct transfer *t, const char *bearer, CURLSH *sessions) {
 
 /* Running */
 
-/* Drives the transfer to its end; the result is libcurl's, or t->stopped is set. */
+/* Drives the transfer to its end; returns libcurl's result, unless t->stopped is set. */
 static CURLcode drive(struct clime_http_client *c, struct transfer *t) {
     int64_t next_question = 0;
     for (;;) {
@@ -323,12 +322,12 @@ static enum clime_err class_of(CURL *h, CURLcode rc) {
     case CURLE_SSL_CONNECT_ERROR:
         return CLIME_ERR_UNAVAILABLE;
     case CURLE_OPERATION_TIMEDOUT:
-        /* A host that never answered the connection is as good as down. */
+        /* A host that never accepted the connection counts as down. */
         curl_easy_getinfo(h, CURLINFO_PRETRANSFER_TIME_T, &connected);
         return connected ? CLIME_ERR_TIMEOUT : CLIME_ERR_UNAVAILABLE;
     case CURLE_URL_MALFORMAT:
         return CLIME_ERR_INPUT;
-    case CURLE_UNSUPPORTED_PROTOCOL: /* of the URL; or what the peer says is no HTTP/1 */
+    case CURLE_UNSUPPORTED_PROTOCOL: /* of the URL, or the answer is not HTTP/1 */
         curl_easy_getinfo(h, CURLINFO_PRETRANSFER_TIME_T, &connected);
         return connected ? CLIME_ERR_INTERNAL : CLIME_ERR_INPUT;
     default:
@@ -346,7 +345,7 @@ static enum clime_err report(const struct transfer *t, CURLcode rc, struct clime
     if (t->bad_head)
         return clime_fail(e, CLIME_ERR_INTERNAL, "%s %s: this is no answer: %s", call->method, url.text, t->bad_head);
     if (rc == CURLE_OK && t->has_head) return CLIME_OK;
-    if (rc == CURLE_OK) /* to libcurl an end inside the head is one of the answer */
+    if (rc == CURLE_OK) /* libcurl accepts an end inside the head */
         return clime_fail(e, CLIME_ERR_UNAVAILABLE, "%s %s: no whole head of an answer came (its status: %d)",
                           call->method, url.text, t->out->status);
     if (t->no_descriptor)
@@ -355,9 +354,9 @@ static enum clime_err report(const struct transfer *t, CURLcode rc, struct clime
                       t->why[0] ? t->why : curl_easy_strerror(rc));
 }
 
-/* After the transfer: what became of it. Its handle ends with it: in one that is used again libcurl 7.88 takes a first
- * line of a head that begins with a blank to go on with the last of the head before, whose memory is free by then. A
- * new one costs 2 us; connections and addresses are the multi handle's, TLS sessions the share's, and stay. */
+/* Ends a transfer and reports its result. Its handle is freed: in a reused one, libcurl 7.88 parses a head whose first
+ * line begins with a blank as a continuation of the previous head, whose memory is freed by then. A new handle costs 2
+ * us; connections and addresses stay in the multi handle, TLS sessions in the share. */
 static enum clime_err finish(CURLM *multi, struct transfer *t, CURLcode rc, struct clime_error *e) {
     enum clime_err code = report(t, rc, e);
     curl_off_t connected = 0;
@@ -378,7 +377,7 @@ enum clime_err clime_http_client_call(struct clime_http_client *c, const struct 
     return finish(c->multi, &t, rc, e);
 }
 
-/* ---- many at once ---- */
+/* ---- concurrent calls ---- */
 
 static int watch_socket(CURL *h, curl_socket_t fd, int what, void *arg, void *unused) {
     struct clime_http_loop *l = arg;
@@ -386,7 +385,7 @@ static int watch_socket(CURL *h, curl_socket_t fd, int what, void *arg, void *un
     (void)h;
     (void)unused;
     if (what == CURL_POLL_REMOVE) {
-        epoll_ctl(l->epoll, EPOLL_CTL_DEL, fd, NULL); /* fails when it is closed already: then it is out */
+        epoll_ctl(l->epoll, EPOLL_CTL_DEL, fd, NULL); /* fails when already closed, hence removed */
         return 0;
     }
     if (what & CURL_POLL_IN) v.events |= EPOLLIN;
@@ -482,7 +481,7 @@ static void pass_event(struct clime_http_loop *l, const struct epoll_event *v) {
     int what = 0, running;
     uint64_t count;
     if (v->data.fd == l->wake) {
-        if (read(l->wake, &count, sizeof count) < 0) return; /* nothing to take */
+        if (read(l->wake, &count, sizeof count) < 0) return; /* no wake pending */
         return;
     }
     if (v->events & EPOLLIN) what |= CURL_CSELECT_IN;
@@ -510,7 +509,7 @@ int clime_http_loop_turn(struct clime_http_loop *l, int64_t until_us) {
 
 void clime_http_loop_wake(struct clime_http_loop *l) {
     uint64_t one = 1;
-    if (write(l->wake, &one, sizeof one) < 0) return; /* it is awake already, or turns by itself after IDLE_POLL_MS */
+    if (write(l->wake, &one, sizeof one) < 0) return; /* already awake, or turns within IDLE_POLL_MS */
 }
 
 void clime_http_loop_free(struct clime_http_loop *l) {

@@ -1,9 +1,8 @@
-/* The table of connections (see connections.h). Called on the threads that serve them; one thread of its own ends what
- * must end. A mutex guards everything; CivetWeb closes a socket only after clime_http_connection_close, so a socket
- * that the table knows is open while the lock is held.
+/* The table of connections (see connections.h). Called on the threads that serve them; the table's own thread ends
+ * connections. A mutex guards everything; CivetWeb closes a socket only after clime_http_connection_close, so a socket
+ * in the table is open while the lock is held.
  *
- * A connection without a request yet is not in the list with a socket; it is found among those that were accepted and
- * not claimed (accepted.h).
+ * A connection without a request yet has no socket in the list; it is among the unclaimed accepted ones (accepted.h).
  */
 #include "common/http/connections.h"
 
@@ -18,14 +17,14 @@
 #include "common/http/peer.h"
 #include "common/os/thread.h"
 
-#define PRESSED_US 10000     /* between two looks while threads are short */
-#define IDLE_US 500000       /* an idle connection is left this long: its next request may be on the way */
-#define FULL_US 20000        /* and this long when no thread is free: whoever came after it waits for its end */
-#define RECEIVING_US 2000000 /* and a body this long without a byte */
-#define WAITED_FOR_US 500000 /* and this long when others wait for a thread: more than one lost packet takes */
+#define PRESSED_US 10000     /* interval of checks while threads are short */
+#define IDLE_US 500000       /* minimum idle time before ending: the next request may be in flight */
+#define FULL_US 20000        /* and when no thread is free: a later connection waits for this one */
+#define RECEIVING_US 2000000 /* and for a body without a new byte */
+#define WAITED_FOR_US 500000 /* and when others wait for a thread: longer than one lost packet takes */
 
 struct clime_http_connection {
-    int socket; /* -1 = not known */
+    int socket; /* -1 = unknown */
     enum clime_http_doing doing;
     int64_t since_us;    /* idle: the end of the last request; receiving: the last byte */
     int64_t deadline_us; /* of a read */
@@ -40,7 +39,7 @@ struct clime_http_connections {
     pthread_mutex_t lock; /* guards the rest */
     pthread_cond_t wake;
     bool stop;
-    atomic_int n; /* read anywhere */
+    atomic_int n; /* read without the lock */
     struct clime_http_connection *first;
 };
 
@@ -54,13 +53,13 @@ static void end_known(struct clime_http_connection *c) {
 struct candidate {
     int64_t age_us;
     struct clime_http_connection *known; /* NULL: a connection without a request */
-    uint64_t accepted;                   /* which one */
+    uint64_t accepted;                   /* its id */
 };
 
 struct candidates {
     struct clime_http_connections *all;
     struct candidate *items;
-    int n, size, n_all; /* n_all: connections, whether they may be ended or not */
+    int n, size, n_all; /* all connections, busy ones included */
     int64_t now, patience_us, receiving_us;
 };
 
@@ -83,7 +82,7 @@ static void add_known(struct candidates *cs) {
     }
 }
 
-/* Of a peer that drips bytes the kernel's idle time says little, so the time since it was accepted counts as well. */
+/* Uses the time since accept too: the kernel's idle time does not expose a peer that drips bytes. */
 static void add_unknown(void *arg, const struct clime_accepted *a) {
     struct candidates *cs = arg;
     int64_t age = cs->now - a->accepted_us, idle = clime_peer_idle_us(a->fd);
@@ -102,8 +101,7 @@ static void count_one(void *arg, const struct clime_accepted *a) {
     ++*(int *)arg;
 }
 
-/* Connections with a thread or in want of one. Those whose TLS handshake is not over hold a thread and are not in the
- * table yet. */
+/* Counts connections with a thread or waiting for one. A TLS handshake holds a thread before its table entry exists. */
 static int count_all(const struct clime_http_connections *all) {
     int n = 0;
     clime_accepted_each(all->port, count_one, &n);
@@ -111,8 +109,7 @@ static int count_all(const struct clime_http_connections *all) {
     return n > atomic_load(&all->n) ? n : atomic_load(&all->n);
 }
 
-/* Counts those that were accepted and wait for a thread as well: they are ended where they wait, not one threadful
- * after another. */
+/* Counts accepted connections that wait for a thread too: they are ended where they wait, all at once. */
 static void make_room(struct clime_http_connections *all, int n) {
     bool full = n >= all->n_threads;
     struct candidates cs = {.all = all,

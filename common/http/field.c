@@ -1,11 +1,11 @@
-/* See field.h. Called by the HTTP client for each line of a head. */
+/* Header fields (see field.h). Called by the HTTP client for each line of a head. */
 #include "common/http/field.h"
 
 #include <stdlib.h>
 
 #include "common/err.h"
 
-#define MOST_DIGITS 18 /* that an int64_t holds, whichever they are */
+#define MOST_DIGITS 18 /* any such number fits an int64_t */
 
 static bool is_token(struct clime_str s) {
     for (size_t i = 0; i < s.len; i++) {
@@ -29,7 +29,7 @@ bool clime_http_field_read(struct clime_str line, struct clime_http_field *out) 
     while (value < end && is_space(*value)) value++;
     while (end > value && is_space(end[-1])) end--;
     out->value = xstrndup(value, (size_t)(end - value));
-    for (char *c = out->value; *c; c++) /* RFC 9110, section 5.5: a lone CR would be the end of a line to others */
+    for (char *c = out->value; *c; c++) /* RFC 9110, section 5.5: other parsers end a line at a lone CR */
         if ((unsigned char)*c < ' ' || *c == 127) *c = ' ';
     return true;
 }

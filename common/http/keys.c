@@ -1,8 +1,6 @@
-/* Keys with names and limits (see keys.h). Called by the server at its start and by each request's worker thread. Owns
- * the keys.
+/* Named API keys with limits (see keys.h). Called by the server at start and by worker threads. Owns the keys.
  *
- * Invariant: what a client may still begin is counted in microseconds of a minute, so that no clock but the steady one
- * and no thread but the caller's has a part in it.
+ * Invariant: a token bucket counts credit in microseconds of a minute, by the monotonic clock, on the caller's thread.
  */
 #include "common/http/keys.h"
 
@@ -25,7 +23,7 @@ struct clime_http_key {
     int64_t concurrent, per_minute; /* 0 = no limit */
     pthread_mutex_t lock;           /* guards the rest */
     int64_t held, n_begun, n_refused;
-    int64_t credit_us, counted_us; /* of the minute; up to when it was counted */
+    int64_t credit_us, counted_us; /* credit, and the time it was last updated */
 };
 
 struct clime_http_keys {
@@ -127,7 +125,7 @@ struct clime_http_key *clime_http_keys_find(const struct clime_http_keys *keys, 
     return (struct clime_http_key *)found;
 }
 
-/* A request costs what it may take of a minute. */
+/* A request costs its share of a minute. */
 static bool has_credit(struct clime_http_key *k, int64_t now_us) {
     if (!k->per_minute) return true;
     k->credit_us += k->counted_us ? now_us - k->counted_us : 0;

@@ -1,5 +1,5 @@
-/* The contracts of openapi/ as JSON, for GET /openapi.json. The build makes each from its YAML file (openapi_main.c,
- * Makefile) and puts it into the archive of the layer that keeps it. Constant.
+/* The contracts of openapi/ as JSON, for GET /openapi.json. The build converts each from YAML (openapi_main.c,
+ * Makefile) into the archive of its layer. Constant.
  */
 #ifndef CLIME_COMMON_HTTP_OPENAPI_H
 #define CLIME_COMMON_HTTP_OPENAPI_H

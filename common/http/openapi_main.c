@@ -1,5 +1,5 @@
-/* A tool of the build: openapi-embed FILE.yaml NAME writes to standard output the C source of clime_openapi_NAME, the
- * document as JSON (openapi.h). Main thread only. Exit status 1 and a line for a file that is no YAML.
+/* Build tool: openapi-embed FILE.yaml NAME writes to standard output the C source of clime_openapi_NAME, the document
+ * as JSON (openapi.h). Main thread only. Exit status 1 and one line for invalid YAML.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 #include "common/json/yaml.h"
 
 #define MAX_BYTES ((size_t)16 << 20)
-#define LINE 1000 /* bytes of the document in a line of the source */
+#define LINE 1000 /* document bytes per line of the source */
 
 static enum clime_err read_file(const char *path, struct clime_buf *out, struct clime_error *e) {
     char piece[65536];
@@ -20,7 +20,7 @@ static enum clime_err read_file(const char *path, struct clime_buf *out, struct 
     return bad ? clime_fail(e, CLIME_ERR_IO, "cannot read it whole") : CLIME_OK;
 }
 
-/* Only printable ASCII stands in the literal as it is; an octal escape has three digits, so what follows is no part of
+/* Other bytes than printable ASCII are octal escapes, always of three digits, so a following digit is not part of
  * it. */
 static void write_source(const struct clime_buf *json, const char *name) {
     printf("#include \"common/http/openapi.h\"\nconst struct clime_str clime_openapi_%s = {\n", name);

@@ -1,9 +1,9 @@
-/* Requests that a browser makes for a web page (see server.h). Called by the server on the connection's worker thread.
+/* Defence against cross-site requests and DNS rebinding (see server.h). Called on the connection's worker thread.
  *
- * Any page may have its reader's browser send a POST to 127.0.0.1, as text/plain without asking first; and a page whose
- * name its owner makes resolve to 127.0.0.1 is of the same origin as the server there, and may read the answers. A key
- * stops both. Without one, a request that says which page it comes from (Origin) must come from an admitted page or
- * from our own, and on a loopback address the Host must be a name that nobody outside can make resolve to it.
+ * Any page can make its reader's browser POST to 127.0.0.1, as text/plain without a preflight. A page whose owner makes
+ * its name resolve to 127.0.0.1 has the server's origin and can read answers. A key stops both. Without one, a request
+ * with an Origin must come from an admitted page or ours, and on a loopback address the Host must be a name that no
+ * outsider can point to it.
  */
 #include <arpa/inet.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@
 
 #include "common/http/server_int.h"
 
-/* Without the port; of "[::1]:80" what is between the brackets. */
+/* The host without its port; of "[::1]:80" the part in brackets. */
 static struct clime_str name_of(const char *host) {
     if (host[0] == '[') return (struct clime_str){host + 1, strcspn(host + 1, "]")};
     return (struct clime_str){host, strcspn(host, ":")};
@@ -23,7 +23,7 @@ static bool same_name(struct clime_str a, const char *b) {
     return a.len == strlen(b) && strncasecmp(a.ptr, b, a.len) == 0;
 }
 
-/* Literal addresses do not resolve, and names without a dot resolve within one's own network at most. */
+/* Literal addresses do not resolve, and names without a dot resolve at most within the local network. */
 static bool is_ours(const struct clime_http_server *s, const char *host) {
     struct clime_str name = name_of(host);
     char own[256] = "", text[64];
@@ -71,9 +71,9 @@ bool clime_http_origin_check(struct clime_http_request *rq) {
     return true;
 }
 
-/* All that a page needs for a GET is <img>, and such a request has no Origin. Browsers say with Sec-Fetch-Site which
- * page it comes from ("none": typed by the user), but only to https and loopback addresses: elsewhere the name by which
- * all of them begin their User-Agent tells them, which no page can change. */
+/* A page can send a GET with <img>, which has no Origin. Browsers name the source page in Sec-Fetch-Site ("none": typed
+ * by the user), but only to https and loopback addresses. Elsewhere a browser is recognised by the start of its
+ * User-Agent, which no page can change. */
 bool clime_http_origin_check_command(struct clime_http_request *rq) {
     const struct clime_http_server *s = rq->server;
     const char *site = clime_http_header(rq, "Sec-Fetch-Site"), *agent = clime_http_header(rq, "User-Agent");

@@ -1,4 +1,4 @@
-/* Asking the kernel about a connection (see peer.h). Called by the HTTP server; owns nothing. */
+/* Kernel queries about a connection (see peer.h). Called by the HTTP server; owns nothing. */
 #include "common/http/peer.h"
 
 #include <netinet/in.h>
@@ -28,7 +28,7 @@ bool clime_peer_closed(int socket) {
     struct tcp_info info = {0};
     socklen_t len = sizeof info;
     if (events & (POLLHUP | POLLERR)) return true;
-    /* The receiving side is shut by the peer's FIN, or by ourselves, and then the connection is still established. */
+    /* The receiving side is shut by the peer's FIN or by us; after ours the connection is still established. */
     return (events & POLLRDHUP) &&
            !(getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &len) == 0 && info.tcpi_state == TCP_ESTABLISHED);
 }

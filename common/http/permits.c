@@ -1,7 +1,7 @@
 /* Permits (see permits.h). Called on the connections' worker threads; a lock guards all.
  *
- * Invariant: nobody waits while a permit is free, for one that is given back goes straight to the first who waits: a
- * newcomer cannot take it before him.
+ * Invariant: no thread waits while a permit is free. A returned permit passes directly to the first waiter, so a
+ * newcomer cannot overtake it.
  */
 #include "common/http/permits.h"
 

@@ -1,4 +1,4 @@
-/* Trying a port (see port.h). Called by main functions at the start; owns a socket for the length of the call. */
+/* Port check (see port.h). Called by main functions at start; owns a socket during the call. */
 #include "common/http/port.h"
 
 #include <errno.h>
@@ -9,9 +9,9 @@
 #include "common/clock.h"
 #include "common/os/lookup.h"
 
-#define LOOKUP_US 3000000 /* of the name to listen on */
+#define LOOKUP_US 3000000 /* limit of the name look-up */
 
-/* 0, or why the address cannot be bound. Addresses of closed connections do not count, as for the server itself. */
+/* 0, or the errno of bind. Ignores addresses of closed connections, like the server. */
 static int try_bind(const struct addrinfo *a) {
     int one = 1, why = 0, fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0) return errno;
@@ -23,7 +23,7 @@ static int try_bind(const struct addrinfo *a) {
 }
 
 int clime_http_port_family(const char *host) {
-    return strchr(host, ':') ? AF_INET6 : AF_INET; /* as CivetWeb takes them */
+    return strchr(host, ':') ? AF_INET6 : AF_INET; /* CivetWeb's rule */
 }
 
 enum clime_err clime_http_port_check(const char *option, const char *host_option, const char *host, int port,

@@ -1,4 +1,4 @@
-/* Query parameters that are not texts. Called by handlers on HTTP workers; owns nothing. */
+/* Typed query parameters. Called by handlers on HTTP workers; owns nothing. */
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>

@@ -1,7 +1,7 @@
 /* Answers of the HTTP server (see server.h): heads, whole replies, error bodies.
  *
- * Called by handlers on their worker thread, and by the server for what it refuses. An answer up to a few packets is
- * sent with one call, head and body together.
+ * Called by handlers on their worker thread, and by the server for refusals. A short answer is sent with one call, head
+ * and body together.
  */
 #include <stdio.h>
 #include <time.h>
@@ -11,12 +11,12 @@
 #include "common/http/sse.h"
 #include "common/json/write.h"
 
-#define JOIN_BYTES 65536 /* bodies up to this are copied behind their head */
+#define JOIN_BYTES 65536 /* bodies up to this are copied after their head */
 
 static const struct {
     int status;
-    const char *text, *type; /* type: of the error body, in the peers' terms */
-    const char *kind;        /* the same in Anthropic's; NULL: as of 400, and as of 500 from there on */
+    const char *text, *type; /* type: in the error body */
+    const char *kind;        /* type in Anthropic's terms; NULL: that of 400, or of 500 from 500 on */
 } statuses[] = {
     {200, "OK", "", NULL},
     {201, "Created", "", NULL},
@@ -54,16 +54,16 @@ static size_t status_row(int status) {
     return internal;
 }
 
-/* Anthropic's endpoints, of a session too, have errors in its terms; the others' members stay beside. */
+/* Anthropic's endpoints, a session's too, use its error types; the other members stay. */
 static bool in_anthropics_terms(const struct clime_http_request *rq) {
     return clime_str_ends(rq->path, "/v1/messages") || clime_str_ends(rq->path, "/v1/messages/count_tokens");
 }
 
-/* A large or unknown rest of the body that nobody will read costs the connection, and the answer says so. */
+/* Closes the connection after the answer, and says so, when much or an unknown amount of the body is unread. */
 static void settle_connection(struct clime_http_request *rq) {
     bool more = rq->body_length < 0 || rq->body_length - (int64_t)rq->body_read > CLIME_HTTP_DISCARD_KEEP;
     if (!rq->body_ended && (more || rq->expects_continue)) rq->keep_alive = false;
-    /* An idle connection holds a thread: none is left to it when few are free. */
+    /* An idle connection holds a thread: close it when few are free. */
     const struct clime_http_server *s = rq->server;
     if (clime_http_connections_count(s->connections) > clime_http_slots(s->o.n_threads)) rq->keep_alive = false;
 }
@@ -120,7 +120,7 @@ static const char *kind_of(int status) {
     return kind ? kind : statuses[status_row(status < 500 ? 400 : 500)].kind;
 }
 
-/* type: of the error; name: in OpenAI's terms, in place of the status; NULL = it has none */
+/* type: of the error; name: OpenAI's code in place of the status; NULL = none */
 static void put_error_members(struct clime_jw *w, int status, const char *type, const char *name, const char *message) {
     clime_jw_put_strz(w, "object", "error");
     clime_jw_put_strz(w, "message", message);
@@ -157,7 +157,7 @@ void clime_http_error_events(const struct clime_http_request *rq, int status, co
     put_error(&w, status, anthropic ? kind_of(status) : statuses[status_row(status)].type, NULL, message);
     clime_jw_close(&w);
     if (anthropic) {
-        clime_sse_frame_named(sse, "error", clime_buf_str(&event)); /* its clients take no event without a name */
+        clime_sse_frame_named(sse, "error", clime_buf_str(&event)); /* its clients ignore events without a name */
     } else {
         clime_sse_frame(sse, clime_buf_str(&event));
         clime_sse_frame(sse, clime_str_of("[DONE]"));
@@ -193,7 +193,7 @@ void clime_http_reply_error(struct clime_http_request *rq, int status, const cha
 }
 
 void clime_http_reply_err(struct clime_http_request *rq, const struct clime_error *e) {
-    if (e->code == CLIME_ERR_TOO_LONG) { /* clients cut the conversation when they read this */
+    if (e->code == CLIME_ERR_TOO_LONG) { /* clients truncate the conversation when they read this */
         struct clime_error told = *e;
         if (in_anthropics_terms(rq)) clime_error_prefix(&told, "prompt is too long");
         reply_error(rq, 400, "context_length_exceeded", told.msg, NULL);

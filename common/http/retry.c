@@ -1,4 +1,4 @@
-/* The pauses between tries. Called by whoever calls, on its thread; owns nothing but when the log last had a word. */
+/* Retry pauses (see retry.h). Called on the caller's thread; owns only the time of the last log line. */
 #include "common/http/retry.h"
 
 #include <stdatomic.h>
@@ -7,7 +7,7 @@
 #include "common/hash.h"
 #include "common/log.h"
 
-#define LONG_US 10000000 /* what is tried for so long is said, and so often */
+#define LONG_US 10000000 /* retries longer than this are logged, at this interval */
 
 static _Atomic int64_t next_word_us;
 
@@ -15,7 +15,7 @@ bool clime_http_status_passes(int status) {
     return status == 408 || status == 425 || status == 429 || status == 499 || status >= 500;
 }
 
-/* Of many threads that wait for the same thing one says it. */
+/* Only one of many waiting threads logs. */
 static void say(const struct clime_retry *r, int64_t now, const struct clime_error *e) {
     int64_t next = atomic_load(&next_word_us);
     if (now - r->begun_us < LONG_US || now < next) return;

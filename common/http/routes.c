@@ -1,5 +1,4 @@
-/* Route tables: the row that a request asks for, and the table as JSON for --print-routes (called by a program's main).
- */
+/* Route tables: finds a request's row, and writes the table as JSON for --print-routes (called by a program's main). */
 #include <stdio.h>
 #include <string.h>
 
@@ -27,7 +26,7 @@ static bool path_matches(const char *pattern, struct clime_str path, struct clim
     return !tail || !memchr(param->ptr, '/', param->len);
 }
 
-/* Exact paths go before patterns. Several rows may share a path with different methods. */
+/* Exact paths take precedence over patterns. Several rows may share a path with different methods. */
 bool clime_http_route_find(struct clime_http_request *rq) {
     char allow[128] = "Allow: ";
     size_t n = strlen(allow), start = n;

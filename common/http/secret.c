@@ -1,7 +1,7 @@
-/* Keys (see secret.h). Compared for each request by its worker thread, made at a program's start; owns nothing.
+/* API keys (see secret.h). Compared on each request's worker thread, made at a program's start; owns nothing.
  *
- * Invariant of comparing: what is done next never depends on a byte of either text. `difference` is volatile, so that
- * no compiler ends the loop at the first difference. */
+ * Invariant of comparing: control flow never depends on a byte of either text. `difference` is volatile, so the
+ * compiler cannot end the loop at the first difference. */
 #include "common/http/secret.h"
 
 #include <errno.h>

@@ -1,10 +1,10 @@
-/* HTTP server (see server.h): the only file that knows CivetWeb (1.15). Replies are in reply.c, streams in stream.c.
+/* HTTP server (see server.h): the only file that includes CivetWeb (1.15). Replies are in reply.c, streams in stream.c.
  *
- * begin_request is CivetWeb's "handle everything" callback: it runs on the connection's worker thread, before any of
- * CivetWeb's own file, websocket or authorisation code, none of which we want. Owns the context and nothing of the
- * routes. Invariant: a request's body is read to its end, or the connection is closed after the answer; what is left of
- * one request must never be read as the next. That is also why every doubtful frame (two lengths, a length with a
- * transfer coding, more headers than CivetWeb keeps) is refused before anything else looks at it.
+ * begin_request is CivetWeb's callback for every request: it runs on the connection's worker thread, before CivetWeb's
+ * own file, websocket and authorisation code, all unused. Owns the context; borrows the routes. Invariant: a request's
+ * body is read to its end, or the connection is closed after the answer; its rest is never parsed as the next request.
+ * Therefore every doubtful frame (two lengths, a length with a transfer coding, more headers than CivetWeb keeps) is
+ * refused before any other check.
  */
 #include "common/http/server.h"
 
@@ -38,16 +38,16 @@
 #define KNOCK_LOOKUP_US 2000000
 #define NO_THREAD "Cannot start worker thread "
 #define HEALTH_THREADS 4
-#define MALLOC_HEAPS 4   /* glibc makes 8 a core, and what one had to hold once it keeps; most threads here wait */
-#define PERMITS_A_CORE 2 /* one waits for a page or a lock now and then */
+#define MALLOC_HEAPS 4   /* malloc arenas: glibc makes 8 per core, and each keeps its peak; most threads here wait */
+#define PERMITS_A_CORE 2 /* permits per core: one may wait for a page or a lock */
 
 /* Connection */
 
 bool clime_http_send(struct clime_http_request *rq, const void *data, size_t len) {
     const char *at = data;
     while (len > 0) {
-        /* CivetWeb's limit of time holds for a call, whatever was taken meanwhile: small pieces, patience for each. A
-         * peer that stops reading gives a partial count, not an error. */
+        /* CivetWeb's time limit is per call, whatever was sent meanwhile: send small pieces, each with its own limit. A
+         * peer that stops reading yields a partial count, not an error. */
         size_t piece = len < SEND_PIECE ? len : SEND_PIECE;
         if (mg_write(rq->conn, at, piece) != (int)piece) {
             rq->keep_alive = false;
@@ -68,7 +68,7 @@ bool clime_http_peer_gone(struct clime_http_request *rq) {
     return socket >= 0 && clime_peer_closed(socket);
 }
 
-/* What the handlers ask */
+/* Accessors for handlers */
 
 struct clime_str clime_http_method(const struct clime_http_request *rq) {
     return rq->method;
@@ -130,10 +130,10 @@ static int connection_opened(const struct mg_connection *conn, void **conn_data)
     return 0;
 }
 
-/* CivetWeb has told the client itself why it does not take the head: of the connection that this thread serves. */
+/* CivetWeb itself refused the head of the connection that this thread serves. */
 static _Thread_local bool head_refused;
 
-/* What the request line asks for is "*", or a URL of another port or scheme: CivetWeb tells us nothing and closes. */
+/* Answers a request for "*", or for a URL of another port or scheme: CivetWeb closes it without a callback. */
 static void refuse_unheard(struct mg_connection *conn) {
     const struct mg_request_info *info = mg_get_request_info(conn);
     struct clime_http_request rq = {.server = mg_get_user_data(mg_get_context(conn)), .conn = conn};
@@ -146,12 +146,12 @@ static void connection_closes(const struct mg_connection *conn) {
     struct clime_http_server *s = mg_get_user_data(mg_get_context(conn));
     refuse_unheard((struct mg_connection *)conn);
     struct clime_http_connection *c = mg_get_user_connection_data(conn);
-    if (c) clime_http_connection_close(s->connections, c); /* one whose TLS handshake failed was never opened */
+    if (c) clime_http_connection_close(s->connections, c); /* after a failed TLS handshake it was never opened */
 }
 
-/* CivetWeb takes a line that begins with a space or a colon for the end of the headers, skips spaces before the first
- * one, and takes a line feed alone for the end of a line. Whoever stands before us may read the rest of such a head as
- * well, and so find the body's end elsewhere. Two zeros lie now where a line ended as it should. */
+/* Refuses heads that a proxy before us may parse differently, and so find the body's end elsewhere: CivetWeb ends the
+ * headers at a line that begins with a space or a colon, skips spaces before the first one, and accepts a lone line
+ * feed as a line end. CivetWeb has replaced each proper line end with two zeros. */
 static bool lines_are_whole(const struct mg_request_info *info) {
     const char *end = info->http_version + strlen(info->http_version);
     for (int i = 0; i < info->num_headers; i++) {
@@ -161,14 +161,14 @@ static bool lines_are_whole(const struct mg_request_info *info) {
     return !end[1] && (end[2] == '\r' || (info->num_headers == 0 && !end[2])) && !end[3];
 }
 
-/* RFC 9112, section 3.2: a URL in place of a path, "http://HOST/...", and the Host that is looked at are one. */
+/* RFC 9112, section 3.2: the host of an absolute request target, "http://HOST/...", must equal the Host header. */
 static bool names_host(const char *target, const char *host) {
     const char *at = target[0] == '/' ? NULL : strstr(target, "://");
     size_t n = at ? strcspn(at + 3, "/?") : 0;
     return !at || (n == strlen(host) && strncasecmp(at + 3, host, n) == 0);
 }
 
-/* RFC 9112, section 6: exactly one way to know where the body ends. */
+/* RFC 9112, section 6: exactly one framing of the body. */
 static bool check_frame(struct clime_http_request *rq, const struct mg_request_info *info) {
     const char *length = NULL, *coding = NULL, *expect = NULL, *host = "";
     int n_lengths = 0, n_codings = 0, n_hosts = 0;
@@ -176,7 +176,7 @@ static bool check_frame(struct clime_http_request *rq, const struct mg_request_i
     for (int i = 0; i < info->num_headers; i++) {
         const char *name = info->http_headers[i].name, *value = info->http_headers[i].value;
         size_t n = strlen(name);
-        /* RFC 9112, section 5.1. CivetWeb writes zeros over the spaces and the colon of "Name : value". */
+        /* RFC 9112, section 5.1. CivetWeb overwrites the spaces and the colon of "Name : value" with zeros. */
         if (value > name + n + 1 && !name[n + 1]) wrong = "white space before the colon of a header";
         if (strcasecmp(name, "Content-Length") == 0) length = value, n_lengths++;
         if (strcasecmp(name, "Transfer-Encoding") == 0) coding = value, n_codings++;
@@ -194,7 +194,7 @@ static bool check_frame(struct clime_http_request *rq, const struct mg_request_i
         if (length[0] < '0' || length[0] > '9' || *end) wrong = "Content-Length is not a number";
     }
     int status = 400;
-    if (info->num_headers >= MG_MAX_HEADERS) { /* CivetWeb drops the rest in silence */
+    if (info->num_headers >= MG_MAX_HEADERS) { /* CivetWeb silently drops the rest */
         wrong = "too many headers";
         status = 431;
     } else if (!lines_are_whole(info)) {
@@ -211,14 +211,14 @@ static bool check_frame(struct clime_http_request *rq, const struct mg_request_i
     return true;
 }
 
-/* CivetWeb's own rule, so that our Connection header tells what it will do. */
+/* CivetWeb's rule, so that our Connection header matches its behaviour. */
 static bool wants_keep_alive(struct clime_http_request *rq) {
     const char *connection = clime_http_header(rq, "Connection");
     return connection ? strcasestr(connection, "keep-alive") != NULL : !rq->http10;
 }
 
-/* RFC 3986, section 2.1, where the path lies: the head's buffer is the connection's own. False: an escape that is none,
- * or one of a zero byte. CivetWeb's own decoding keeps the first as it stands and ends the path at the second. */
+/* Decodes RFC 3986 escapes (section 2.1) in place: the buffer is the connection's own. False: an invalid escape, or a
+ * zero byte. CivetWeb's decoder keeps the first as is and ends the path at the second. */
 static bool decode_path(struct clime_str *path) {
     char *to = (char *)path->ptr;
     size_t n = 0;
@@ -245,14 +245,14 @@ static int begin_request(struct mg_connection *conn) {
     rq.method = clime_str_of(info->request_method);
     rq.path = clime_str_of(info->local_uri_raw);
     bool is_path = decode_path(&rq.path);
-    if (rq.path.len > 1 && rq.path.ptr[rq.path.len - 1] == '/') rq.path.len--; /* as clients write it by mistake */
+    if (rq.path.len > 1 && rq.path.ptr[rq.path.len - 1] == '/') rq.path.len--; /* a common mistake of clients */
     rq.http10 = strcmp(info->http_version, "1.0") == 0;
     rq.keep_alive = wants_keep_alive(&rq);
     rq.head_only = clime_str_is(rq.method, "HEAD");
     clime_http_identify(&rq);
     clime_buf_init(&rq.body, s->o.max_body);
     clime_http_connection_begin(s->connections, rq.connection, info->remote_addr, info->remote_port, info->server_port);
-    if (!is_path) rq.keep_alive = false; /* what follows the head is not looked at */
+    if (!is_path) rq.keep_alive = false; /* bytes after the head are not parsed */
     if (!is_path)
         clime_http_refuse(&rq, 400, "the path has a % that two hexadecimal digits, not both 0, do not follow", NULL);
     else if (check_frame(&rq, info) && clime_http_admit(&rq)) {
@@ -272,7 +272,7 @@ static int begin_request(struct mg_connection *conn) {
     return rq.status;
 }
 
-/* Errors that CivetWeb finds before begin_request. It calls a head that overflows its buffer malformed, too. */
+/* Errors that CivetWeb finds before begin_request. It also calls a head that overflows its buffer malformed. */
 static int http_error(struct mg_connection *conn, int status, const char *message) {
     struct clime_http_request rq = {.server = mg_get_user_data(mg_get_context(conn)), .conn = conn};
     if (strcmp(message, "Malformed message") == 0)
@@ -287,7 +287,7 @@ static int log_message(const struct mg_connection *conn, const char *message) {
     struct clime_http_server *s = mg_get_user_data(mg_get_context(conn));
     if (s && !atomic_load(&s->started)) snprintf(s->complaint, sizeof s->complaint, "%s", message);
     LOG_DEBUG("http: %s", message);
-    return 1; /* not to CivetWeb's own log */
+    return 1; /* keep it out of CivetWeb's log */
 }
 
 /* Start and stop */
@@ -301,7 +301,7 @@ static void server_free(struct clime_http_server *s) {
     free(s);
 }
 
-/* CivetWeb takes four numbers of any size for an address and listens somewhere else. */
+/* CivetWeb accepts four numbers of any size as an address, and listens elsewhere. */
 static enum clime_err check_host(const char *host, struct clime_error *e) {
     struct in_addr v4;
     struct in6_addr v6;
@@ -309,14 +309,14 @@ static enum clime_err check_host(const char *host, struct clime_error *e) {
     bool is_v6 = strchr(host, ':') != NULL;
     if (is_v6 ? inet_pton(AF_INET6, host, &v6) != 1 : numeric && inet_pton(AF_INET, host, &v4) != 1)
         return clime_fail(e, CLIME_ERR_INPUT, "%s is no address to listen on", host);
-    if (is_v6 && !mg_check_feature(MG_FEATURES_IPV6)) /* Debian's has none, and says no more than that it failed */
+    if (is_v6 && !mg_check_feature(MG_FEATURES_IPV6)) /* Debian's build has none, and only reports a failure */
         return clime_fail(e, CLIME_ERR_INPUT, "cannot listen on %s: this CivetWeb was built without IPv6", host);
     return CLIME_OK;
 }
 
 static void *thread_begins(const struct mg_context *ctx, int type) {
     (void)ctx;
-    if (type == 0) clime_accepted_note_mine(); /* it accepts */
+    if (type == 0) clime_accepted_note_mine(); /* an accepting thread */
     return NULL;
 }
 
@@ -352,7 +352,7 @@ static enum clime_err start_admin(struct clime_http_server *s, struct clime_erro
     return start(&o, s, &s->admin, e);
 }
 
-/* Whoever has one of many keys must not command, so who may has to be said. */
+/* Holders of named keys must not command, so an admin key is required with them. */
 static enum clime_err read_keys(struct clime_http_server *s, struct clime_error *e) {
     if (s->main != s) s->keys = s->main->keys;
     if (s->main != s || !s->o.key_file) return CLIME_OK;
@@ -407,7 +407,7 @@ static enum clime_err start(const struct clime_http_options *o, struct clime_htt
         {"request_timeout_ms", SOCKET_WAIT_MS},
         {"tcp_nodelay", "1"},
         {"decode_url", "no"},
-        {"enable_auth_domain_check", "no"}, /* or a URL in place of the path is never ours */
+        {"enable_auth_domain_check", "no"}, /* else it rejects absolute URLs */
         {o->tls_certificate ? "ssl_certificate" : NULL, o->tls_certificate},
         {NULL, NULL},
     };
@@ -430,8 +430,8 @@ static enum clime_err start(const struct clime_http_options *o, struct clime_htt
         mg_exit_library();
         return CLIME_ERR_IO;
     }
-    /* CivetWeb goes on with the threads that it got. We do not: they are fewer than the slots, and the next thread that
-     * anybody starts fails. */
+    /* CivetWeb continues with fewer threads. We do not: they are fewer than the slots, and the next thread that the
+     * process starts would fail. */
     if (strncmp(s->complaint, NO_THREAD, strlen(NO_THREAD)) == 0) {
         int got = (int)strtol(s->complaint + strlen(NO_THREAD), NULL, 10) - 1;
         clime_http_server_stop(s);
@@ -474,7 +474,7 @@ static bool is_stopped(void *server) {
     return atomic_load(&((struct clime_http_server *)server)->stopped);
 }
 
-/* CivetWeb's accepting thread looks at its stop flag every 2 s, or when a connection comes: so one comes. */
+/* Connects once: CivetWeb's accepting thread checks its stop flag every 2 s, or on a connection. */
 static void *knock(void *arg) {
     struct clime_http_server *s = arg;
     const char *host = strcmp(s->o.host, "0.0.0.0") == 0 ? "127.0.0.1"
@@ -486,7 +486,7 @@ static void *knock(void *arg) {
     const struct addrinfo *a = found;
     while (a && a->ai_family != clime_http_port_family(host)) a = a->ai_next;
     while (a && !atomic_load(&s->stopped)) {
-        clime_sleep_us(5000); /* mg_stop has set the flag by then, or the next knock finds it */
+        clime_sleep_us(5000); /* mg_stop has set the flag by then, or the next connection finds it */
         int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
         if (fd < 0) break;
         connect(fd, a->ai_addr, a->ai_addrlen);
@@ -502,7 +502,7 @@ void clime_http_server_stop(struct clime_http_server *s) {
     clime_http_server_stop(s->health);
     clime_http_server_stop(s->admin);
     atomic_store(&s->stopping, true);
-    /* CivetWeb cuts every write once it stops, so what is about to be answered gets a moment first. */
+    /* CivetWeb cuts every write once it stops, so give pending answers time first. */
     int64_t until = clime_now_us() + STOP_GRACE_US;
     while (atomic_load(&s->n_active) > 0 && clime_now_us() < until) clime_sleep_us(2000);
     pthread_t knocker;

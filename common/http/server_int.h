@@ -1,8 +1,8 @@
-/* What the files of the HTTP server share: server.c (the only one that knows CivetWeb), admit.c, routes.c, body.c,
+/* Internals of the HTTP server, shared by server.c (the only file that includes CivetWeb), admit.c, routes.c, body.c,
  * reply.c, stream.c, capacity.c.
  *
- * A request lives on the stack of CivetWeb's worker thread while its handler runs, and belongs to that thread; of its
- * stream, the fields below the lock may be used by one other thread.
+ * A request lives on the stack of CivetWeb's worker thread while its handler runs, and is used by that thread only,
+ * except its stream's fields below the lock, which one other thread may use.
  */
 #ifndef CLIME_COMMON_HTTP_SERVER_INT_H
 #define CLIME_COMMON_HTTP_SERVER_INT_H
@@ -15,10 +15,9 @@
 #include "common/http/permits.h"
 #include "common/http/server.h"
 
-#define CLIME_HTTP_DISCARD_KEEP                                                                                        \
-    (1 << 20) /* an unread rest of a body up to this is read away; more costs the connection */
+#define CLIME_HTTP_DISCARD_KEEP (1 << 20) /* discards an unread body up to this; closes the connection above */
 
-#define CLIME_HTTP_ID_SIZE 201 /* of a request; longer ones are replaced */
+#define CLIME_HTTP_ID_SIZE 201 /* of a request id; longer ones are replaced */
 
 struct mg_connection;
 struct mg_context;
@@ -27,40 +26,40 @@ struct clime_http_server {
     struct mg_context *ctx;
     struct clime_http_options o;
     char *api_key, *admin_key;    /* copies; NULL = none */
-    struct clime_http_keys *keys; /* of o.key_file; NULL = none */
+    struct clime_http_keys *keys; /* from o.key_file; NULL = none */
     struct clime_http_connections *connections;
-    struct clime_http_server *health; /* the health port; NULL = none */
-    struct clime_http_server *admin;  /* the port of control calls; NULL = none */
-    struct clime_http_server *main;   /* whose health or admin port this is, or itself */
+    struct clime_http_server *health; /* serves the health port; NULL = none */
+    struct clime_http_server *admin;  /* serves the admin port; NULL = none */
+    struct clime_http_server *main;   /* the main server of a health or admin port, or itself */
     int port;
     atomic_bool stopping, stopped;
-    atomic_int n_active; /* requests inside a handler or on the way to it */
-    /* Of all ports together: main's */
+    atomic_int n_active; /* requests from admission to the handler's end */
+    /* totals of all ports, kept in main */
     struct clime_permits *permits;
     int n_slots;
     atomic_int n_held;
     atomic_llong n_refused;
-    atomic_llong body_bytes, coming_bytes; /* of bodies over 64 KiB: all, and those that are not whole yet */
+    atomic_llong body_bytes, coming_bytes; /* bodies over 64 KiB: all, and incomplete ones */
     atomic_bool started;
-    char complaint[256]; /* CivetWeb's last message while it started; read after that */
+    char complaint[256]; /* CivetWeb's last message during start; read after it */
 };
 
 struct clime_http_stream {
     struct clime_http_request *rq;
     pthread_t owner;      /* the handler's thread */
-    bool chunked;         /* framed in chunks; else the end is the connection's end (HTTP/1.0) */
+    bool chunked;         /* chunked framing; else ends with the connection (HTTP/1.0) */
     bool discard;         /* the answer to HEAD: no body */
     int socket;           /* -1 = unknown */
     pthread_mutex_t lock; /* guards the rest */
     pthread_cond_t changed;
-    struct clime_buf frame;   /* the writer's: one framed chunk that is sent at once */
-    struct clime_buf backlog; /* framed bytes that the socket would not take at once; the handler's thread sends them */
-    size_t draining;          /* bytes of what was in backlog that the handler's thread is sending */
+    struct clime_buf frame;   /* the writer's: one framed chunk to send at once */
+    struct clime_buf backlog; /* framed bytes that the socket did not accept at once; the handler's thread sends them */
+    size_t draining;          /* bytes of backlog that the handler's thread is sending */
     const char *heartbeat;    /* sent when nothing was written for heartbeat_us; NULL = none */
     int64_t heartbeat_us, written_us;
     bool ended, complete;
-    bool told;        /* the owner has learnt that the stream died */
-    atomic_bool dead; /* written under the lock, read anywhere */
+    bool told;        /* the owner knows that the stream died */
+    atomic_bool dead; /* written under the lock, read without */
 };
 
 struct clime_http_request {
@@ -71,64 +70,64 @@ struct clime_http_request {
     struct clime_str method, path, param;
     struct clime_buf body;
     int64_t body_length;   /* declared; -1 = chunked */
-    uint64_t body_read;    /* bytes that came so far */
-    bool body_ended;       /* nothing of it is left to read */
-    bool body_broken;      /* it ended too early or in a wrong way */
-    int64_t waited_us;     /* for the body, so far */
-    size_t charged;        /* its bytes in the budget of all bodies */
-    bool over_budget;      /* which has no room for it */
+    uint64_t body_read;    /* bytes received */
+    bool body_ended;       /* read to its end */
+    bool body_broken;      /* cut off or wrongly framed */
+    int64_t waited_us;     /* total wait for the body */
+    size_t charged;        /* bytes reserved in the body budget */
+    bool over_budget;      /* the body budget is full */
     bool expects_continue; /* the client waits for "100 Continue" before it sends the body */
     bool http10;
-    bool keep_alive; /* the connection goes on after this request */
+    bool keep_alive; /* the connection stays open after this request */
     bool head_only;
     bool answered;
-    int status; /* of the answer */
+    int status; /* status of the answer */
     bool holds_slot, has_permit, holds_key;
-    struct clime_http_key *key; /* that it came with, of those with names; NULL: none of them */
+    struct clime_http_key *key; /* the named key of the request; NULL = none */
     char id[CLIME_HTTP_ID_SIZE];
-    const char *page; /* the Origin of a web page that is let in, else NULL */
+    const char *page; /* the Origin of an admitted web page, else NULL */
     bool streaming;
     struct clime_http_stream stream;
 };
 
-/* Sends all of it or returns false; then the connection is lost. One thread at a time. */
+/* Sends all bytes, or returns false: the connection is lost. One thread at a time. */
 bool clime_http_send(struct clime_http_request *rq, const void *data, size_t len);
 
 /* CivetWeb's mg_read: waits for all of size, or the end of the body (less), or an error (-1). */
 int clime_http_receive(struct clime_http_request *rq, void *out, size_t size);
 
-/* capacity.c: the slots of a main port; and the limit of open files, raised as far as the system allows. Each
- * connection takes a descriptor, and often one more behind it; Debian's soft limit is 1,024. */
+/* capacity.c: chooses the slots of a main port; raises the limit of open files as far as the system allows. Each
+ * connection uses a descriptor, and often a second one behind it; Debian's soft limit is 1,024. */
 int clime_http_choose_slots(const struct clime_http_options *o);
 void clime_http_raise_file_limit(int n_threads);
 
-/* Gives the request its id. */
+/* Sets rq->id. */
 void clime_http_identify(struct clime_http_request *rq);
 
 /* Sets rq->route and rq->param, or refuses (404, 405) and returns false. */
 bool clime_http_route_find(struct clime_http_request *rq);
 
-/* Everything between a sound frame and the handler; false: the refusal has been sent. */
+/* Runs all checks between parsing and the handler; false: the refusal has been sent. */
 bool clime_http_admit(struct clime_http_request *rq);
 
-/* origin.c: refuses (403) what a foreign web page has a browser send; sets rq->page. */
+/* origin.c: refuses (403) requests of foreign web pages; sets rq->page. */
 bool clime_http_origin_check(struct clime_http_request *rq);
-bool clime_http_origin_check_command(struct clime_http_request *rq); /* behind the route */
+bool clime_http_origin_check_command(struct clime_http_request *rq); /* called after routing */
 bool clime_http_is_loopback(const char *host);
-/* True: the browser's question before a request of an admitted page, which has been answered. */
+/* True for the CORS preflight of an admitted page, which has been answered. */
 bool clime_http_preflight(struct clime_http_request *rq);
 void clime_http_origin_headers(const struct clime_http_request *rq, struct clime_buf *out);
 
 bool clime_http_refuse(struct clime_http_request *rq, int status, const char *message,
                        const char *extra_headers); /* returns false */
 
-/* Reads the whole body into rq->body; false when it broke off, came too slowly or passed the limit. */
+/* Reads the whole body into rq->body; false when it is cut off, too slow or above the limit. */
 bool clime_http_body_take(struct clime_http_request *rq);
 
-/* The request is over: its body leaves the budget. */
+/* Releases the body's share of the budget when the request ends. */
 void clime_http_body_release(struct clime_http_request *rq);
 
-/* After the answer: reads away what is left of the body; gives up, and closes the connection, when that is much. */
+/* After the answer: discards the unread body, or closes the connection when much is left. */
 void clime_http_body_discard(struct clime_http_request *rq);
 
 /* Appends the status line and the headers of every answer, without the empty line. length: -1 = none declared. */

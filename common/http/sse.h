@@ -1,4 +1,4 @@
-/* Server-sent events (WHATWG HTML, section 9.2), as servers write them. */
+/* Writes server-sent events (WHATWG HTML, section 9.2). */
 #ifndef CLIME_COMMON_HTTP_SSE_H
 #define CLIME_COMMON_HTTP_SSE_H
 

@@ -1,9 +1,8 @@
 /* Streamed answers of the HTTP server (see server.h).
  *
  * begin, wait: the handler's worker thread. write, end: any one thread, usually an emitter that serves many streams. A
- * writer other than the owner never waits for a peer: it sends only when the socket has room; what does not fit goes to
- * `backlog`, and the owner, asleep in wait, sends that (it has the time). So one slow reader costs an emitter one
- * poll(2), not the 30 s of a blocked send.
+ * writer other than the owner never blocks: it sends only when the socket has room, and queues the rest in `backlog`,
+ * which the owner, asleep in wait, sends. So a slow reader costs an emitter one poll(2), not a send blocked for 30 s.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -15,10 +14,10 @@
 #include "common/http/server_int.h"
 
 #define BEHIND ((size_t)1 << 20)
-#define BACKLOG_MOST ((size_t)8 << 20) /* what a writer that does not wait may have us hold */
+#define BACKLOG_MOST ((size_t)8 << 20) /* maximum backlog of a writer that does not wait */
 #define FRAME_CAP 65536                /* a head, or a small chunk */
-#define SMALL_SEND 16384               /* fits where poll says there is room: Linux says so from a third free */
-#define PEER_CHECK_US 2000000          /* how often a sleeping owner asks whether its peer is still there */
+#define SMALL_SEND 16384               /* fits when poll reports room: Linux does from a third free */
+#define PEER_CHECK_US 2000000          /* interval at which a sleeping owner checks its peer */
 
 static void set_dead(struct clime_http_stream *st) {
     atomic_store(&st->dead, true);
@@ -38,7 +37,7 @@ struct clime_http_stream *clime_http_stream_begin(struct clime_http_request *rq,
     clime_buf_init(&st->frame, FRAME_CAP);
     clime_buf_init(&st->backlog, BACKLOG_MOST + CLIME_HTTP_MAX_WRITE + 64);
     rq->streaming = true;
-    if (rq->http10) rq->keep_alive = false; /* the end of the connection is the end of the body */
+    if (rq->http10) rq->keep_alive = false; /* the connection's end marks the body's end */
     clime_http_head(rq, &st->frame, status, content_type, extra_headers, -1, st->chunked);
     clime_buf_adds(&st->frame, "\r\n");
     if (!clime_http_send(rq, st->frame.data, st->frame.len)) set_dead(st);
@@ -82,8 +81,7 @@ bool clime_http_stream_write(struct clime_http_stream *st, const void *data, siz
     CHECK(!st->ended);
     st->written_us = clime_now_us();
     bool first = !st->draining && st->backlog.len == 0, owner = pthread_equal(pthread_self(), st->owner);
-    /* Where the socket is not known (its connection was not noted) nobody can ask whether it has room: the owner sends.
-     */
+    /* An unknown socket (an unrecorded connection) cannot be polled for room: the owner sends. */
     bool has_room = len <= SMALL_SEND && st->socket >= 0 && clime_peer_writable(st->socket);
     if (first && (owner || has_room))
         send_now(st, head, data, len);
@@ -101,7 +99,7 @@ void clime_http_stream_heartbeat(struct clime_http_stream *st, const char *text,
     pthread_mutex_unlock(&st->lock);
 }
 
-/* Called under the lock by the owner, who sends it next. */
+/* Called by the owner under the lock; it sends next. */
 static void queue_heartbeat(struct clime_http_stream *st) {
     char head[20] = "";
     if (st->chunked) snprintf(head, sizeof head, "%zx\r\n", strlen(st->heartbeat));
@@ -128,7 +126,7 @@ void clime_http_stream_end(struct clime_http_stream *st, bool complete) {
     pthread_mutex_unlock(&st->lock); /* the owner may free the stream from here on */
 }
 
-/* Sends what is queued, without the lock; the writer appends behind it meanwhile. */
+/* Sends the backlog, without the lock; the writer may append meanwhile. */
 static void drain(struct clime_http_stream *st) {
     size_t len = st->backlog.len;
     char *data = clime_buf_take(&st->backlog);
@@ -165,12 +163,12 @@ bool clime_http_stream_wait(struct clime_http_stream *st) {
     return ended;
 }
 
-/* Called by the server after the handler: the end of the stream, then of its memory. */
+/* Called by the server after the handler: waits for the stream's end and frees it. */
 void clime_http_stream_finish(struct clime_http_stream *st) {
     while (!clime_http_stream_wait(st)) continue;
     bool whole = st->complete && !atomic_load(&st->dead);
     if (whole && st->chunked && !st->discard) whole = clime_http_send(st->rq, "0\r\n\r\n", 5);
-    if (!whole) st->rq->keep_alive = false; /* closing without the last chunk tells the client that it is cut */
+    if (!whole) st->rq->keep_alive = false; /* closing without the last chunk marks the stream as cut */
     clime_buf_free(&st->frame);
     clime_buf_free(&st->backlog);
     pthread_cond_destroy(&st->changed);

@@ -1,7 +1,7 @@
-/* See tls.h. Called when a server starts; owns the open libraries, which stay until the process ends.
+/* TLS set-up (see tls.h). Called when a server starts; owns the open libraries, which stay until the process ends.
  *
- * Invariant: nobody has opened "libssl.so" by that name before, or the linker knows it as the real one (libcurl's is
- * opened as libssl.so.3). That is looked at in the end, so a mistake is a refusal and no crash.
+ * Invariant: nothing has opened "libssl.so" by that name before, or the linker maps it to the real one (libcurl's is
+ * libssl.so.3). This is verified at the end, so a mistake is an error, not a crash.
  */
 #include "common/http/tls.h"
 
@@ -19,7 +19,7 @@ extern const char _binary_libssl_so_start[], _binary_libssl_so_end[];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards ready */
 static bool ready;
 
-/* A library from memory. */
+/* Opens a library from memory. */
 static void *open_own(void) {
     size_t n = (size_t)(_binary_libssl_so_end - _binary_libssl_so_start);
     char path[64];

@@ -1,4 +1,4 @@
-/* URLs as texts (see url.h). Called wherever a URL is logged or made, any thread; owns nothing. */
+/* URL redaction and encoding (see url.h). Called wherever a URL is logged or made, any thread; owns nothing. */
 #include "common/http/url.h"
 
 #include <stdio.h>
@@ -6,8 +6,8 @@
 
 #define MOST_BYTES ((size_t)1 << 20)
 
-/* The user ends at the last "@" of the authority, which ends at the first "/", "?" or "#", as libcurl reads it. Where
- * such a byte stands in a password that should have been encoded, no host follows: nothing of the rest is shown. */
+/* Like libcurl: the user part ends at the last "@" of the authority, which ends at the first "/", "?" or "#". If an
+ * unencoded password holds such a byte, no host follows, and the rest is hidden. */
 struct clime_url_shown clime_url_shown(const char *url) {
     struct clime_url_shown out;
     const char *at = strstr(url, "://"), *start = at ? at + 3 : url;
