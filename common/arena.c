@@ -1,7 +1,7 @@
 /* Bump allocator (see arena.h).
  *
- * Called per request. One owner, no locking. Blocks form a list, the newest first; only the newest has room. A
- * request larger than half a block gets a block of its own behind the head, so that it does not waste the rest of it.
+ * Called per request. One owner, no locking. Blocks form a list, the newest first; only the newest has room. A request
+ * larger than half a block gets its own block behind the head, so the head's free space is not wasted.
  */
 #include "common/arena.h"
 

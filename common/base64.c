@@ -1,9 +1,9 @@
-/* See base64.h. Called by the readers of request bodies, and the writers of replies, that carry bytes. */
+/* Base64 (see base64.h). Called where request bodies and replies carry bytes. */
 #include "common/base64.h"
 
 #include <string.h>
 
-static int value_of(char c) { /* -1 = no sign of the alphabet */
+static int value_of(char c) { /* -1 = not in the alphabet */
     if (c >= 'A' && c <= 'Z') return c - 'A';
     if (c >= 'a' && c <= 'z') return c - 'a' + 26;
     if (c >= '0' && c <= '9') return c - '0' + 52;
@@ -23,7 +23,7 @@ enum clime_err clime_base64_decode(struct clime_str text, uint8_t *out, size_t *
             bits = bits << 6 | (uint32_t)(v & 63);
         }
         for (size_t k = 0; k + 1 < signs; k++) out[n++] = (uint8_t)(bits >> (16 - 8 * k));
-        good = good && (signs == 4 || !(bits & (signs == 3 ? 0xffu : 0xffffu))); /* bits that belong to no byte */
+        good = good && (signs == 4 || !(bits & (signs == 3 ? 0xffu : 0xffffu))); /* unused bits must be 0 */
     }
     *n_out = n;
     return good ? CLIME_OK : clime_fail(e, CLIME_ERR_INPUT, "the text is no base64");

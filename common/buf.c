@@ -74,7 +74,7 @@ void clime_buf_printf(struct clime_buf *b, const char *fmt, ...) {
     va_list ap, again;
     va_start(ap, fmt);
     va_copy(again, ap);
-    char text[256]; /* most lines fit, so that they are formatted once */
+    char text[256]; /* most lines fit and are formatted once */
     int n = vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     CHECK(n >= 0);
@@ -106,7 +106,7 @@ enum clime_err clime_buf_read_file(struct clime_buf *b, const char *path, struct
     }
     struct stat st;
     if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0) {
-        /* A hint only: the file may grow while it is read. One byte more lets the last read see the end. */
+        /* A hint: the file may grow meanwhile. The extra byte lets the last read see the end. */
         size_t size = (size_t)st.st_size;
         if (size < b->cap - b->len) clime_buf_reserve(b, size + 1);
     }
@@ -116,7 +116,7 @@ enum clime_err clime_buf_read_file(struct clime_buf *b, const char *path, struct
             size_t more = b->cap - b->len < 65536 ? b->cap - b->len : 65536;
             room = clime_buf_reserve(b, more) ? b->size - b->len : 0;
         }
-        char extra; /* at the cap, one byte is read aside to tell a full buffer from a longer file */
+        char extra; /* at the cap: distinguishes a full buffer from a longer file */
         ssize_t n = room > 1 ? read(fd, b->data + b->len, room - 1) : read(fd, &extra, 1);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) {

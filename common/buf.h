@@ -14,12 +14,12 @@ struct clime_buf {
     char *data;  /* NULL until the first append */
     size_t len;  /* bytes in use */
     size_t size; /* bytes allocated */
-    size_t cap;  /* len never passes this */
-    bool full;   /* something was dropped */
+    size_t cap;  /* maximum len */
+    bool full;   /* bytes were dropped */
 };
 
 void clime_buf_init(struct clime_buf *b, size_t cap);
-void clime_buf_free(struct clime_buf *b);  /* the buffer may be used again */
+void clime_buf_free(struct clime_buf *b);  /* the buffer is reusable */
 void clime_buf_clear(struct clime_buf *b); /* len = 0, full = false, memory kept */
 
 void clime_buf_add(struct clime_buf *b, const void *data, size_t len);
@@ -27,12 +27,11 @@ void clime_buf_adds(struct clime_buf *b, const char *z);
 void clime_buf_addc(struct clime_buf *b, char c);
 void clime_buf_printf(struct clime_buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* Room for n more bytes without a further allocation; NULL when past the cap. The caller writes, then calls
- * clime_buf_grew with what it wrote. */
+/* Room for n more bytes, or NULL past the cap. The caller writes there, then passes the length to clime_buf_grew. */
 char *clime_buf_reserve(struct clime_buf *b, size_t n);
 void clime_buf_grew(struct clime_buf *b, size_t n);
 
-/* Hands the memory to the caller (free() it; "" when empty, never NULL); the buffer is empty after. */
+/* Moves the memory to the caller, who frees it ("" when empty, never NULL). Leaves the buffer empty. */
 char *clime_buf_take(struct clime_buf *b);
 
 static inline struct clime_str clime_buf_str(const struct clime_buf *b) {

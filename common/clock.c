@@ -21,7 +21,7 @@ int64_t clime_wall_us(void) {
 
 void clime_sleep_us(int64_t us) {
     if (us <= 0) return;
-    /* An absolute end, so that signals do not stretch the sleep. */
+    /* An absolute deadline: signals do not lengthen the sleep. */
     int64_t end = clime_now_us() + us;
     struct timespec t = {end / 1000000, end % 1000000 * 1000};
     while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL) == EINTR) {

@@ -9,7 +9,7 @@ int64_t clime_now_us(void);      /* CLOCK_MONOTONIC */
 int64_t clime_wall_us(void);     /* microseconds since 1970-01-01 UTC */
 void clime_sleep_us(int64_t us); /* restarts after signals */
 
-/* A condition whose waits end by clime_now_us(). 0, or ETIMEDOUT when that is until_us. */
+/* A condition variable on the clime_now_us() clock. wait_until returns 0, or ETIMEDOUT at until_us. */
 void clime_cond_init(pthread_cond_t *cond);
 int clime_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, int64_t until_us);
 

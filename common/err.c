@@ -1,7 +1,7 @@
-/* Error records, failed checks and allocation that cannot fail (see err.h).
+/* Error records, failed checks and aborting allocation (see err.h). Any thread; owns nothing.
  *
- * Called by everyone, from any thread; owns nothing. Running out of memory for small allocations aborts: with
- * overcommit the kernel kills the process long before malloc fails, so code that unwinds from it is never exercised.
+ * Small allocations abort when memory is exhausted: with overcommit the kernel kills the process long before malloc
+ * fails, so code that recovers is never exercised.
  */
 #include "common/err.h"
 
@@ -12,7 +12,7 @@
 enum clime_err clime_fail(struct clime_error *e, enum clime_err code, const char *fmt, ...) {
     CHECK(code != CLIME_OK);
     if (!e) return code;
-    /* The arguments may point into e->msg (a message wrapped in a new one), so it is built beside it. */
+    /* The arguments may point into e->msg (a wrapped message), so the new one is built in a copy. */
     char msg[sizeof e->msg];
     va_list ap;
     va_start(ap, fmt);

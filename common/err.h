@@ -20,13 +20,13 @@ enum clime_err {
     CLIME_ERR_TOO_LONG,    /* a prompt is longer than the model's context: 400, as context_length_exceeded */
     CLIME_ERR_NOT_FOUND,   /* a file, model or id does not exist: 404 */
     CLIME_ERR_LIMIT,       /* over a stated limit (size, depth, length): 413 or 400 */
-    CLIME_ERR_BUSY,        /* a queue is full, try again later: 429 */
+    CLIME_ERR_BUSY,        /* a queue is full, retry later: 429 */
     CLIME_ERR_UNAVAILABLE, /* draining, paused, peer gone: 503 */
-    CLIME_ERR_TIMEOUT,     /* a named wait passed its limit: 504 */
+    CLIME_ERR_TIMEOUT,     /* a named wait reached its limit: 504 */
     CLIME_ERR_IO,          /* read, write, connect failed */
     CLIME_ERR_DEVICE,      /* the accelerator failed; the engine is dead */
     CLIME_ERR_ABORTED,     /* stopped on request */
-    CLIME_ERR_INTERNAL     /* a peer or library did what it must not */
+    CLIME_ERR_INTERNAL     /* a peer or library broke its contract */
 };
 
 struct clime_error {
@@ -44,14 +44,14 @@ enum clime_err clime_error_prefix(struct clime_error *e, const char *fmt, ...) _
 /* Short upper-case name, "INPUT", "TIMEOUT", ... for logs and the ledger. */
 const char *clime_err_name(enum clime_err code);
 
-/* Aborts with file, line and text when cond is false. For our own mistakes, never for input. */
+/* Aborts with file, line and text when cond is false. For bugs, never for bad input. */
 #define CHECK(cond)                                                                                                    \
     do {                                                                                                               \
         if (!(cond)) clime_check_failed(__FILE__, __LINE__, #cond);                                                    \
     } while (0)
 void clime_check_failed(const char *file, int line, const char *what) __attribute__((noreturn));
 
-/* Allocation for small and planned sizes; abort with a message when memory is exhausted. */
+/* Allocation of small, planned sizes. Aborts with a message when memory is exhausted. */
 void *xmalloc(size_t bytes) __attribute__((returns_nonnull, warn_unused_result));
 void *xcalloc(size_t n, size_t bytes) __attribute__((returns_nonnull, warn_unused_result));
 void *xrealloc(void *p, size_t bytes) __attribute__((returns_nonnull, warn_unused_result));

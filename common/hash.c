@@ -47,7 +47,7 @@ static uint64_t absorb(uint64_t lane, uint64_t word) {
     return rotate(lane + word * P2, 31) * P1;
 }
 
-static uint64_t read64(const uint8_t *p) { /* the formats that use this are little-endian, as the machines are */
+static uint64_t read64(const uint8_t *p) { /* formats and machines are little-endian */
     uint64_t x;
     memcpy(&x, p, sizeof x);
     return x;

@@ -1,6 +1,6 @@
 /* Hashes: SHA-256 (FIPS 180-4) for weights and files, a 64-bit mix for seeds and tables, a fast
  * checksum for records.
- * hash64 is part of the format: seeds in the ledger are made with it, so it must never change.
+ * hash64 is part of the ledger's format (its seeds), so it must never change.
  */
 #ifndef CLIME_COMMON_HASH_H
 #define CLIME_COMMON_HASH_H
@@ -24,18 +24,17 @@ void clime_sha256_hex(const uint8_t digest[32], char out[65]); /* lower case, NU
  * seed of a sample = hash64({run seed, rollout, group, member}, 4). */
 uint64_t clime_hash64(const uint64_t *words, size_t n);
 
-/* A checksum of bytes against damage, not against forgery: XXH64 with seed 0 (Y. Collet's published algorithm), some
- * 10 GB/s a core where SHA-256 does 1. It is stored (ledger, checkpoints), so it must never change. Pieces may be of
- * any size. */
+/* Detects damage, not forgery: XXH64 with seed 0 (Y. Collet), about 10 GB/s per core where SHA-256 does 1. Stored in
+ * the ledger and in checkpoints, so it must never change. Pieces may have any size. */
 struct clime_checksum {
     uint64_t lane[4];
     uint64_t n_bytes;
-    uint8_t block[32]; /* the n_bytes % 32 last ones, not yet in the lanes */
+    uint8_t block[32]; /* the last n_bytes % 32 bytes, not yet in the lanes */
 };
 
 void clime_checksum_init(struct clime_checksum *c);
 void clime_checksum_add(struct clime_checksum *c, const void *data, size_t len);
-uint64_t clime_checksum_done(const struct clime_checksum *c); /* of all so far; more may be added */
+uint64_t clime_checksum_done(const struct clime_checksum *c); /* of all bytes so far; more may be added */
 
 /* For in-memory tables only (not stored). */
 uint64_t clime_hash_bytes(const void *data, size_t len, uint64_t seed);

@@ -1,8 +1,7 @@
-/* Line logger (see log.h).
+/* Line logger (see log.h). Any thread; owns the two globals below, which main sets before threads start.
  *
- * Called by everyone, from any thread; owns the two globals below, which are set in main before threads start. A line
- * is built on the stack and sent with one write(2), a whole one on the heap, so that lines of threads and processes
- * that share a terminal do not mix. Control bytes become '?': text from a client cannot forge a line.
+ * A line is built on the stack (clime_log_whole: on the heap) and sent with one write(2), so that threads and processes
+ * that share a terminal do not mix lines. Control bytes become '?': text from a client cannot forge a line.
  */
 #include "common/log.h"
 
@@ -23,9 +22,9 @@ void clime_log_open(const char *program, enum clime_log_level level) {
     lowest = level;
 }
 
-/* What a line begins with; returns its length. */
+/* Writes a line's prefix; returns its length. */
 static size_t put_head(char *line, size_t size, enum clime_log_level level) {
-    static const char erase[] = "\r\x1b[K"; /* what a progress display has on the terminal's line */
+    static const char erase[] = "\r\x1b[K"; /* clears a progress display's line on a terminal */
     char when[32];
     clime_wall_format(clime_wall_us(), when);
     int clear = isatty(STDERR_FILENO) ? (int)sizeof erase - 1 : 0;
@@ -38,7 +37,7 @@ static size_t put_head(char *line, size_t size, enum clime_log_level level) {
     return (size_t)n < size ? (size_t)n : size - 1;
 }
 
-/* The text from `at` to `end`, behind which there is room for a newline. */
+/* Sends bytes at..end; there is room for a newline after them. */
 static void send_line(char *line, size_t at, size_t end) {
     for (size_t i = at; i < end; i++)
         if ((unsigned char)line[i] < 0x20 || line[i] == 0x7f) line[i] = '?';

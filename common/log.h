@@ -1,4 +1,4 @@
-/* Line logger: one write(2) a line to standard error, "2026-01-31T12:00:00.123Z I server: text".
+/* Line logger: one write(2) per line to standard error, "2026-01-31T12:00:00.123Z I server: text".
  * Any thread. The level is set once in main before threads start.
  */
 #ifndef CLIME_COMMON_LOG_H
@@ -13,7 +13,7 @@ void clime_log_open(const char *program, enum clime_log_level level);
 
 void clime_log(enum clime_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* A line of any length; clime_log cuts one at 2 KB. */
+/* A line of any length; clime_log truncates at 2 KB. */
 void clime_log_whole(enum clime_log_level level, const char *text, size_t len);
 
 #define LOG_DEBUG(...) clime_log(CLIME_LOG_DEBUG, __VA_ARGS__)

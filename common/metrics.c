@@ -1,9 +1,8 @@
 /* Counters, gauges and histograms (see metrics.h).
  *
- * Registered at start by each program, updated from any thread, written by whoever serves /metrics. One list, guarded
- * by a mutex for registration and writing; values are atomics, so the engine's hot loop never waits for a scrape. A
- * double lives in a 64-bit atomic by its bits. A histogram's count is the sum of its buckets as they were read, so that
- * one text never contradicts itself.
+ * Registered by a program at start, updated on any thread, written by the /metrics handler. A mutex guards the list for
+ * registration and writing; values are atomics, so the engine's hot loop never waits for a scrape. A 64-bit atomic
+ * holds a double's bits. A histogram's count is the sum of its buckets as read, so that a scrape is consistent.
  */
 #include "common/metrics.h"
 
@@ -23,14 +22,14 @@ enum kind { COUNTER, GAUGE, HISTOGRAM };
 #define MAX_ALIASES 2
 
 struct clime_metric {
-    struct clime_metric *next; /* guarded by lock; order of registration */
+    struct clime_metric *next; /* guarded by lock; in order of registration */
     enum kind kind;
     const char *name, *help;
-    const char *aliases[MAX_ALIASES]; /* NULL = none; all series of a name have the same */
+    const char *aliases[MAX_ALIASES]; /* NULL = none; equal in all series of a name */
     char *labels;
     _Atomic uint64_t value;   /* bits of a double; a histogram's sum */
     double *bounds;           /* n_buckets upper bounds, ascending */
-    _Atomic uint64_t *counts; /* n_buckets + 1; not cumulative; the last is what passed every bound */
+    _Atomic uint64_t *counts; /* n_buckets + 1, not cumulative; the last is above every bound */
     int n_buckets;
 };
 
@@ -193,7 +192,7 @@ static void put_metric(struct clime_buf *out, const struct clime_metric *m, cons
     put_line(out, m, name, "_count", (double)count);
 }
 
-/* All series of m's name, of which m is the first, below one head. */
+/* Writes all series of m's name under one header; m is the first. */
 static void put_series(struct clime_buf *out, const struct clime_metric *m, const char *name) {
     put_head(out, m, name);
     for (const struct clime_metric *s = m; s; s = s->next)
@@ -203,7 +202,7 @@ static void put_series(struct clime_buf *out, const struct clime_metric *m, cons
 void clime_metrics_write(struct clime_buf *out) {
     pthread_mutex_lock(&lock);
     for (const struct clime_metric *m = first; m; m = m->next) {
-        /* All series of a name stand together, below one head, where the first of them stands. */
+        /* The series of a name are written together, at the first one's place. */
         const struct clime_metric *earlier = first;
         while (strcmp(earlier->name, m->name) != 0) earlier = earlier->next;
         if (earlier != m) continue;

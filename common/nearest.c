@@ -1,4 +1,4 @@
-/* Levenshtein's distance, one row at a time. Called where a name is unknown; owns nothing. */
+/* Levenshtein distance, one row at a time. Called for an unknown name; owns nothing. */
 #include "common/nearest.h"
 
 #include <string.h>

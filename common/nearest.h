@@ -1,4 +1,4 @@
-/* The known word that a mistyped one is nearest to, for errors that say "did you mean". Any thread, no state. */
+/* The known word nearest to a mistyped one, for "did you mean" errors. Any thread, no state. */
 #ifndef CLIME_COMMON_NEAREST_H
 #define CLIME_COMMON_NEAREST_H
 
@@ -6,10 +6,10 @@
 
 struct clime_nearest {
     struct clime_str word; /* longer ones are compared by their beginning */
-    const char *best;      /* NULL until one was tried of which half at least is the word */
+    const char *best;      /* NULL until a candidate matches at least half of the word */
     int distance;
 };
 
-void clime_nearest_try(struct clime_nearest *n, const char *candidate); /* the first of equals stays */
+void clime_nearest_try(struct clime_nearest *n, const char *candidate); /* the first wins a tie */
 
 #endif

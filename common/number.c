@@ -2,9 +2,8 @@
  *
  * Called by scan.c and write.c, any thread. Both fast paths rest on one fact (Clinger, "How to read floating point
  * numbers accurately", PLDI'90): an integer below 2^53 times or divided by 10^k, k <= 22, is one correctly rounded
- * operation on exact doubles. So the writer checks its candidate by the very division that a reader computes: 70 ns for
- * a float, a tenth of trying snprintf's precisions in turn. What the fast paths cannot settle goes through snprintf and
- * strtod.
+ * operation on exact doubles. So the writer verifies its candidate with the reader's own division: 70 ns for a float, a
+ * tenth of trying snprintf's precisions in turn. Other values use snprintf and strtod.
  */
 #include "common/number.h"
 
@@ -26,7 +25,7 @@ struct decimal {
     int n_digits, exponent;
 };
 
-/* Positional from 1e-5 to below 1e16, as Python's repr and most JSON writers have it; else with an exponent. */
+/* Positional notation from 1e-5 to below 1e16, like Python's repr and most JSON writers; else an exponent. */
 static int put_decimal(struct decimal d, bool negative, char out[CLIME_NUMBER_TEXT]) {
     while (d.n_digits > 1 && d.digits % 10 == 0) {
         d.digits /= 10;
@@ -59,7 +58,7 @@ static int put_decimal(struct decimal d, bool negative, char out[CLIME_NUMBER_TE
     return (int)(at - out);
 }
 
-/* The value of a decimal as a double, when one exact operation gives it. */
+/* The value of a decimal as a double, when one exact operation yields it. */
 static bool decimal_value(uint64_t digits, int scale, double *v) {
     if (digits > (uint64_t)1 << 53 || scale < -22 || scale > 22) return false;
     *v = scale < 0 ? (double)digits / pow10_exact[-scale] : (double)digits * pow10_exact[scale];
@@ -70,12 +69,11 @@ static bool same_double(double read, double v) {
     return read == v;
 }
 
-/* True when the decimal that reads as the double `read` also reads as the float v, with or without the double between:
- * a double that lies exactly half-way between two floats may be the rounded image of a decimal on either side. */
+/* True when the decimal that reads as the double `read` also reads as the float v, directly or through the double. A
+ * double half-way between two floats may be the rounding of a decimal on either side. */
 static bool same_float(double read, double v) {
     if ((double)(float)read != v) return false;
-    if (v >=
-        (double)FLT_MIN) { /* a normal float has 24 of the double's 53 bits: half-way is 1 and 28 zeros below them */
+    if (v >= (double)FLT_MIN) { /* a normal float has 24 of the double's 53 bits: half-way is a 1 and 28 zeros below */
         uint64_t bits;
         memcpy(&bits, &read, sizeof bits);
         return (bits & 0x1FFFFFFF) != 0x10000000;
@@ -97,7 +95,7 @@ static bool try_digits(double v, int exponent, int n, bool (*same)(double, doubl
     return true;
 }
 
-/* floor(log10(v)) where the fast path can be taken, else anything outside its range. */
+/* floor(log10(v)) in the range of the fast path, else any value outside it. */
 static int decimal_exponent(double v) {
     int e = (int)floor(ilogb(v) * 0.30102999566398120); /* exact or too small by one: v is up to twice 2^ilogb */
     if (e < -22 || e + 1 > 22) return e < 0 ? -100 : 100;
@@ -105,7 +103,7 @@ static int decimal_exponent(double v) {
     return v >= next ? e + 1 : e;
 }
 
-/* Starts with n digits, takes more while they do not read back, else fewer as long as they do. */
+/* Adds digits to n until the text reads back, or else removes digits while it does. */
 static bool shortest_fast(double v, int n, int max, bool (*same)(double, double), struct decimal *best) {
     int exponent = decimal_exponent(v);
     if (!try_digits(v, exponent, n, same, best)) {
@@ -167,7 +165,7 @@ bool clime_number_parse(const char *text, size_t len, double *out) {
             point = true;
             continue;
         }
-        if (digits == 0 && *at == '0') { /* leading zeros carry no digit */
+        if (digits == 0 && *at == '0') { /* skip leading zeros */
             scale -= point;
             continue;
         }

@@ -1,7 +1,7 @@
-/* Philox4x32-10 and what is drawn from it (see rng.h). Any thread; a clime_rng belongs to one.
+/* Philox4x32-10 and its generators (see rng.h). Any thread; a clime_rng belongs to one.
  *
- * The constants are those of Salmon et al., SC'11, section 3.3 (Weyl keys: golden ratio and sqrt(3) - 1). Sampling uses
- * counters with last word 0, clime_rng last word 1, so the two never share a block under one seed.
+ * The constants are those of Salmon et al., SC'11, section 3.3 (Weyl keys: golden ratio and sqrt(3) - 1). The last
+ * counter word is 0 for sampling and 1 for clime_rng, so the two never share a block under one seed.
  */
 #include "common/rng.h"
 
@@ -64,7 +64,7 @@ static uint64_t next_u64(struct clime_rng *r) {
 
 uint64_t clime_rng_below(struct clime_rng *r, uint64_t n) {
     CHECK(n > 0);
-    /* Values under 2^64 mod n are drawn again, so that every remainder is equally likely. */
+    /* Rejects values below 2^64 mod n: every remainder is equally likely. */
     uint64_t least = -n % n, v;
     do v = next_u64(r);
     while (v < least);
@@ -86,7 +86,7 @@ double clime_rng_normal(struct clime_rng *r) {
 
 void clime_random_bytes(void *out, size_t n) {
     ssize_t got;
-    do got = getrandom(out, n, 0); /* up to 256 bytes come whole */
+    do got = getrandom(out, n, 0); /* up to 256 bytes arrive whole */
     while (got < 0 && errno == EINTR);
     CHECK(n <= 256 && got == (ssize_t)n);
 }

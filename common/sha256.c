@@ -1,7 +1,7 @@
-/* SHA-256 (FIPS 180-4), the part of hash.h that hashes weights and files. Any thread; no state but the caller's.
+/* SHA-256 (FIPS 180-4) of hash.h, for weights and files. Any thread; no state but the caller's.
  *
- * Two compressions of the same function: plain C, and the SHA extensions of x86 where the processor has them (chosen
- * per call by a cached cpuid flag: gigabytes of weights are hashed at each update, at 5 to 8 times the speed).
+ * Two versions of the compression: plain C, and x86's SHA extensions, chosen per call by a cached cpuid flag. Each
+ * update hashes gigabytes of weights, which the extensions do 5 to 8 times faster.
  */
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* A borrowed slice of bytes. Not NUL-terminated; the owner is whoever owns ptr. */
+/* A slice of bytes, borrowed from the owner of ptr; not NUL-terminated. */
 #ifndef CLIME_COMMON_STR_H
 #define CLIME_COMMON_STR_H
 
@@ -38,8 +38,7 @@ static inline bool clime_str_ends(struct clime_str s, const char *z) {
     return s.len >= n && (n == 0 || memcmp(s.ptr + s.len - n, z, n) == 0);
 }
 
-/* Takes the next line off rest, without its end (a line feed, or a carriage return before it); the last one needs none.
- * False when nothing is left. */
+/* Removes the next line from rest, without its "\n" or "\r\n"; the last line needs none. False when rest is empty. */
 static inline bool clime_str_line(struct clime_str *rest, struct clime_str *line) {
     const char *end = rest->len ? (const char *)memchr(rest->ptr, '\n', rest->len) : NULL;
     if (!rest->len) return false;
@@ -50,7 +49,7 @@ static inline bool clime_str_line(struct clime_str *rest, struct clime_str *line
     return true;
 }
 
-/* The value of a hexadecimal digit of either case; -1: it is none. */
+/* The value of a hexadecimal digit of either case, or -1. */
 static inline int clime_hex_digit(char c) {
     if (c >= '0' && c <= '9') return c - '0';
     if (c >= 'a' && c <= 'f') return c - 'a' + 10;

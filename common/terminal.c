@@ -1,5 +1,4 @@
-/* Asking the terminal and standard output (see terminal.h). Called by the help, the log, the progress display and
- * commands at their end; no state. */
+/* Terminal queries (see terminal.h). Called by the help, the log, progress displays, and commands at exit; no state. */
 #include "common/terminal.h"
 
 #include <stdio.h>
@@ -8,8 +7,8 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#define USUAL_COLUMNS 80 /* where the terminal does not say */
-#define LEAST_COLUMNS 20 /* narrower ones are treated as this wide */
+#define USUAL_COLUMNS 80 /* when the terminal reports none */
+#define LEAST_COLUMNS 20 /* lower bound for narrower terminals */
 
 static bool is_dumb(void) {
     const char *term = getenv("TERM");

@@ -1,4 +1,4 @@
-/* Standard output: the terminal that it is shown on, if any; its colours; whether all of it got there. Any thread. */
+/* Terminal width and colours, and whether all of standard output was written. Any thread. */
 #ifndef CLIME_COMMON_TERMINAL_H
 #define CLIME_COMMON_TERMINAL_H
 
@@ -6,13 +6,13 @@
 
 #include "common/err.h"
 
-/* Its width now; 0 when standard output is no terminal, or one that cannot move its cursor (TERM=dumb). */
+/* Current width of standard output; 0 when it is no terminal, or one that cannot move its cursor (TERM=dumb). */
 int clime_terminal_columns(void);
 
-/* Whether a descriptor is a terminal that is to be written to in colours: not where NO_COLOR is set (no-color.org). */
+/* True when fd is a terminal and NO_COLOR is unset (no-color.org). */
 bool clime_terminal_colours(int fd);
 
-/* At the end of a command whose output is what it was run for: an error where a part of it was lost. */
+/* Call at the end of a command that prints a result: an error when part of the output was lost. */
 enum clime_err clime_stdout_whole(struct clime_error *e);
 
 #define CLIME_TERMINAL_BOLD "\x1b[1m"

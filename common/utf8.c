@@ -1,7 +1,7 @@
 /* Strict UTF-8 (see utf8.h). Called by the JSON scanner and writer and by the tokenizer. No state.
  *
- * The second byte of a character has a narrower range after some first bytes (E0, ED, F0, F4); checking it there rules
- * out overlong forms, surrogates and values past U+10FFFF at once, and gives the maximal subpart for free.
+ * The second byte of a character has a narrower range after some first bytes (E0, ED, F0, F4); checking it excludes
+ * overlong forms, surrogates and values above U+10FFFF, and yields the maximal subpart.
  */
 #include "common/utf8.h"
 

@@ -1,4 +1,4 @@
-/* The version that all programs say, with --version and over HTTP. */
+/* The version of all programs, for --version and over HTTP. */
 #ifndef CLIME_COMMON_VERSION_H
 #define CLIME_COMMON_VERSION_H
 

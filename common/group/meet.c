@@ -1,8 +1,8 @@
-/* How the ranks of a group meet: the others connect to rank 0 and show their cards; it lets all in at once, or says to
- * all that have come why not. See group.h. The owner's thread.
+/* Rendezvous of a group (see group.h). The other ranks connect to rank 0 and send their cards; rank 0 admits all at
+ * once, or sends every rank present the reason for failure. The owner's thread.
  *
- * Invariant: nobody who connects can hold up the others: cards are read as they come, whoever says nothing is not
- * counted, and who is no rank of this group (a port scanner, another run's process) is sent away without a word. */
+ * Invariant: no connection can block the others. Cards are read as they arrive, silent connections do not count, and a
+ * connection that is no rank of this group (a port scanner, another run's process) is closed without a reply. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
@@ -24,11 +24,11 @@
 #include "common/os/lookup.h"
 #include "common/version.h"
 
-#define KNOCKING 32 /* connections that have not shown a card yet */
+#define KNOCKING 32 /* connections without a complete card */
 #define TRY_AGAIN_US 50000
 #define WORD_EVERY_US 10000000
 
-/* ---- who I am ---- */
+/* ---- this rank's card ---- */
 
 static uint64_t read_into_checksum(const char *path) {
     struct clime_checksum c;
@@ -52,7 +52,7 @@ static struct clime_group_card own_card(const struct clime_place *p) {
     if (readlink("/proc/self/ns/pid", space, sizeof space - 1) < 0) space[0] = 0;
     clime_host_id(boot, sizeof boot);
     c.host = clime_hash_bytes(boot, strlen(boot), 0) ^ clime_hash_bytes(space, strlen(space), 0);
-    if (!boot[0]) c.host = p->secret; /* which only ranks of one start know, and they are of one host */
+    if (!boot[0]) c.host = p->secret; /* known only to ranks of one start, on one host */
     if (gethostname(c.where, sizeof c.where - 1)) snprintf(c.where, sizeof c.where, "?");
     return c;
 }
@@ -72,8 +72,8 @@ static struct clime_group *new_group(const struct clime_group_options *o) {
     return g;
 }
 
-/* A follower of a group that has lost a rank is there until rank 0 has closed it too: who looks later would take its
- * end for the cause, and its last words could be lost with its connection. */
+/* A follower of a group with a lost rank stays until rank 0 has closed the group: a later observer would mistake its
+ * end for the cause, and its failure report could be lost with its connection. */
 #define STAY_MS 10000
 static void stay(const struct clime_group *g) {
     struct pollfd w = {.fd = g->sock[0], .events = POLLRDHUP};
@@ -122,7 +122,7 @@ static enum clime_err find_address(const struct clime_place *p, int64_t until_us
     return rc ? clime_error_prefix(e, "rank 0's address") : CLIME_OK;
 }
 
-static void no_delay(int fd) { /* messages are small and waited for */
+static void no_delay(int fd) { /* messages are small and latency-bound */
     int on = 1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
@@ -150,7 +150,7 @@ enum clime_err clime_group_listen(const struct clime_place *p, int64_t until_us,
     return rc;
 }
 
-/* Why a card does not fit in; the group is then not made at all. */
+/* Error for a card that does not fit; the whole rendezvous then fails. */
 static enum clime_err examine(const struct clime_group *g, const struct clime_group_card *c, struct clime_error *e) {
     const struct clime_group_card *mine = &g->card[0];
     char who[128];
@@ -175,13 +175,13 @@ static enum clime_err examine(const struct clime_group *g, const struct clime_gr
     return CLIME_OK;
 }
 
-struct knock { /* a connection whose card has not come whole */
+struct knock { /* a connection without a complete card */
     int fd;
     size_t n;
     struct clime_group_card card;
 };
 
-/* Reads on; *in: it has shown the card of a rank, and its socket is the group's now. -1 in fd: it is gone. */
+/* Reads more of a card. *in: the card is a rank's, and the group now owns the socket. fd -1: closed. */
 static enum clime_err read_card(struct clime_group *g, struct knock *k, bool *in, struct clime_error *e) {
     enum clime_err rc = CLIME_OK;
     ssize_t n = recv(k->fd, (char *)&k->card + k->n, sizeof k->card - k->n, 0);
@@ -197,7 +197,7 @@ static enum clime_err read_card(struct clime_group *g, struct knock *k, bool *in
         g->card[k->card.rank] = k->card;
         *in = true;
     } else if (ours) {
-        struct clime_group_verdict v = {CLIME_GROUP_MAGIC, *e}; /* it is told too; it may have gone */
+        struct clime_group_verdict v = {CLIME_GROUP_MAGIC, *e}; /* also sends it the reason, if still connected */
         (void)!send(k->fd, &v, sizeof v, MSG_NOSIGNAL | MSG_DONTWAIT);
         close(k->fd);
     } else {
@@ -238,7 +238,7 @@ static enum clime_err wait_for_all(struct clime_group *g, const struct clime_gro
             n += in;
         }
         int fd = p[KNOCKING].revents ? accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC) : -1;
-        if (fd >= 0) { /* the oldest that is silent gives way to a new one */
+        if (fd >= 0) { /* a new connection replaces the oldest silent one */
             int at = 0;
             while (at < KNOCKING && knock[at].fd >= 0) at++;
             if (at == KNOCKING) {
@@ -289,9 +289,9 @@ static enum clime_err receive_all(struct clime_group *g, const struct clime_grou
     return rc;
 }
 
-/* ---- the others ---- */
+/* ---- other ranks ---- */
 
-/* Until rank 0 listens, at one of its addresses or another. */
+/* Retries until rank 0 listens at one of its addresses. */
 static enum clime_err connect_to(const struct clime_place *p, int64_t limit_us, int *out, struct clime_error *e) {
     struct addrinfo *list;
     int64_t until = clime_now_us() + limit_us;
@@ -328,7 +328,7 @@ static enum clime_err join(struct clime_group *g, const struct clime_group_optio
     no_delay(fd);
     g->sock[0] = fd;
     rc = clime_group_move(g, 0, fd, &g->card[g->rank], sizeof *g->card, true, "meeting the group", until, e);
-    /* rank 0 waits for the others for as long as this rank may, and then says so */
+    /* rank 0 waits for the others as long as this rank may, then reports */
     if (!rc) rc = clime_group_move(g, 0, fd, &v, sizeof v, false, "meeting the group", until + g->limit_us, e);
     if (!rc && v.magic != CLIME_GROUP_MAGIC)
         rc = clime_fail(e, CLIME_ERR_INPUT, "who listens at %s:%d is no rank 0", o->place.address, o->place.port);
@@ -342,7 +342,7 @@ static enum clime_err join(struct clime_group *g, const struct clime_group_optio
     return rc;
 }
 
-/* Processes that can be watched: those of one host. */
+/* Opens pidfds of the ranks without a socket, when all are on one host. */
 static void watch(struct clime_group *g) {
     g->one_host = g->card[0].host != 0;
     for (int r = 0; r < g->world; r++) g->one_host &= g->card[r].host == g->card[0].host;
@@ -351,7 +351,7 @@ static void watch(struct clime_group *g) {
 }
 
 enum clime_err clime_group_meet(const struct clime_group_options *o, struct clime_group **out, struct clime_error *e) {
-    struct clime_error own; /* its text goes to the others too */
+    struct clime_error own; /* its text is also sent to the other ranks */
     CHECK(o->place.world > 1 && o->place.world <= CLIME_GROUP_MAX && o->limit_us > 0);
     struct clime_group *g = new_group(o);
     enum clime_err rc = g->rank == 0 ? receive_all(g, o, &own) : join(g, o, &own);

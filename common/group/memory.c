@@ -1,4 +1,4 @@
-/* Memory of a group: a file without a name of rank 0's, which the others open by its descriptor. See memory.h. */
+/* Shared memory of a group (see memory.h): rank 0's unnamed file, which the others open through its descriptor. */
 #include "common/group/memory.h"
 
 #include <errno.h>
@@ -53,7 +53,7 @@ enum clime_err clime_group_memory(struct clime_group *g, size_t bytes, void **ou
     int fd = -1;
     *out = NULL;
     enum clime_err rc = clime_group_rank(g) ? find(g, bytes, &fd, out, e) : make(g, bytes, &fd, out, e);
-    if (!rc) rc = clime_group_agree(g, "shared memory", e); /* all have mapped: the descriptor may go */
+    if (!rc) rc = clime_group_agree(g, "shared memory", e); /* all ranks have mapped it: close the descriptor */
     if (fd >= 0) close(fd);
     if (rc && *out) {
         munmap(*out, bytes);

@@ -1,14 +1,14 @@
-/* Messages of a group, and how it notices that a rank is lost. See group.h. The owner's thread.
+/* Messages and failure detection of a group (see group.h). The owner's thread.
  *
- * Rank 0 has a socket to each of the others, they have one to it; a socket that ends is a rank that has ended. Ranks of
- * one host watch each other's processes besides, since no socket leads from one follower to another.
+ * Rank 0 has a socket to each other rank, and each has one to rank 0; a closed socket means a rank that has ended.
+ * Ranks of one host also watch each other's processes, since followers have no sockets to each other.
  *
- * A message is a frame: how long it is, and whether it is one or the last words of a rank that cannot go on. Last words
- * are looked for in front of what was not read yet, so a rank that waits for something else finds them.
+ * A frame is a length and a kind: a message, or the failure report ("last words") of a rank that cannot continue.
+ * Reports are peeked for ahead of unread data, so a rank that waits for another message finds them.
  *
- * At a limit the rank that is waited for may itself wait for the one that is frozen. So rank 0 asks all, and who says
- * nothing is the late one; whoever waits or moves bytes looks at its group and answers. What it had said before is no
- * answer and is passed over: the group is lost then, and nobody will receive it.
+ * At a time limit, the late rank may itself be waiting for a frozen one. So rank 0 queries all ranks, and the silent
+ * one is late; every rank that waits or transfers bytes checks its group and answers. Earlier unread messages are no
+ * answer and are discarded: the group is lost, and no rank will receive them.
  */
 #include <errno.h>
 #include <poll.h>
@@ -22,9 +22,9 @@
 #include "common/clock.h"
 #include "common/group/group_int.h"
 
-#define LOOK_MS 50            /* how often a wait looks at the others */
-#define LAST_WORDS_US 2000000 /* for what is on its way already */
-#define ANSWER_US 2000000     /* for who waits to say so; it looks every LOOK_MS or oftener */
+#define LOOK_MS 50            /* interval at which a wait checks the other ranks */
+#define LAST_WORDS_US 2000000 /* for data already in flight */
+#define ANSWER_US 2000000     /* for a waiting rank to answer; it checks at least every LOOK_MS */
 
 enum frame_kind {
     FRAME_MESSAGE = 0x6d657373,
@@ -39,7 +39,7 @@ struct frame {
 };
 
 struct last_words {
-    int64_t lost; /* itself, or whom it has found lost */
+    int64_t lost; /* its own rank, or the lost rank it found */
     struct clime_error why;
 };
 
@@ -53,7 +53,7 @@ const char *clime_group_name(const struct clime_group *g, int rank) {
     return out;
 }
 
-/* Marks the group lost by `rank`, for the first time: e's text. Returns its code. */
+/* Marks the group lost by `rank`, unless it already is, with e's text. Returns its code. */
 __attribute__((format(printf, 4, 5))) static enum clime_err lose(struct clime_group *g, int rank, struct clime_error *e,
                                                                  const char *fmt, ...) {
     if (!g->is_lost) {
@@ -84,7 +84,7 @@ enum clime_err clime_group_move(struct clime_group *g, int rank, int fd, void *a
             if (clime_now_us() >= until_us) return clime_group_late(g, rank, what, e);
             poll(&w, 1, LOOK_MS);
         } else if (out && g->sock[rank] == fd) {
-            return look(g, rank, true, e); /* it may have said why before it went */
+            return look(g, rank, true, e); /* it may have reported the reason before it ended */
         } else {
             return lose(g, rank, e, "%s: %s is gone: its connection has ended", what, clime_group_name(g, rank));
         }
@@ -92,17 +92,17 @@ enum clime_err clime_group_move(struct clime_group *g, int rank, int fd, void *a
     return CLIME_OK;
 }
 
-/* ---- who is late ---- */
+/* ---- the late rank ---- */
 
-struct ear {  /* to a rank that was asked */
+struct ear {  /* state of a queried rank */
     int fd;   /* -1 = it has answered */
-    size_t n; /* bytes of the end of what was heard, in case that a frame begins there */
+    size_t n; /* last bytes received, which may begin a frame */
     char end[sizeof(struct frame)];
 };
 
-/* Hears what has come, a piece: who asks has a clock, and one that goes on sending is no reason to stay. True: the
- * answer is in it, or last words, or the end of the connection, which is no silence either. The question's number makes
- * an answer unlike any bytes of a message. */
+/* Reads one piece of pending data; a steady sender cannot hold the caller, which has a deadline. True: it contains the
+ * answer, a failure report, or the end of the connection, which is no silence either. The query's number distinguishes
+ * an answer from message bytes. */
 static bool has_answered(struct ear *a, uint64_t number) {
     const struct frame here = {.kind = FRAME_HERE, .n = number},
                        failed = {.kind = FRAME_FAILED, .n = sizeof(struct last_words)};
@@ -118,13 +118,13 @@ static bool has_answered(struct ear *a, uint64_t number) {
     return false;
 }
 
-/* Who is silent where `rank` is said to be late: that one, unless it answers and another one does not. */
+/* The silent rank when `rank` is reported late: that one, unless it answers and another does not. */
 static int who_is_silent(struct clime_group *g, int rank, int speaker) {
     const int64_t until = clime_now_us() + ANSWER_US;
     const struct frame ask = {.kind = FRAME_ASK, .n = (uint64_t)until};
     struct ear ear[CLIME_GROUP_MAX];
     int others = 0;
-    if (g->rank) return rank; /* it hears of nobody but rank 0, which asks when it is told */
+    if (g->rank) return rank; /* a follower is connected only to rank 0, which queries when this is reported */
     for (int r = 0; r < g->world; r++) {
         ear[r] = (struct ear){.fd = r && r != speaker ? g->sock[r] : -1};
         others += ear[r].fd >= 0 && r != rank;
@@ -155,9 +155,9 @@ enum clime_err clime_group_late(struct clime_group *g, int rank, const char *wha
     return CLIME_ERR_TIMEOUT;
 }
 
-/* ---- who is lost ---- */
+/* ---- lost ranks ---- */
 
-/* To who asks again. */
+/* Returns the error of the lost rank again. */
 static enum clime_err was_lost(const struct clime_group *g, struct clime_error *e) {
     if (e) *e = g->lost;
     return g->lost.code;
@@ -168,7 +168,7 @@ int clime_group_lost(const struct clime_group *g, enum clime_err *code) {
     return g->lost_rank;
 }
 
-/* What comes next from it, or nothing. */
+/* Peeks the next frame from a rank; zero = none. */
 static struct frame next_frame(const struct clime_group *g, int rank) {
     struct frame f;
     if (g->sock[rank] < 0 || recv(g->sock[rank], &f, sizeof f, MSG_PEEK | MSG_DONTWAIT) != (ssize_t)sizeof f)
@@ -181,7 +181,7 @@ static bool has_last_words(const struct clime_group *g, int rank) {
     return f.kind == FRAME_FAILED && f.n == sizeof(struct last_words);
 }
 
-/* Rank 0 wants to know whether this one is there. */
+/* Answers rank 0's liveness query. */
 static enum clime_err answer(struct clime_group *g, struct clime_error *e) {
     const int64_t until = clime_now_us() + LAST_WORDS_US;
     struct frame f, here = {.kind = FRAME_HERE};
@@ -196,7 +196,7 @@ enum clime_err clime_group_answer(struct clime_group *g, struct clime_error *e) 
     return asked ? answer(g, e) : look(g, 0, false, e);
 }
 
-/* What the socket to `rank`, of which poll has said something, means. */
+/* Handles a poll event of the socket to `rank`. */
 static enum clime_err look(struct clime_group *g, int rank, bool ended, struct clime_error *e) {
     struct frame f;
     struct last_words last = {0};
@@ -206,7 +206,7 @@ static enum clime_err look(struct clime_group *g, int rank, bool ended, struct c
         if (!rc) rc = clime_group_move(g, rank, g->sock[rank], &last, sizeof last, false, "last words", until, e);
         if (rc) return rc;
         int lost = last.lost >= 0 && last.lost < g->world ? (int)last.lost : rank;
-        /* Who only saw another one end does not know why; that one may have said it. */
+        /* A rank that only saw another end does not know why; that one may have reported it. */
         if (lost != rank && has_last_words(g, lost)) return look(g, lost, false, e);
         last.why.msg[sizeof last.why.msg - 1] = 0;
         if (!g->is_lost) g->said = last.why.code;
@@ -216,18 +216,17 @@ static enum clime_err look(struct clime_group *g, int rank, bool ended, struct c
                         last.why.msg, clime_group_name(g, silent));
         return lose(g, lost, e, "%s: %.400s", clime_group_name(g, rank), last.why.msg);
     }
-    if (next_frame(g, rank).kind == FRAME_ASK) { /* who has gone since may have said why behind it */
+    if (next_frame(g, rank).kind == FRAME_ASK) { /* a rank that has ended may have sent its report after it */
         enum clime_err rc = answer(g, e);
         return rc || !ended ? rc : look(g, rank, true, e);
     }
     if (!ended && recv(g->sock[rank], &f, sizeof f, MSG_PEEK | MSG_DONTWAIT) != 0)
-        return CLIME_OK; /* a message that somebody will receive */
+        return CLIME_OK; /* a message, left to its receiver */
     return lose(g, rank, e, "%s is gone: its connection has ended", clime_group_name(g, rank));
 }
 
-/* Polls the others for up to `ms`; returns early when `from` (-1 = nobody) has sent something or a rank has ended. A
- * follower that waits for rank 0's word leaves it to rank 0 to notice who is lost: at an orderly end others may have
- * gone already. */
+/* Polls the other ranks for up to `ms`; returns early when `from` (-1 = none) has sent data or a rank has ended. A
+ * follower that waits for rank 0 leaves failure detection to it: at an orderly end others may have left. */
 static enum clime_err look_around(struct clime_group *g, int from, int ms, bool *readable, struct clime_error *e) {
     struct pollfd p[CLIME_GROUP_MAX];
     enum clime_err rc = CLIME_OK;
@@ -240,7 +239,7 @@ static enum clime_err look_around(struct clime_group *g, int from, int ms, bool 
     }
     *readable = false;
     if (poll(p, (nfds_t)g->world, ms) <= 0) return CLIME_OK;
-    *readable = from >= 0 && p[from].revents & POLLIN; /* what it has said comes before anybody's end */
+    *readable = from >= 0 && p[from].revents & POLLIN; /* its message takes precedence over another rank's end */
     for (int r = 0; r < g->world && !rc && !*readable; r++) {
         if (!p[r].revents) continue;
         bool ended = p[r].revents & (POLLRDHUP | POLLHUP | POLLERR);
@@ -288,7 +287,7 @@ enum clime_err clime_group_receive(struct clime_group *g, int from, const char *
     while (!readable) {
         enum clime_err rc = look_around(g, from, LOOK_MS, &readable, e);
         bool unused;
-        if (!rc && !readable && g->rank == 0) rc = look_around(g, -1, 0, &unused, e); /* words of who is not gone yet */
+        if (!rc && !readable && g->rank == 0) rc = look_around(g, -1, 0, &unused, e); /* reports of live ranks */
         if (rc) return rc;
         if (!readable && clime_now_us() >= until) return clime_group_late(g, from, what, e);
         if (readable && next_frame(g, from).kind == FRAME_ASK) {
@@ -325,7 +324,7 @@ void clime_group_give_up(struct clime_group *g, const struct clime_error *why) {
 
 /* ---- agreement ---- */
 
-/* Rank 0: what each of the others has, against its own. */
+/* Rank 0: compares the facts of each other rank with its own. */
 static enum clime_err compare_all(struct clime_group *g, const struct clime_facts *mine, struct clime_error *e) {
     static const char what[] = "what every rank must have alike";
     struct clime_buf said;
@@ -372,7 +371,7 @@ enum clime_err clime_group_agree(struct clime_group *g, const char *mine, struct
     return rc;
 }
 
-/* ---- small things of all ranks ---- */
+/* ---- all-gather of small data ---- */
 
 static enum clime_err receive_part(struct clime_group *g, int from, const char *what, void *at, size_t n,
                                    struct clime_error *e) {

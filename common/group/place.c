@@ -1,11 +1,11 @@
-/* Launchers' variables. See place.h. Called once by main, before anything is opened; owns nothing. */
+/* Launchers' variables (see place.h). Called once by main, before it opens anything; owns nothing. */
 #include "common/group/place.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* A number's names in the order in which they are asked. */
+/* Names of each number, in order of precedence. */
 static const char *const rank_names[] = {"RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"};
 static const char *const world_names[] = {"WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE"};
 static const char *const local_names[] = {"LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK"};

@@ -1,6 +1,6 @@
-/* Which rank of a group this process is, by what its launcher says: ours, torch's (RANK, WORLD_SIZE, LOCAL_RANK,
- * MASTER_ADDR, MASTER_PORT), Slurm's or Open MPI's own variables with MASTER_ADDR and MASTER_PORT beside them.
- * Pure but for the environment; any thread. */
+/* Finds this process's rank from the launcher's environment: ours, torch's (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR,
+ * MASTER_PORT), or Slurm's or Open MPI's own variables with MASTER_ADDR and MASTER_PORT. Pure but for the environment;
+ * any thread. */
 #ifndef CLIME_COMMON_GROUP_PLACE_H
 #define CLIME_COMMON_GROUP_PLACE_H
 
@@ -11,23 +11,21 @@
 #define CLIME_GROUP_MAX 64 /* ranks */
 
 struct clime_place {
-    int rank, world, local_rank; /* local: among those of its host, which device is its own */
-    char address[128];           /* where rank 0 is met; "" = nothing was said */
+    int rank, world, local_rank; /* local: index on its host, which selects its device */
+    char address[128];           /* rank 0's address; "" = none */
     int port;
-    uint64_t secret; /* that all ranks know; 0 = none was given */
+    uint64_t secret; /* shared by all ranks; 0 = none */
     bool ours;       /* rank 0 started it */
 };
 
-/* Which of a host's devices a rank has where those whose bits are in left_out are nobody's. */
+/* The device of a local rank when the devices in the bit mask left_out are skipped. */
 int clime_place_device(uint64_t left_out, int rank);
 
-/* Alone (rank 0 of 1) where nobody says anything. A batch system's variables alone do not make a group: a job of one
- * task has them too, and so has a shell in it; they count where MASTER_ADDR is set. CLIME_ERR_INPUT names a variable
- * that is no number or out of range, or missing beside others. */
+/* Rank 0 of 1 without a launcher. A batch system's variables count only with MASTER_ADDR: single-task jobs, and shells
+ * in them, have them too. CLIME_ERR_INPUT names a variable that is no number, out of range or missing. */
 enum clime_err clime_place_find(struct clime_place *out, struct clime_error *e);
 
-/* The same, and the variables are removed from the environment: what this program starts is no rank. Before there are
- * threads. */
+/* Same, and removes the variables from the environment: child processes are no ranks. Call before threads start. */
 enum clime_err clime_place_take(struct clime_place *out, struct clime_error *e);
 
 #endif

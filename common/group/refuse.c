@@ -1,7 +1,7 @@
-/* A group that does not come about: rank 0 says so to those that come. See group.h. Its main thread, at its end.
+/* Refusal of a group by a failing rank 0 (see group.h). Called on its main thread, at its end.
  *
- * Who comes shows a card first, as in meet.c, and is sent away without a word where it is no rank of this group. One
- * after the other: a rank sends its card at once. */
+ * A rank sends a card first, as in meet.c; a connection without a valid one is closed without a reply. One at a time: a
+ * rank sends its card at once. */
 #include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -11,7 +11,7 @@
 #include "common/group/group_int.h"
 #include "common/log.h"
 
-#define CARD_US 1000000 /* for it to come whole */
+#define CARD_US 1000000 /* limit for a complete card */
 
 static bool within(int fd, int64_t until_us) {
     struct pollfd p = {.fd = fd, .events = POLLIN};
@@ -19,7 +19,7 @@ static bool within(int fd, int64_t until_us) {
     return left_us > 0 && poll(&p, 1, (int)(left_us / 1000) + 1) == 1;
 }
 
-/* The rank that has come, or -1. */
+/* The rank that connected, or -1. */
 static int read_card(const struct clime_place *p, int fd, int64_t until_us) {
     struct clime_group_card c;
     size_t n = 0;
@@ -39,7 +39,7 @@ void clime_group_refuse(const struct clime_place *p, int64_t limit_us, const str
     int listener, n_told = 0;
     struct clime_error unused;
     CHECK(p->world > 1 && p->world <= CLIME_GROUP_MAX && why->code);
-    if (clime_group_listen(p, until_us, &listener, &unused)) return; /* then they find nobody */
+    if (clime_group_listen(p, until_us, &listener, &unused)) return; /* they then find no listener */
     LOG_INFO("the other ranks are told: %.0f s at most", (double)limit_us / 1e6);
     while (n_told < p->world - 1 && within(listener, until_us)) {
         int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);

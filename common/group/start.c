@@ -1,5 +1,5 @@
-/* Starting the other ranks on this host. See start.h. Owns the children; they are never started again here: a group
- * that has lost a rank is made anew. */
+/* Starts the other ranks on this host (see start.h). Owns the children and never restarts them: a group with a lost
+ * rank is made anew. */
 #include "common/group/start.h"
 
 #include <errno.h>

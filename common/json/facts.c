@@ -1,4 +1,4 @@
-/* Facts and their comparison. See facts.h. Called by whoever meets another process or a record; pure. */
+/* Facts and their comparison (see facts.h). Called on meeting another process or reading a record; pure. */
 #include "common/json/facts.h"
 
 #include <inttypes.h>

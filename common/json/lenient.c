@@ -1,6 +1,6 @@
 /* Lenient reading of single values. Called by request parsers; owns nothing.
  *
- * Invariant: what is not a value of the wanted kind sets the scanner's error, however lenient the kind is.
+ * Invariant: a value of another kind sets the scanner's error.
  */
 #include "common/json/lenient.h"
 

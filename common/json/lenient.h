@@ -1,7 +1,5 @@
-/* Values as clients really send them, on top of the strict scanner: null is the default (out keeps its value), whole
- * numbers may carry a point ("16.0") or stand in quotes.
- *
- * Used by the parsers of request bodies. Any thread, no state; errors are the scanner's.
+/* Lenient JSON values on top of the strict scanner: null keeps out's default, and whole numbers may have a point
+ * ("16.0") or quotes.
  */
 #ifndef CLIME_COMMON_JSON_LENIENT_H
 #define CLIME_COMMON_JSON_LENIENT_H
@@ -14,7 +12,7 @@ bool clime_lenient_bool(struct clime_json *j, bool *out);
 bool clime_lenient_string(struct clime_json *j, struct clime_str *out);
 bool clime_lenient_raw(struct clime_json *j, struct clime_str *out); /* any value, as its text */
 
-/* Does this value, as text, ask for nothing: null, false, "", [] or {}. Clients send every field that they know. */
+/* True for a value that requests nothing: null, false, "", [] or {}. Clients send every field that they know. */
 bool clime_lenient_nothing(struct clime_str raw);
 
 #endif

@@ -1,5 +1,5 @@
-/* Members of a JSON object that go into a struct, as a table: one row a name. Values are read leniently (lenient.h), so
- * null leaves the struct's value as it is. The table is also what the nearest name to a mistyped one is looked for in.
+/* Reads members of a JSON object into a struct, by a table of one row per name. Values are read leniently (lenient.h):
+ * null leaves the struct's value. The table also yields the nearest name to a mistyped one.
  *
  *   static const struct clime_member members[] = {
  *       {"n", CLIME_MEMBER_INT, offsetof(struct x, n), .min = 1, .max = 512}, ...};
@@ -18,13 +18,13 @@ enum clime_member_kind {
     CLIME_MEMBER_DOUBLE, /* double in min..max */
     CLIME_MEMBER_STRING, /* struct clime_str */
     CLIME_MEMBER_RAW,    /* struct clime_str: any value, as its text */
-    CLIME_MEMBER_CALL    /* read(), of what stands at `at` */
+    CLIME_MEMBER_CALL    /* read() gets the address of the field */
 };
 
 struct clime_member {
     const char *name;
     enum clime_member_kind kind;
-    size_t at; /* where in the struct */
+    size_t at; /* offset in the struct */
     double min, max;
     bool (*read)(struct clime_json *j, void *at);
 };

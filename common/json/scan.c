@@ -1,8 +1,8 @@
 /* Strict pull scanner for JSON (see scan.h).
  *
- * Called wherever JSON comes in, on the thread that owns the scanner; owns nothing (strings with escapes go to the
- * caller's arena). Invariant: `at` never passes `end`, and after a failure `at` equals `end`, so that every loop over
- * keys or items stops. Nothing here recurses: worker threads have 100 KiB of stack.
+ * Called wherever JSON is read, on the thread that owns the scanner; owns nothing (strings with escapes go to the
+ * caller's arena). Invariant: `at` <= `end`, and `at` == `end` after a failure, which stops every loop over keys or
+ * items. No recursion: worker threads have 100 KiB of stack.
  */
 #include "common/json/scan.h"
 
@@ -78,7 +78,7 @@ enum clime_json_kind clime_json_peek(struct clime_json *j) {
     return CLIME_JSON_ERROR;
 }
 
-/* Checks the next value's kind; `expected` is the message otherwise. */
+/* Checks the next value's kind; `expected` is the error message. */
 static bool expect(struct clime_json *j, enum clime_json_kind kind, const char *expected) {
     enum clime_json_kind found = clime_json_peek(j);
     if (found == kind) return true;
@@ -102,7 +102,7 @@ bool clime_json_array(struct clime_json *j) {
     return expect(j, CLIME_JSON_ARRAY, "expected an array") && enter(j);
 }
 
-/* Moves to the next member: true when one must follow, false when `close` was consumed or the text is wrong. */
+/* Moves to the next member: true when one must follow, false after consuming `close` or on an error. */
 static bool next_member(struct clime_json *j, char close) {
     if (j->failed) return false;
     CHECK(j->depth > 0);
@@ -128,7 +128,7 @@ bool clime_json_item(struct clime_json *j) {
 
 /* Strings */
 
-/* Four hexadecimal digits into v; moves past them. */
+/* Consumes four hexadecimal digits into v. */
 static bool read_hex4(struct clime_json *j, uint32_t *v) {
     *v = 0;
     for (int i = 0; i < 4; i++, j->at++) {
@@ -139,7 +139,7 @@ static bool read_hex4(struct clime_json *j, uint32_t *v) {
     return true;
 }
 
-/* The escape after a backslash (consumed) into out; returns its length in UTF-8, or 0 after a failure. */
+/* Decodes the escape after a consumed backslash into out; returns its length in UTF-8, 0 on failure. */
 static int read_escape(struct clime_json *j, char out[4]) {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
     char c = j->at < j->end ? *j->at : 0;
@@ -171,8 +171,8 @@ static ptrdiff_t walk_failed(struct clime_json *j, const char *what) {
     return -1;
 }
 
-/* Walks a string after its opening quote up to and past the closing one. out (may be NULL) receives the decoded bytes;
- * it has room for the raw length, which decoding never exceeds. Returns the decoded length, or -1. */
+/* Consumes a string after its opening quote, with the closing one. out (may be NULL) receives the decoded bytes; the
+ * raw length is enough room. Returns the decoded length, or -1. */
 static ptrdiff_t walk_string(struct clime_json *j, char *out, bool *escaped) {
     ptrdiff_t n = 0;
     for (;;) {
@@ -270,7 +270,7 @@ bool clime_json_number_text(struct clime_json *j, struct clime_str *out) {
         while (at_digit(j)) j->at++;
     }
     *out = (struct clime_str){from, (size_t)(j->at - from)};
-    /* Every number is finite as a double, also one that is only skipped; short plain ones need no test. */
+    /* Every number, even a skipped one, must be finite as a double; short plain ones need no test. */
     double v;
     if ((exponent || out->len > 300) && !clime_number_parse(out->ptr, out->len, &v))
         return fail(j, CLIME_ERR_INPUT, "number out of range");
@@ -319,7 +319,7 @@ bool clime_json_double(struct clime_json *j, double *out) {
     return clime_number_parse(text.ptr, text.len, out) || fail(j, CLIME_ERR_INPUT, "number out of range");
 }
 
-/* Words */
+/* Literals */
 
 static bool word(struct clime_json *j, const char *w) {
     size_t n = strlen(w);
@@ -342,7 +342,7 @@ bool clime_json_null(struct clime_json *j) {
 
 /* Any value */
 
-/* One value without its members: scalars are consumed, containers entered. */
+/* Consumes a scalar, or enters a container. */
 static void skip_step(struct clime_json *j, uint64_t *is_object) {
     struct clime_str text;
     bool escaped, b;

@@ -1,8 +1,8 @@
 /* JSON as a tree (see tree.h); the only file that includes cJSON.
  *
- * Called for configuration files and small sub-trees, any thread; the caller owns the root. Invariant: no text reaches
- * cJSON that the strict scanner has not accepted, so cJSON cannot fail but for want of memory. "\u0000" is refused
- * besides, because cJSON's strings end at the first NUL and a value would be cut in silence.
+ * Called for configuration files and small sub-trees, on any thread; the caller owns the root. Invariant: cJSON only
+ * gets text that the strict scanner accepted, so it fails only when out of memory. "\u0000" is refused too: cJSON's
+ * strings end at the first NUL, which would silently truncate a value.
  */
 #include "common/json/tree.h"
 
@@ -11,7 +11,7 @@
 
 #include "common/buf.h"
 
-/* In valid JSON a backslash stands in strings only and takes the next character with it. */
+/* In valid JSON a backslash occurs only in strings, and escapes the next character. */
 static const char *find_nul_escape(const char *text, size_t len) {
     for (size_t i = 0; i + 1 < len; i++) {
         if (text[i] != '\\') continue;

@@ -1,8 +1,7 @@
-/* A JSON document as a tree, for configuration files and small arbitrary sub-trees. Wraps cJSON (the only includer).
+/* A JSON document as a tree, for configuration files and small sub-trees. Wraps cJSON (only tree.c includes it).
  *
- * Not for hot paths (64 bytes a node) and not for integers above 2^53. The text is first checked by the strict
- * scanner, so depth, UTF-8 and trailing bytes are settled before cJSON sees it. Look-up is case-sensitive.
- * A node is borrowed from its tree.
+ * Not for hot paths (64 bytes a node) and not for integers above 2^53. The strict scanner checks depth, UTF-8 and
+ * trailing bytes before cJSON parses. Look-up is case-sensitive. A node is borrowed from its tree.
  */
 #ifndef CLIME_COMMON_JSON_TREE_H
 #define CLIME_COMMON_JSON_TREE_H

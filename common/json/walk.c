@@ -1,6 +1,6 @@
-/* A state for each place in the grammar; containers are one bit each. Called by parsers of output, any thread.
+/* JSON grammar as a state machine, one bit per open container (see walk.h). Called by parsers of output, any thread.
  *
- * Invariant: a byte that is not taken changes nothing.
+ * Invariant: a rejected byte changes no state.
  */
 #include "common/json/walk.h"
 
@@ -8,13 +8,13 @@
 
 enum state {
     START,
-    VALUE,        /* a value must come */
-    VALUE_OR_END, /* behind [ */
-    KEY_OR_END,   /* behind { */
-    KEY,          /* behind a comma in an object */
+    VALUE,        /* value expected */
+    VALUE_OR_END, /* after [ */
+    KEY_OR_END,   /* after { */
+    KEY,          /* after a comma in an object */
     COLON,
-    COLON_PAST, /* a value must come, behind a colon */
-    AFTER,      /* behind a value: comma or the end */
+    COLON_PAST, /* value expected, after a colon */
+    AFTER,      /* after a value: comma or end */
     STRING,
     ESCAPE,
     ESCAPE_HEX,

@@ -1,7 +1,7 @@
 /* Appending JSON writer (see write.h).
  *
- * Called wherever JSON goes out, on the thread that owns the buffer. It checks the order of calls (a key before each
- * member's value, nothing left open), because a wrong order is our mistake.
+ * Called wherever JSON is written, on the thread that owns the buffer. CHECKs the order of calls: a key before each
+ * member's value, nothing left open.
  */
 #include "common/json/write.h"
 
@@ -17,7 +17,7 @@ void clime_jw_init(struct clime_jw *w, struct clime_buf *out) {
     w->after_key = false;
 }
 
-/* What stands before a value: a comma between items; inside an object the key has settled it. */
+/* Writes the comma between items; inside an object the key has written it. */
 static void before_value(struct clime_jw *w) {
     if (w->depth == 0) return;
     if (!w->level[w->depth].is_array) {
@@ -52,13 +52,12 @@ void clime_jw_close(struct clime_jw *w) {
     w->depth--;
 }
 
-/* Python's splitlines, which many readers of event streams and JSON lines use, ends a line at these as well. */
+/* Line ends of Python's splitlines, which many readers of event streams and JSON lines use. */
 static bool ends_line(uint32_t cp) {
     return cp == 0x85 || cp == 0x2028 || cp == 0x2029;
 }
 
-/* Escapes what JSON demands and what some take for the end of a line, and repairs what is not UTF-8; everything else
- * is copied in runs. */
+/* Escapes what JSON requires and what some readers treat as a line end, repairs UTF-8, copies the rest in runs. */
 static void put_string(struct clime_buf *out, struct clime_str s) {
     clime_buf_addc(out, '"');
     size_t from = 0, at = 0;
@@ -75,7 +74,7 @@ static void put_string(struct clime_buf *out, struct clime_str s) {
             continue;
         }
         clime_buf_add(out, s.ptr + from, at - from);
-        static const char short_names[] = "\"\"\\\\\bb\ff\nn\rr\tt"; /* character, then the letter of its escape */
+        static const char short_names[] = "\"\"\\\\\bb\ff\nn\rr\tt"; /* pairs: character, letter of its escape */
         char letter = 0;
         for (int i = 0; i < 14; i += 2)
             if (short_names[i] == (char)c) letter = short_names[i + 1];
@@ -163,8 +162,8 @@ void clime_jw_null(struct clime_jw *w) {
     clime_jw_raw(w, clime_str_of("null"));
 }
 
-/* A line break can stand only between a value's words (in a string it is escaped), where a blank says the same; as it
- * is it would end an event of a stream, or a line that a program reads. */
+/* Replaces line breaks, which can occur only between tokens, by spaces: a raw one would end an event of a stream, or a
+ * line of a line-based reader. */
 void clime_jw_raw(struct clime_jw *w, struct clime_str json) {
     before_value(w);
     size_t from = w->out->len;

@@ -1,4 +1,4 @@
-/* Appending JSON writer on a capped buffer. No tree; commas are put by the writer.
+/* Appending JSON writer on a capped buffer. No tree; the writer adds commas.
  *
  *   struct clime_jw w; clime_jw_init(&w, &buf);
  *   clime_jw_object(&w); clime_jw_put_str(&w, "id", s);
@@ -6,7 +6,7 @@
  *
  * Strings that are not valid UTF-8 are repaired (U+FFFD). Doubles and floats: the fewest digits that read back to the
  * same bits (number.h), so that log-probabilities keep every bit through JSON; always with a point or an exponent
- * ("1.0"), as Python writes floats. NaN and infinities are written as null.
+ * ("1.0"), as Python writes floats. NaN and infinities become null.
  */
 #ifndef CLIME_COMMON_JSON_WRITE_H
 #define CLIME_COMMON_JSON_WRITE_H
@@ -15,7 +15,7 @@
 
 #include "common/buf.h"
 
-#define CLIME_JW_MAX_DEPTH 128 /* a client's document, 64 deep at most, fits with room for what is put around it */
+#define CLIME_JW_MAX_DEPTH 128 /* a client's document (64) plus what we wrap around it */
 
 struct clime_jw {
     struct clime_buf *out;
@@ -23,7 +23,7 @@ struct clime_jw {
     bool after_key;
     struct {
         bool is_array, has_item;
-    } level[CLIME_JW_MAX_DEPTH + 1]; /* [1..depth] hold */
+    } level[CLIME_JW_MAX_DEPTH + 1]; /* [1..depth] are valid */
 };
 
 void clime_jw_init(struct clime_jw *w, struct clime_buf *out);
@@ -40,7 +40,7 @@ void clime_jw_double(struct clime_jw *w, double v);
 void clime_jw_float(struct clime_jw *w, float v);
 void clime_jw_bool(struct clime_jw *w, bool v);
 void clime_jw_null(struct clime_jw *w);
-void clime_jw_raw(struct clime_jw *w, struct clime_str json); /* a finished value; its line breaks become blanks */
+void clime_jw_raw(struct clime_jw *w, struct clime_str json); /* a complete value; its line breaks become spaces */
 
 /* A member of the open object: its key and its value. */
 void clime_jw_put_str(struct clime_jw *w, const char *key, struct clime_str v);

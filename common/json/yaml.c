@@ -1,5 +1,5 @@
-/* The tree that libyaml loads, written as JSON. Called when options are parsed and by the build. Invariant: the
- * buffer's cap ends the walk, so a document of aliases to aliases costs no more than it. */
+/* Converts libyaml's document tree to JSON (see yaml.h). Called on parsing options and by the build. Invariant: the
+ * buffer's cap ends the walk, which bounds documents of nested aliases. */
 #include "common/json/yaml.h"
 
 #include <stdlib.h>
@@ -39,7 +39,7 @@ static int by_name(const void *a, const void *b) {
     return x->start_mark.index < y->start_mark.index ? -1 : 1;
 }
 
-/* Names are text, and each stands once: of two values nobody knows which is meant. */
+/* Names must be scalars and unique: which of two values is meant is unknown. */
 static enum clime_err check_names(yaml_document_t *d, const yaml_node_t *mapping, struct clime_error *e) {
     const yaml_node_pair_t *pairs = mapping->data.mapping.pairs.start;
     size_t n = (size_t)(mapping->data.mapping.pairs.top - pairs);
@@ -80,7 +80,7 @@ static enum clime_err write_node(struct clime_jw *w, yaml_document_t *d, int id,
             clime_jw_key_str(w, (struct clime_str){(const char *)key->data.scalar.value, key->data.scalar.length});
             rc = write_node(w, d, p->value, depth + 1, e);
         }
-        if (!rc) clime_jw_close(w); /* else a name may lack its value */
+        if (!rc) clime_jw_close(w); /* after an error a name may lack its value */
     }
     return rc;
 }

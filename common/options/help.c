@@ -1,7 +1,6 @@
-/* The description of an option table (see options.h): text for --help, tables for docs/options/.
+/* Option help (see options.h): text for --help, tables for docs/options/.
  *
- * Called by options.c; owns nothing. All forms come from the same rows, so what the manual says is what the program
- * parses.
+ * Called by options.c; owns nothing. All forms are made from the rows that the parser uses.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -11,8 +10,8 @@
 #include "common/terminal.h"
 
 #define HELP_COLUMN 34
-#define LINE_WIDTH 110  /* and less on a narrower terminal */
-#define NARROW_WIDTH 64 /* on one that is narrower than this the help stands below its option */
+#define LINE_WIDTH 110  /* less on a narrower terminal */
+#define NARROW_WIDTH 64 /* on narrower terminals the help is below its option */
 #define NARROW_COLUMN 6
 
 static const char *value_word(const struct clime_opt *o) {
@@ -31,12 +30,12 @@ static const char *value_word(const struct clime_opt *o) {
     }
 }
 
-/* What the help line says of itself. */
+/* Appends the other sources of a key. */
 static void put_ways(const struct clime_opt *o, struct clime_buf *out) {
     if (o->type == CLIME_OPT_KEY) clime_buf_printf(out, " (or --%s-file FILE, or $%s)", o->name, o->choices);
 }
 
-/* The default as --help shows it, or NULL when there is none worth showing. */
+/* The default for --help; NULL when not worth showing. */
 static const char *shown_default(const struct clime_opt *o) {
     if (!o->def) return NULL;
     if (o->type == CLIME_OPT_BOOL) return strcmp(o->def, "true") == 0 ? "on" : NULL;
@@ -48,7 +47,7 @@ static size_t line_width(void) {
     return columns && columns < LINE_WIDTH ? columns : LINE_WIDTH;
 }
 
-/* Words of text, broken at the line's width and continued at indent, where the line stands now. */
+/* Writes words, wrapped at the line's width with continuation at indent, the current column. */
 static void put_wrapped(struct clime_buf *out, const char *text, size_t indent) {
     size_t column = indent, most = line_width();
     while (*text) {
@@ -106,7 +105,7 @@ static void describe_text(const struct clime_opt *o, struct clime_buf *out) {
     clime_buf_free(&help);
 }
 
-/* A '|' inside a cell would end it. */
+/* Escapes '|', which would end the cell. */
 static void put_cell(struct clime_buf *out, const char *text) {
     for (; *text; text++) {
         if (*text == '|') clime_buf_addc(out, '\\');
@@ -150,13 +149,13 @@ void clime_options_describe(const struct clime_opt *table, int n, int markdown, 
     }
 }
 
-/* ---- what --help shows ---- */
+/* ---- --help ---- */
 
 static bool is_section(const struct clime_opt *o) {
     return o->type == CLIME_OPT_SECTION;
 }
 
-/* The rows of the chosen ones, under their headings; returns how many. */
+/* Writes the chosen rows under their headings; returns their number. */
 static int describe_chosen(const struct clime_opt *table, int n, const bool *chosen, struct clime_buf *out) {
     const struct clime_opt *section = NULL;
     int n_shown = 0;

@@ -1,6 +1,5 @@
-/* Options of other programs that are accepted without effect here, or refused with the reason: nothing is read and
- * ignored in silence. A table of them goes into a program's own table of options; what was given is checked after
- * parsing and listed where the program says what it does.
+/* Options of other programs, accepted without effect or refused with a reason; none is silently ignored. A table of
+ * them becomes part of a program's option table; values are checked after parsing and listed in the start-up output.
  */
 #ifndef CLIME_COMMON_OPTIONS_INERT_H
 #define CLIME_COMMON_OPTIONS_INERT_H
@@ -8,27 +7,27 @@
 #include "common/options/options.h"
 
 struct clime_inert {
-    const char *const *names; /* that have one reason: WORDS("a", "b") */
+    const char *const *names; /* that share one reason: WORDS("a", "b") */
     bool flag;                /* takes no value */
     const char *ok;           /* accepted values "a|b"; NULL = any; "" = none */
-    const char *why;          /* it has no effect, or is refused */
+    const char *why;          /* why it has no effect or is refused */
 };
 
 #define WORDS(...) ((const char *const[]){__VA_ARGS__, NULL})
 
-struct clime_inert_given { /* what the command line said of a name */
+struct clime_inert_given { /* the command line's value of a name */
     bool flag;
-    const char *value; /* NULL = not given */
+    const char *value; /* NULL = absent */
 };
 
-/* Fills out with the names of n rows as options and returns their number, at most max; given[max] receives what is
- * said, in the order of the names. hidden: as in struct clime_opt. */
+/* Fills `out` with an option for each name of n rows and returns their number, at most max; given[max] receives the
+ * values, in the order of the names. hidden: as in struct clime_opt. */
 int clime_inert_options(const struct clime_inert *rows, size_t n, bool hidden, int max, struct clime_inert_given *given,
                         struct clime_opt *out);
-/* CLIME_ERR_INPUT with the row's reason for a value that is not accepted. */
+/* CLIME_ERR_INPUT with the row's reason for an unaccepted value. */
 enum clime_err clime_inert_check(const struct clime_inert *rows, size_t n, const struct clime_inert_given *given,
                                  struct clime_error *e);
-/* One line, "  --name value: why", for each name that was given. */
+/* Appends a line "  --name value: why" for each name used. */
 void clime_inert_list(const struct clime_inert *rows, size_t n, const struct clime_inert_given *given,
                       struct clime_buf *out);
 

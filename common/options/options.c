@@ -1,7 +1,7 @@
 /* Command-line options from a table (see options.h); the help text is in help.c.
  *
- * Called once by each main before threads start; owns nothing but the arrays of list options. Defaults go through the
- * same parser as a user's values, so a wrong default is found at the first start.
+ * Called once by each main before threads start; owns only the arrays of list options. Defaults use the parser of user
+ * values, so a wrong default fails at the first start.
  */
 #include "common/options/options.h"
 
@@ -173,9 +173,9 @@ static bool names_file(struct clime_str name, const struct clime_opt *o) {
     return name.len == n + 5 && memcmp(name.ptr, o->name, n) == 0 && memcmp(name.ptr + n, "-file", 5) == 0;
 }
 
-/* One line, without the white space around it. */
+/* Reads a key of one line, trimmed. */
 static enum clime_err read_key(const struct clime_opt *o, const char *path, struct clime_error *e) {
-    static char *kept[MAX_KEYS]; /* the values of options are borrowed, but nobody else has these */
+    static char *kept[MAX_KEYS]; /* option values are borrowed; these have no other owner */
     static int n_kept;
     struct clime_buf text;
     clime_buf_init(&text, MAX_KEY_FILE);
@@ -216,7 +216,7 @@ static bool is_option(const char *word) {
     return word && word[0] == '-' && word[1] == '-';
 }
 
-/* Parses the option at argv[*i]; *i moves to the last word that belongs to it. argv ends with NULL. */
+/* Parses the option at argv[*i]; *i moves to its last word. argv ends with NULL. */
 static enum clime_err parse_option(const struct clime_opt *table, int n, char **argv, int *i, struct clime_error *e) {
     const char *word = argv[*i] + 2, *equals = strchr(word, '=');
     struct clime_str name = {word, equals ? (size_t)(equals - word) : strlen(word)};
@@ -244,8 +244,7 @@ static enum clime_err parse_option(const struct clime_opt *table, int n, char **
     return rc;
 }
 
-/* Prints what a word such as --help asks for and exits; does nothing for other words. next: the word after it, when it
- * is the last one. */
+/* Handles --help and similar words: prints and exits; ignores others. next: the following word, when it is the last. */
 static enum clime_err answer(const struct clime_opt *table, int n, const char *word, const char *next,
                              const char *usage, struct clime_error *e) {
     bool help = strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0, all = strcmp(word, "--help-all") == 0;

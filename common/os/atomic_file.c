@@ -1,6 +1,6 @@
-/* Whole-or-nothing files. Called by exporters, checkpoints and caches, from any thread; owns the descriptor and the
- * temporary file between open and close. The invariant: under `path` there is never a half-written file. The folder is
- * synced after the rename, since on ext4 and xfs the new name is otherwise not durable.
+/* Atomic files (see atomic_file.h). Called by exporters, checkpoints and caches, on any thread; owns the descriptor and
+ * the temporary file between open and close. Invariant: `path` never holds a partial file. The folder is synced after
+ * the rename, as ext4 and xfs otherwise do not make the new name durable.
  */
 #include "common/os/atomic_file.h"
 

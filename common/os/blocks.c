@@ -1,8 +1,8 @@
-/* A ring of blocks between converting threads and their owner. Owned by who made it (weights_import.c): one run at a
- * time, taken by the thread that calls it.
+/* A ring of blocks between converting threads and their owner (see blocks.h). Created by weights_import.c: one run at a
+ * time, consumed on the calling thread.
  *
- * Invariant: block i lies in place i % PLACES from when a thread begins it until the owner has taken it, and nobody
- * begins it before block i - PLACES was taken. */
+ * Invariant: block i uses slot i % PLACES from when a thread begins it until the owner has consumed it; no thread
+ * begins it before block i - PLACES is consumed. */
 #include "common/os/blocks.h"
 
 #include <pthread.h>
@@ -20,11 +20,11 @@ struct clime_blocks {
     pthread_mutex_t lock;
     pthread_cond_t work, done;
     bool ending;
-    /* a run */
+    /* the current run */
     clime_block_make *make;
     void *arg;
-    int64_t n, begun, taken; /* blocks; n 0: there is none */
-    int working;             /* threads in a make */
+    int64_t n, begun, taken; /* blocks; n 0: no run */
+    int working;             /* threads inside `make` */
     bool ready[PLACES], good[PLACES];
 };
 
@@ -76,7 +76,7 @@ void clime_blocks_free(struct clime_blocks *b) {
     free(b);
 }
 
-/* Nobody begins another block; waits for those that are under way. */
+/* Prevents new blocks and waits for those in progress. */
 static void end_run(struct clime_blocks *b) {
     b->n = b->begun;
     while (b->working > 0) pthread_cond_wait(&b->done, &b->lock);
@@ -94,7 +94,7 @@ enum clime_err clime_blocks_run(struct clime_blocks *b, int64_t n, clime_block_m
     pthread_cond_broadcast(&b->work);
     while (b->taken < n && !rc) {
         int place = (int)(b->taken % PLACES);
-        if (!b->n_threads) { /* no thread was to be had */
+        if (!b->n_threads) { /* no thread could start */
             b->good[place] = make(arg, b->taken, b->room + (size_t)place * b->block_bytes);
             b->ready[place] = true;
         }

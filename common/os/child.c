@@ -1,10 +1,10 @@
-/* Starting and watching one child process. See child.h for who may call what.
+/* Supervision of one child process (see child.h, also for threads).
  *
- * Owns the process. Invariant: a child that runs is either reaped here or ends with us; none is ever left. A group is
- * killed only while its leader is not reaped: its number cannot be anybody else's then.
+ * Owns the process. Invariant: a running child is either reaped here or ends with us; none is left over. A group is
+ * killed only before its leader is reaped, so its number cannot have been reused.
  *
- * posix_spawn and not fork: our programs have threads and large heaps, and a child must get no descriptor but its own
- * (a leaked socket would keep a dead connection open).
+ * posix_spawn instead of fork: our programs have threads and large heaps, and a child must inherit no descriptor but
+ * its own (a leaked socket would keep a dead connection open).
  */
 #include "common/os/child.h"
 
@@ -25,19 +25,19 @@
 #define MAX_QUICK_DEATHS 5
 #define FIRST_PAUSE_US 50000
 #define MAX_PAUSE_US 10000000
-#define WORD_EVERY_US 10000000 /* or a sixtieth of the time there is */
+#define WORD_EVERY_US 10000000 /* or a sixtieth of the limit */
 #define LOG_TAIL 300
 
 extern char **environ;
 
-/* What a shell's line is wrapped in. Its own shell begins as if we were not there: our limit of open files is higher
- * than most programs are made for. A process of no parent waits for the pipe's end and then kills the group. */
+/* Wrapper of a shell line. Restores the soft limit of open files, as ours is higher than most programs expect. A
+ * detached process waits for the pipe's end, then kills the group. */
 static const char WRAPPER[] = "ulimit -S -n \"$1\" 2>/dev/null\n"
                               "( ( read -r _; kill -KILL 0 ) <&3 >/dev/null 2>&1 & )\n"
                               "exec /bin/sh -c \"$2\" 3<&-";
 
 static pthread_mutex_t pipe_lock = PTHREAD_MUTEX_INITIALIZER;
-static int parent_pipe[2] = {-1, -1}; /* both ends are ours until we end */
+static int parent_pipe[2] = {-1, -1}; /* both ends stay open until we end */
 
 /* Returns errno. */
 static int open_pipe(void) {
@@ -47,7 +47,7 @@ static int open_pipe(void) {
     return why;
 }
 
-/* ---- what it is ---- */
+/* ---- set-up ---- */
 
 static char **copy_list(const char *const *list) {
     size_t n = 0;
@@ -91,15 +91,14 @@ void clime_child_free(struct clime_child *c) {
     *c = (struct clime_child){0};
 }
 
-/* $CLIME_API_KEY, $CLIME_FLEET_API_KEY, ...: what opens our doors and others' (CLIME_OPT_KEY's). */
+/* True for variables of API keys (CLIME_OPT_KEY): $CLIME_API_KEY, $CLIME_FLEET_API_KEY, ... */
 static bool is_key(const char *variable, size_t name) {
     static const char begin[] = "CLIME_", end[] = "API_KEY";
     return name >= sizeof begin + sizeof end - 2 && strncmp(variable, begin, sizeof begin - 1) == 0 &&
            strncmp(variable + name - (sizeof end - 1), end, sizeof end - 1) == 0;
 }
 
-/* Our environment without our keys, and with the child's own variables in the place of ours. The strings are borrowed.
- */
+/* Our environment without our keys, overridden by the child's variables. The strings are borrowed. */
 static char **environment_of(const struct clime_child *c) {
     size_t n = 0, at = 0, n_own = 0;
     while (environ[n]) n++;
@@ -138,7 +137,7 @@ static const char *about_log(const struct clime_child *c, char *out, size_t size
     return out;
 }
 
-/* ---- its life ---- */
+/* ---- life cycle ---- */
 
 static void close_pipes(struct clime_child *c) {
     if (c->to >= 0) close(c->to);
@@ -167,7 +166,7 @@ static int spawn(struct clime_child *c, int in, int out) {
     posix_spawn_file_actions_adddup2(&files, parent_pipe[0], CLIME_CHILD_FD);
     posix_spawn_file_actions_addclosefrom_np(&files, CLIME_CHILD_FD + 1);
     posix_spawnattr_init(&attr);
-    /* ours may be masked or ignored (SIGPIPE, SIGTERM): the child gets the defaults */
+    /* our signals may be masked or ignored (SIGPIPE, SIGTERM): reset to the defaults */
     posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
     posix_spawnattr_setsigmask(&attr, &none);
     posix_spawnattr_setsigdefault(&attr, &all);
@@ -217,7 +216,7 @@ void clime_child_is_up(struct clime_child *c) {
     c->n_early_kills = 0;
 }
 
-/* Reaps the child when it has ended, with what it left behind in its group. */
+/* Reaps the child when it has ended, and kills the rest of its group. */
 static bool reap(struct clime_child *c, int options, int *status) {
     siginfo_t end = {0};
     if (!c->pid || waitid(P_PID, (id_t)c->pid, &end, WEXITED | WNOWAIT | options) || !end.si_pid) return false;
@@ -246,7 +245,7 @@ static enum clime_err buried(struct clime_child *c, int status, struct clime_err
         c->restart_us = INT64_MAX;
         return clime_fail(e, CLIME_ERR_UNAVAILABLE, "%s %s%s", c->name, how, about_log(c, log, sizeof log));
     }
-    /* a signal from outside says nothing about the program: only ends by itself count as its own */
+    /* a kill from outside is not the program's fault: only ends by itself count as quick deaths */
     c->n_quick_deaths = quick && !killed ? c->n_quick_deaths + 1 : 0;
     c->n_early_kills = killed && !was_up ? c->n_early_kills + 1 : 0;
     int n = c->n_quick_deaths + c->n_early_kills;
@@ -261,14 +260,14 @@ static enum clime_err buried(struct clime_child *c, int status, struct clime_err
                       about_log(c, log, sizeof log));
 }
 
-/* It runs and is not up yet. */
+/* Handles a running child that is not up yet. */
 static enum clime_err wait_for(struct clime_child *c, struct clime_error *e) {
     char log[1024];
     int64_t now = clime_now_us();
     double waited = (double)(now - c->started_us) / 1e6, limit = (double)c->up_limit_us / 1e6;
     if (now - c->started_us > c->up_limit_us) {
         clime_child_kill(c);
-        c->started_us = now; /* said once: the next poll finds it dead */
+        c->started_us = now; /* reported once: the next poll finds it dead */
         return clime_fail(e, CLIME_ERR_TIMEOUT, "waiting for %s to come up: not within %.0f s%s", c->name, limit,
                           about_log(c, log, sizeof log));
     }
@@ -282,7 +281,7 @@ static enum clime_err wait_for(struct clime_child *c, struct clime_error *e) {
 enum clime_err clime_child_finish(struct clime_child *c, struct clime_error *e) {
     int status;
     if (!c->pid) return CLIME_OK;
-    clime_child_kill(c); /* an end that it has come to by itself is not changed by this */
+    clime_child_kill(c); /* no effect if it has ended by itself */
     reap(c, 0, &status);
     return buried(c, status, e);
 }
@@ -305,7 +304,7 @@ void clime_child_kill(struct clime_child *c) {
 void clime_child_stop(struct clime_child *c) {
     int status;
     if (!c->pid) return;
-    clime_child_kill(c); /* nothing is in it that is worth a second of draining */
+    clime_child_kill(c); /* nothing in it is worth draining for a second */
     reap(c, 0, &status);
     c->state = CLIME_CHILD_DOWN;
     c->restart_us = 0;

@@ -1,16 +1,15 @@
-/* A program that we start and watch: started when due, reaped when dead, started again after a pause.
+/* Supervises a child process: starts it when due, reaps it when dead, restarts it after a pause.
  *
- * It runs in a process group of its own: Ctrl-C in the terminal reaches us alone, and what it started is killed with
- * it. It gets the read end of a pipe that only we can write to, as descriptor CLIME_CHILD_FD: however we end, the pipe
- * ends. A program takes that as --parent-fd; a shell's line needs to know nothing, for it is killed with its group.
- * Keys in our environment (CLIME_..._API_KEY) are not passed on: a child has those that it is given.
+ * The child has its own process group: Ctrl-C in the terminal reaches only us, and its descendants are killed with it.
+ * As descriptor CLIME_CHILD_FD it gets the read end of a pipe that only we can write: however we end, the pipe ends. A
+ * program takes it as --parent-fd; a shell line can ignore it, as it is killed with its group. Keys in our environment
+ * (CLIME_..._API_KEY) are not inherited: a child gets only those in `vars`.
  *
  * Nouns
- *   up            it does its work: from clime_child_is_up on; without a limit for coming up, from its start.
- *   quick death   an end by itself before it was up, or soon after. Many in a row are an error: a program that dies at
- *                 every start. The pause before the next start grows with them, and with kills from outside that come
- *                 before it was up.
- * One thread at a time but for clime_child_kill.
+ *   up            ready: after clime_child_is_up, or from the start when there is no limit for coming up.
+ *   quick death   an end by itself before or soon after it was up. Many in a row are an error. The pause before the
+ *                 next start grows with them, and with kills from outside before it was up.
+ * One thread at a time, except clime_child_kill.
  */
 #ifndef CLIME_COMMON_OS_CHILD_H
 #define CLIME_COMMON_OS_CHILD_H
@@ -25,21 +24,21 @@
 #define CLIME_CHILD_NAME 32
 
 enum clime_child_state {
-    CLIME_CHILD_DOWN,     /* not running; starts again when restart_us has come */
+    CLIME_CHILD_DOWN,     /* not running; restarts at restart_us */
     CLIME_CHILD_STARTING, /* running, not up yet */
     CLIME_CHILD_UP,
 };
 
-struct clime_child_options { /* all of it is copied */
+struct clime_child_options { /* copied */
     const char *name;        /* "server-0", in messages */
     const char *const *argv; /* NULL-terminated, argv[0] the program's path; NULL: line */
-    const char *line;        /* of /bin/sh */
-    const char *const *vars; /* "NAME=value", NULL-terminated: put into the environment; or NULL */
-    const char *log_file;    /* gets output and errors; NULL: its errors go where ours go */
-    bool talk;               /* standard input and output are pipes to us, non-blocking: to, from */
-    bool once;               /* it is never started again: its end is an error */
+    const char *line;        /* for /bin/sh */
+    const char *const *vars; /* "NAME=value", NULL-terminated: added to the environment; or NULL */
+    const char *log_file;    /* gets stdout and stderr; NULL: stderr is ours */
+    bool talk;               /* stdin and stdout are non-blocking pipes to us: to, from */
+    bool once;               /* never restarted: its end is an error */
     int64_t up_limit_us;     /* from start to up; 0 = up when started, -1 = no limit */
-    int64_t steady_us;       /* an end sooner than this after it was up is still quick */
+    int64_t steady_us;       /* a death sooner than this after up counts as quick */
 };
 
 struct clime_child {
@@ -55,26 +54,25 @@ struct clime_child {
     int n_quick_deaths;                    /* in a row */
     int n_early_kills;                     /* in a row: killed from outside before it was up */
     int n_starts;
-    int last_status;       /* of its last end, as waitpid has it */
-    int64_t next_word_us;  /* when the log says again that it is waited for */
-    pthread_mutex_t *lock; /* of pid, against a kill of another's */
+    int last_status;       /* of its last end, from waitpid */
+    int64_t next_word_us;  /* time of the next log line about waiting for it */
+    pthread_mutex_t *lock; /* guards pid against killing another process */
 };
 
 void clime_child_init(struct clime_child *c, const struct clime_child_options *o);
-void clime_child_free(struct clime_child *c); /* stopped; zero is fine */
+void clime_child_free(struct clime_child *c); /* must be stopped; zeroed is fine */
 
-/* Looks at the child once and moves its state: reaps it when dead, starts it when due, says from time to time that it
- * is waited for. Sets *died (may be NULL) when it has just died. Does not wait. CLIME_ERR_UNAVAILABLE when it died too
- * often too quickly or was to run once, CLIME_ERR_TIMEOUT when it was not up in time (and is killed); the message holds
- * the end of its log. After an error it goes on as before when polled again. */
+/* Updates the child's state once, without waiting: reaps it when dead, starts it when due, logs long waits. Sets *died
+ * (may be NULL) when it has just died. CLIME_ERR_UNAVAILABLE: too many quick deaths, or a `once` child ended;
+ * CLIME_ERR_TIMEOUT: not up in time (and killed). The message holds the end of its log. Polling continues after an
+ * error. */
 enum clime_err clime_child_poll(struct clime_child *c, bool *died, struct clime_error *e);
 
-/* Its end is waited for, after one that only its pipes have told of; where it lives on it is killed. Errors as of poll.
- */
+/* Call when its pipes have closed: waits for its end, and kills it if it lives on. Errors as of poll. */
 enum clime_err clime_child_finish(struct clime_child *c, struct clime_error *e);
 
 void clime_child_is_up(struct clime_child *c); /* STARTING becomes UP */
-void clime_child_kill(struct clime_child *c);  /* SIGKILL to its group; poll reaps it. Any thread */
-void clime_child_stop(struct clime_child *c);  /* the same, and reaped here; the next poll starts it */
+void clime_child_kill(struct clime_child *c);  /* SIGKILLs its group; poll reaps it. Any thread */
+void clime_child_stop(struct clime_child *c);  /* kills and reaps it; the next poll restarts it */
 
 #endif

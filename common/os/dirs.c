@@ -1,5 +1,5 @@
-/* Folders that appear whole: written beside their place, synced, renamed. Called by checkpoints, exports and init; main
- * thread. A crash leaves at most NAME.tmp or NAME.old behind, which the next write removes. */
+/* Folders (see dirs.h), published by writing to a temporary name, sync and rename. Called by checkpoints, exports and
+ * init; main thread. A crash leaves at most NAME.tmp or NAME.old, which the next write removes. */
 #include "common/os/dirs.h"
 
 #include <dirent.h>
@@ -46,7 +46,7 @@ static enum clime_err sync_path(const char *path, struct clime_error *e) {
     return CLIME_OK;
 }
 
-/* Removes a folder of plain files, and of folders of such as deep as `levels`. */
+/* Removes a folder of plain files and of such folders, `levels` deep. */
 static enum clime_err remove_levels(const char *path, int levels, struct clime_error *e) {
     DIR *d = opendir(path);
     if (!d) {
@@ -82,7 +82,7 @@ static enum clime_err sync_parent(const char *path, struct clime_error *e) {
     return err;
 }
 
-/* Where path is moved aside: PATH.old, or the first PATH.old.N where an earlier one could not be removed. */
+/* The name that path is moved to: PATH.old, or the first free PATH.old.N when an earlier one could not be removed. */
 static char *place_aside(const char *path, struct clime_error *e) {
     for (int i = 0; i < MOST_OLD; i++) {
         char *old = i ? xasprintf("%s.old.%d", path, i) : xasprintf("%s.old", path);

@@ -1,10 +1,10 @@
-/* The limits of files. Called in main and by who starts children; owns what the limit was. */
+/* File limits (see files.h). Called in main and when starting children; owns the initial limit. */
 #include "common/os/files.h"
 
 #include <signal.h>
 #include <sys/resource.h>
 
-#define MOST 1048576 /* some machines allow 2^30; what sizes a table by its limit would not like it */
+#define MOST 1048576 /* some machines allow 2^30, too much for tables sized by the limit */
 
 static int64_t given = -1;
 
@@ -20,7 +20,7 @@ void clime_files_raise(void) {
     rlim_t want = (rlim_t)capped(l.rlim_max);
     if (l.rlim_cur != RLIM_INFINITY && l.rlim_cur >= want) return;
     l.rlim_cur = want;
-    setrlimit(RLIMIT_NOFILE, &l); /* up to the hard limit: always allowed */
+    setrlimit(RLIMIT_NOFILE, &l); /* raising to the hard limit is always allowed */
 }
 
 int64_t clime_files_limit(void) {

@@ -1,4 +1,4 @@
-/* The host's identity, for choosing ways that only processes of one machine have. Called by server and trainer. */
+/* Host identity (see host.h), to detect processes of one machine. Called by server and trainer. */
 #include "common/os/host.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* See lookup.h. Called by whoever connects without libcurl. A detached thread asks the resolver; the question belongs
- * to it and to the caller, and whoever is done with it last frees it. */
+/* DNS look-up with a limit (see lookup.h). Called by connections without libcurl. A detached thread runs getaddrinfo;
+ * it and the caller share the question, and the last one frees it. */
 #include "common/os/lookup.h"
 
 #include <pthread.h>
@@ -10,14 +10,14 @@
 
 #include "common/clock.h"
 
-#define ASK_EVERY_US 100000 /* whether it is given up */
+#define ASK_EVERY_US 100000 /* interval between cancel polls */
 
 struct question {
     char *host, port[16];
     pthread_mutex_t lock;
     pthread_cond_t answered_now;
-    bool answered, alone; /* guarded by lock; alone: one of the two is done with it */
-    int rc;               /* getaddrinfo's */
+    bool answered, alone; /* guarded by lock; alone: thread or caller has left */
+    int rc;               /* result of getaddrinfo */
     struct addrinfo *found;
 };
 
@@ -29,7 +29,7 @@ static void discard(struct question *q) {
     free(q);
 }
 
-/* Under the lock, which it gives back. */
+/* Drops one reference; called with the lock held, releases it. */
 static void let_go(struct question *q) {
     bool last = q->alone;
     q->alone = true;
@@ -51,7 +51,7 @@ static void *ask(void *arg) {
     return NULL;
 }
 
-/* NULL: there is no thread to be had. */
+/* NULL: the thread cannot start. */
 static struct question *begin(const char *host, int port) {
     struct question *q = xcalloc(1, sizeof *q);
     pthread_attr_t detached;
@@ -69,7 +69,7 @@ static struct question *begin(const char *host, int port) {
     return NULL;
 }
 
-/* Of an address written in numbers, which no resolver is asked for; NULL = it is none. */
+/* Parses a numeric address, which needs no resolver; NULL = it is a name. */
 static struct addrinfo *literal(const char *host, int port) {
     const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST};
     struct addrinfo *found;

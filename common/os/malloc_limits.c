@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define LIMIT "glibc.malloc.tcache_max=128" /* seven blocks of each of 7 sizes: most of what JSON is made of */
+#define LIMIT "glibc.malloc.tcache_max=128" /* seven blocks in each of 7 sizes: enough for most JSON */
 #define KEPT_AT_END_BYTES (1 << 20)
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

@@ -1,7 +1,7 @@
-/* Mapped files (see mapped.h). Called by who reads weights; owns the mappings, a table of them, and SIGBUS.
+/* Mapped files (see mapped.h). Called by readers of weights; owns the mappings, their table, and SIGBUS.
  *
- * The handler runs on the thread that touched the page. It only reads the table and maps zeros over the page and all
- * behind it, so the thread goes on; a fault elsewhere gets the default action, which ends the process as before.
+ * The handler runs on the thread that touched the page. It only reads the table and maps zeros over that page and the
+ * rest of the mapping, so the thread continues; any other fault gets the default action, which ends the process.
  */
 #include "common/os/mapped.h"
 
@@ -20,7 +20,7 @@ static struct place {
     atomic_uintptr_t begin, end; /* 0, 0 = free */
     atomic_bool was_cut;
 } places[MOST];
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards who takes a place */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards allocation of slots */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static uintptr_t page_bytes;
 
@@ -63,7 +63,7 @@ static void give_place(int i) {
 }
 
 static enum clime_err map(const char *path, struct clime_mapped *m, struct clime_error *e) {
-    /* O_NONBLOCK: a FIFO would hold us until somebody writes to it. */
+    /* O_NONBLOCK: opening a FIFO would block until it has a writer. */
     m->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (m->fd < 0)
         return clime_fail(e, errno == ENOENT ? CLIME_ERR_NOT_FOUND : CLIME_ERR_IO, "cannot open %s: %s", path,

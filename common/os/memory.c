@@ -1,4 +1,4 @@
-/* Memory of this process, as the kernel counts it. Called by the trainer for its figures. */
+/* Process memory (see memory.h). Called by the trainer for its metrics. */
 #include "common/os/memory.h"
 
 #include <stdio.h>

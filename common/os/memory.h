@@ -4,7 +4,7 @@
 
 #include <stddef.h>
 
-/* Bytes that it has in memory now, mapped files that it has read included; 0 when the kernel does not say. */
+/* Resident bytes now, mapped files included; 0 when unknown. */
 size_t clime_resident_bytes(void);
 
 #endif

@@ -1,7 +1,6 @@
-/* Signals, the parent's pipe and the port file. Main thread, but for clime_process_wake.
+/* Process start and end (see process.h). Main thread, except clime_process_wake.
  *
- * Signals are read from a signalfd in one poll with the pipes, so no handler runs anywhere and no work is done in a
- * signal's context. */
+ * One poll reads signals (a signalfd) and the pipes: no signal handler runs. */
 #include "common/os/process.h"
 
 #include <errno.h>
@@ -40,7 +39,7 @@ enum clime_process_end clime_process_wait(int parent_fd) {
         if (poll(fds, 3, -1) < 0) continue; /* EINTR */
         if (fds[0].revents) return CLIME_END_SIGNAL;
         if (fds[1].revents) return CLIME_END_WAKE;
-        if (fds[2].revents & POLLIN) { /* bytes mean nothing here; the end of the file does */
+        if (fds[2].revents & POLLIN) { /* ignore bytes; end of file means the parent is gone */
             char byte;
             if (read(parent_fd, &byte, 1) == 0) return CLIME_END_PARENT;
         } else if (fds[2].revents) {
@@ -50,7 +49,7 @@ enum clime_process_end clime_process_wait(int parent_fd) {
 }
 
 void clime_process_wake(void) {
-    if (write(wake_pipe[1], "w", 1) < 0) return; /* the pipe is full: it is awake already */
+    if (write(wake_pipe[1], "w", 1) < 0) return; /* the pipe is full: already awake */
 }
 
 enum clime_err clime_port_file_write(const char *path, int port, int parent_fd, struct clime_error *e) {

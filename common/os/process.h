@@ -1,4 +1,4 @@
-/* What the long-running programs share: how they end, and how they say which port they got.
+/* Start and end of a long-running program, and its port file.
  *
  *   main: clime_process_begin();  ... start threads, serve ...
  *         clime_port_file_write(path, port, parent_fd, &e);
@@ -10,25 +10,24 @@
 
 #include "common/err.h"
 
-/* Before any thread starts: SIGTERM and SIGINT are held for clime_process_wait, SIGPIPE is ignored, and as many files
- * may be open as the hard limit allows. CLIME_ERR_BUSY: it allows too few. */
+/* Call before any thread starts. Blocks SIGTERM and SIGINT for clime_process_wait, ignores SIGPIPE, and raises the
+ * limit of open files to the hard limit. CLIME_ERR_BUSY: that is too low. */
 enum clime_err clime_process_begin(struct clime_error *e);
 
 enum clime_process_end {
-    CLIME_END_SIGNAL, /* asked to stop: drain, then exit 0 */
-    CLIME_END_PARENT, /* the parent is gone: nobody waits for an answer */
+    CLIME_END_SIGNAL, /* stop requested: drain, then exit 0 */
+    CLIME_END_PARENT, /* the parent is gone: no client needs an answer */
     CLIME_END_WAKE,   /* clime_process_wake was called */
 };
 
-/* Sleeps until one of the above. parent_fd: the read end of a pipe that only the parent holds open for writing, so
- * that a parent killed in any way is noticed; -1 = none. */
+/* Sleeps until one of the above. parent_fd: the read end of a pipe that only the parent holds open for writing, which
+ * detects its death by any cause; -1 = none. */
 enum clime_process_end clime_process_wait(int parent_fd);
 
-/* Ends the wait from another thread (an engine whose device failed). Any thread, once or more. */
+/* Ends the wait, such as for an engine whose device failed. Any thread, once or more. */
 void clime_process_wake(void);
 
-/* Writes "PORT\n" so that it appears whole; not when the parent is gone, for then the file may be that of its
- * successor's child. path NULL = nothing to do. */
+/* Writes "PORT\n" atomically, unless the parent is gone: its successor's child may own the file. path may be NULL. */
 enum clime_err clime_port_file_write(const char *path, int port, int parent_fd, struct clime_error *e);
 
 #endif

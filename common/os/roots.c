@@ -8,7 +8,7 @@
 static bool lies_in(const char *root, const char *real) {
     char *folder = realpath(root, NULL);
     size_t n = folder ? strlen(folder) : 0;
-    while (n > 0 && folder[n - 1] == '/') n--; /* of "/" nothing is left, and all is in it */
+    while (n > 0 && folder[n - 1] == '/') n--; /* "/" becomes empty, which contains every path */
     bool in = folder && strncmp(real, folder, n) == 0 && (real[n] == '/' || !real[n]);
     free(folder);
     return in;
@@ -20,6 +20,6 @@ enum clime_err clime_roots_check(const char *const *roots, int n, const char *pa
     bool in = false;
     for (int i = 0; i < n && real && !in; i++) in = lies_in(roots[i], real);
     free(real);
-    /* One word for what is elsewhere and what is nowhere: who asks learns nothing of the rest of the disk. */
+    /* One message for outside and missing paths, so a client learns nothing of the rest of the disk. */
     return in ? CLIME_OK : clime_fail(e, CLIME_ERR_INPUT, "%.200s is not in a folder of --files-under", path);
 }

@@ -1,5 +1,5 @@
-/* See shell.h. Called where options are checked; owns nothing. Asks the shell itself, which knows its own words and
- * PATH; the word is passed as an argument, so nothing of the line is run. */
+/* Check of shell lines (see shell.h). Called when options are checked; owns nothing. Asks the shell, which knows its
+ * built-ins and PATH; the word is passed as an argument, so no part of the line runs. */
 #include "common/os/shell.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 static const char PLAIN[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+./:[";
-static const char ENDS[] = " \t\n;|&<>"; /* of a word that needs no more reading */
+static const char ENDS[] = " \t\n;|&<>"; /* ends of a plain word */
 
 extern char **environ;
 
@@ -20,7 +20,7 @@ static bool shell_knows(char *word) {
     char *const argv[] = {sh, c, line, sh, word, NULL};
     pid_t pid;
     int status;
-    if (posix_spawn(&pid, "/bin/sh", NULL, NULL, argv, environ)) return true; /* not for want of this program */
+    if (posix_spawn(&pid, "/bin/sh", NULL, NULL, argv, environ)) return true; /* not a missing program */
     while (waitpid(pid, &status, 0) < 0)
         if (errno != EINTR) return true;
     return WIFEXITED(status) && !WEXITSTATUS(status);

@@ -1,4 +1,4 @@
-/* See thread.h. Called from any thread; owns nothing. */
+/* Required threads (see thread.h). Any thread; owns nothing. */
 #include "common/os/thread.h"
 
 #include <stdio.h>
@@ -10,5 +10,5 @@ void xthread(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *)
     if (!rc) return;
     fprintf(stderr, "no thread is to be had: %s (the limit of processes: ulimit -u, or pids of the container)\n",
             strerror(rc));
-    _exit(1); /* others run already, and wait for what will not come */
+    _exit(1); /* other threads run already, and wait for this one */
 }

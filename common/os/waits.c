@@ -1,4 +1,4 @@
-/* The list of waits. Called by anybody; owns no wait, only the lock over all of them. */
+/* List of current waits (see waits.h). Any thread; owns only the lock, not the waits. */
 #include "common/os/waits.h"
 
 #include <pthread.h>

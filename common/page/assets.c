@@ -1,4 +1,4 @@
-/* Answers with files of a web page; holds those that all pages share. On the server's threads; owns nothing. */
+/* Serves embedded page files (see assets.h), including the shared ones. On the server's threads; owns nothing. */
 #include "common/page/assets.h"
 
 CLIME_EMBED(asset_shared_dom_js, "common/page/dom.js");

@@ -1,5 +1,5 @@
-// Elements, numbers and times as text. Everything that comes from a run reaches the document as text nodes or through
-// the CSS object model: nothing here parses markup.
+// DOM elements, and numbers and times as text. Data of a run enters the document only as text nodes or through the CSS
+// object model: nothing here parses markup.
 
 export function h(tag, props, ...children) {
   const e = document.createElement(tag);
@@ -27,7 +27,7 @@ export function show(e, ...children) {
 
 const groups = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 
-// A figure to read: about four digits.
+// A number for display: about four digits.
 export function num(v) {
   if (v === null || v === undefined || Number.isNaN(v)) return "–";
   if (!Number.isFinite(v)) return String(v);
@@ -42,7 +42,7 @@ export function num(v) {
 
 export const bytes = (n) => (n >= 2 ** 30 ? `${num(n / 2 ** 30)} GiB` : `${num(n / 2 ** 20)} MiB`);
 
-// A number with all its digits, as it is stored.
+// A number with all stored digits.
 export const exact = (v) => (v === null ? "not finite" : Object.is(v, -0) ? "-0" : String(v));
 
 export function short(v) {
@@ -78,7 +78,7 @@ export function segmented(options, value, onchange, label) {
   return put(box, buttons);
 }
 
-// Runs fn when it has not been called for so long.
+// Debounce: runs fn after so long without a call.
 export function calm(fn, ms) {
   let timer;
   return (...a) => {

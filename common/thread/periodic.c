@@ -1,5 +1,4 @@
-/* The periodic thread. Called by who owns what it looks after; owns the thread. Invariant: after stop fn runs no more.
- */
+/* Periodic thread (see periodic.h). Owns the thread, not fn's data. Invariant: fn never runs after stop. */
 #include "common/thread/periodic.h"
 
 #include <pthread.h>

@@ -1,7 +1,7 @@
 /* Bounded queue of pointers (see queue.h).
  *
- * Called between any threads. One mutex guards everything; a ring of fixed size, so that a push never allocates. Each
- * push signals one waiter, who takes all there is; a waiter that finds nothing left sleeps again.
+ * Any thread. One mutex guards everything. A ring of fixed size: a push never allocates. Each push signals one waiter,
+ * which pops all items; a waiter that finds none sleeps again.
  */
 #include "common/thread/queue.h"
 
@@ -13,7 +13,7 @@
 
 struct clime_queue {
     pthread_mutex_t lock;
-    pthread_cond_t filled; /* an item came, or the queue was closed; on the monotonic clock */
+    pthread_cond_t filled; /* an item was pushed, or the queue closed; monotonic clock */
     size_t capacity;
     size_t first, len; /* guarded by lock; items first .. first + len - 1, modulo capacity */
     bool closed;       /* guarded by lock */

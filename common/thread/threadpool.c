@@ -1,10 +1,10 @@
 /* Worker threads for parallel loops (see threadpool.h).
  *
- * Called by the one thread that owns the pool. Workers claim tiles with a compare-and-swap on `ticket`, which holds the
- * number of the run in its high half and the next tile in its low half: a worker that slept through a run cannot claim
- * a tile of it, so the caller never waits for threads that are still asleep. Sleepers announce themselves before they
- * look at the run number a last time, and the other side looks for sleepers after it changed it (all sequentially
- * consistent), so no wake-up is lost. The spin before sleep covers the gap between two operations of a decode step.
+ * Called by the thread that owns the pool. Workers claim tiles by compare-and-swap on `ticket`: the run number in its
+ * high half, the next tile in its low half. A worker that slept through a run cannot claim its tiles, so the caller
+ * never waits for sleeping threads. Sleepers announce themselves before they check the run number a last time, and the
+ * other side checks for sleepers after changing it (all sequentially consistent), so no wake-up is lost. The spin
+ * before sleep covers the gap between two operations of a decode step.
  */
 #include "common/thread/threadpool.h"
 
@@ -19,7 +19,7 @@
 
 #include "common/err.h"
 
-/* A pause takes 40 to 140 cycles: about 30 us, the cost of a sleep and a wake-up. */
+/* A pause instruction takes 40 to 140 cycles: about 30 us, the cost of a sleep and a wake-up. */
 #define SPINS 1000
 #define NO_MORE_TILES INT32_MAX
 
@@ -46,7 +46,7 @@ static void pause_a_little(void) {
 #endif
 }
 
-/* Runs tiles of the given run until none is left. */
+/* Runs tiles of `run` until none is left. */
 static void work_on(struct clime_pool *p, uint32_t run) {
     uint64_t t = atomic_load(&p->ticket);
     for (;;) {
@@ -54,7 +54,7 @@ static void work_on(struct clime_pool *p, uint32_t run) {
         void (*fn)(void *, int) = atomic_load(&p->fn);
         void *arg = atomic_load(&p->arg);
         if ((uint32_t)(t >> 32) != run || i >= n) return;
-        /* n, fn and arg may already be those of the next run; then the ticket has changed and the swap fails. */
+        /* n, fn and arg may be of the next run; then the ticket has changed and the swap fails. */
         if (!atomic_compare_exchange_weak(&p->ticket, &t, t + 1)) continue;
         fn(arg, i);
         if (atomic_fetch_add(&p->done, 1) + 1 == n && atomic_load(&p->caller_asleep)) {
@@ -88,7 +88,7 @@ static void *worker(void *arg) {
     }
 }
 
-/* Opens the next run: workers that spin or sleep see the new number. */
+/* Starts the next run: spinning and sleeping workers see the new number. */
 static uint32_t open_run(struct clime_pool *p) {
     uint32_t run = run_number(p) + 1;
     atomic_store(&p->ticket, (uint64_t)run << 32);
@@ -100,7 +100,7 @@ static uint32_t open_run(struct clime_pool *p) {
     return run;
 }
 
-/* What a container's CPU quota allows (cgroup v2: "quota period", or "max period"), rounded up; INT_MAX = no quota. */
+/* Cores of a container's CPU quota (cgroup v2: "quota period", or "max period"), rounded up; INT_MAX = no quota. */
 static int quota_cores(void) {
     char line[64] = "", *end;
     FILE *f = fopen("/sys/fs/cgroup/cpu.max", "re");
@@ -129,7 +129,7 @@ struct clime_pool *clime_pool_new(int n_threads) {
     pthread_cond_init(&p->finished, NULL);
     int i = 0;
     while (i < p->n_threads - 1 && !pthread_create(&p->threads[i], NULL, worker, p)) i++;
-    p->n_threads = i + 1; /* those that were to be had: how many share the work changes no result */
+    p->n_threads = i + 1; /* the threads that started; their number changes no result */
     return p;
 }
 
@@ -154,7 +154,7 @@ void clime_pool_run(struct clime_pool *p, int n, void (*fn)(void *arg, int i), v
         for (int i = 0; i < n; i++) fn(arg, i);
         return;
     }
-    /* Close the last run: a late worker still holding its last ticket must not claim a tile of this one by it. */
+    /* Close the last run, so that a late worker with its ticket cannot claim a tile of this one. */
     atomic_store(&p->ticket, (uint64_t)run_number(p) << 32 | NO_MORE_TILES);
     atomic_store(&p->done, 0);
     atomic_store(&p->fn, fn);
