@@ -1,9 +1,9 @@
-/* Reads an answer's expression and decides whether it is zero. Called by rule.c, any thread; owns one arena per call.
+/* Parses an answer's expression and tests it for zero. Called by rule.c, any thread; owns one arena per call.
  *
- * The grammar is the one that sympy's parser gives such text (implicit multiplication, split symbols): "2sqrt(3)x" is
- * a product, "xy" is x*y but "mu" is one symbol, "5!" a factorial, "x(x+1)" a product and never a call, "3j"
- * imaginary. What sympy would read otherwise or refuse (lists, comparisons, attributes) is an error here, and an
- * error means "not equal", as an exception does there. Recursion is bounded by MAX_DEPTH, everything else by poly.h.
+ * The grammar is that of sympy's parser (implicit multiplication, split symbols): "2sqrt(3)x" is a product, "xy" is x*y
+ * but "mu" is one symbol, "5!" a factorial, "x(x+1)" a product and never a call, "3j" imaginary. What sympy would parse
+ * otherwise or refuse (lists, comparisons, attributes) is an error here and means "not equal", like sympy's exception.
+ * MAX_DEPTH bounds the recursion, poly.h all else.
  */
 #include "grade/algebra.h"
 
@@ -15,13 +15,13 @@
 
 #define MAX_BYTES 4096
 #define MAX_DEPTH 90
-#define MAX_FACTORIAL 33 /* the last that fits 128 bits */
+#define MAX_FACTORIAL 33 /* the largest that fits 128 bits */
 #define ARENA_BYTES ((size_t)8 << 20)
 
 struct parser {
     struct clime_str s;
     size_t at;
-    size_t split_end; /* before it, the text is pieces of one name */
+    size_t split_end; /* up to here the text is pieces of one name */
     int depth;
     struct clime_poly_space space;
 };
@@ -153,10 +153,10 @@ static struct clime_poly_value square_root(struct parser *p, struct clime_poly_v
     struct clime_poly_value one = clime_poly_integer(&p->space, 1, 1);
     struct clime_poly_generator g = {.kind = CLIME_POLY_RADICAL};
     struct clime_poly_value den = {.num = a.den, .den = one.num};
-    if (!clime_poly_equal(&den, &one)) return opaque(p, "sqrt", a, one); /* of a true fraction */
+    if (!clime_poly_equal(&den, &one)) return opaque(p, "sqrt", a, one); /* a true fraction */
     struct clime_poly_value simple;
     if (denest(p, a, &simple)) return simple;
-    /* a positive factor common to the first term comes out, so that sqrt(4x) and 2sqrt(x) agree */
+    /* factor out the first term's coefficient, so that sqrt(4x) and 2sqrt(x) agree */
     __int128 c = a.num.t[0].n < 0 ? -a.num.t[0].n : a.num.t[0].n, cd = a.num.t[0].d;
     struct clime_poly_value inverse = clime_poly_integer(&p->space, cd, c);
     g.arg = clime_poly_mul(&p->space, a, inverse);
@@ -186,7 +186,7 @@ static struct clime_poly_value factorial(struct parser *p, struct clime_poly_val
 }
 
 struct symbolic_power {
-    struct clime_poly_value exponent, result; /* prime ** exponent, multiplied together */
+    struct clime_poly_value exponent, result; /* the product of prime ** exponent */
     int64_t times;
 };
 
@@ -196,8 +196,8 @@ static void power_of_prime(struct parser *p, void *arg, __int128 prime, int powe
     sp->result = clime_poly_mul(&p->space, sp->result, clime_poly_power(&p->space, g, power * sp->times));
 }
 
-/* a ** b. An exponent that is no integer makes a generator; the integer factor of a one-term exponent comes out of
- * it and an integer base is split into primes, so that 4^x and 2^x*2^x agree. */
+/* a ** b. A non-integer exponent makes a generator; a one-term exponent's integer factor is extracted and an integer
+ * base is split into primes, so that 4^x and 2^x*2^x agree. */
 static struct clime_poly_value power(struct parser *p, struct clime_poly_value a, struct clime_poly_value b) {
     __int128 n, d, bn, bd;
     if (b.is_float) {
@@ -228,13 +228,13 @@ static struct clime_poly_value power(struct parser *p, struct clime_poly_value a
     return clime_poly_power(&p->space, opaque(p, "**", a, sp.exponent), sp.times);
 }
 
-/* One of Python's decimal literals, perhaps imaginary. Integers with a leading zero and other bases are refused. */
+/* A decimal literal of Python, possibly imaginary. Refuses integers with a leading zero and other bases. */
 static struct clime_poly_value number(struct parser *p) {
     struct clime_str s = p->s;
     size_t from = p->at, i = from;
     bool is_float = false;
     __int128 n = 0;
-    for (int part = 0; part < 2; part++) { /* the digits before and after the point */
+    for (int part = 0; part < 2; part++) { /* digits before and after the point */
         if (part == 1) {
             if (i >= s.len || s.ptr[i] != '.') break;
             is_float = true;
@@ -285,7 +285,7 @@ static bool is_listed(struct clime_str name, const char *const *list, size_t n) 
     return false;
 }
 
-/* The next letter, or run of digits, of a name that stands for a product. */
+/* The next letter or run of digits of a name that is a product. */
 static struct clime_poly_value piece(struct parser *p) {
     size_t from = p->at, n;
     __int128 k = 0;
@@ -300,10 +300,10 @@ static struct clime_poly_value piece(struct parser *p) {
     return clime_poly_integer(&p->space, k, 1);
 }
 
-/* A name: a constant, a function with its argument, one symbol, or the first piece of a product of its characters.
- * The pieces stand without parentheses, as in sympy: "1/xy" is y/x and "xy^2" is x*y^2. */
+/* A name: a constant, a function with its argument, one symbol, or the first piece of a product of its characters. As
+ * in sympy the pieces have no parentheses: "1/xy" is y/x and "xy^2" is x*y^2. */
 static struct clime_poly_value name(struct parser *p) {
-    /* Names of at most two different letters that sympy or Python define as something else than a number. */
+    /* Names of at most two different letters that sympy or Python define as other than a number. */
     static const char *const reserved[] = {"nan",  "oo",  "zoo", "gff", "rf",  "ff",  "re",  "im",  "csc",
                                            "frac", "li",  "jn",  "yn",  "hn1", "hn2", "fft", "ntt", "fu",
                                            "eye",  "all", "id",  "as",  "if",  "in",  "is",  "or"};
@@ -324,7 +324,7 @@ static struct clime_poly_value name(struct parser *p) {
         return named(p, CLIME_POLY_SYMBOL, word);
     p->split_end = p->at;
     p->at = from;
-    if (p->split_end < s.len && s.ptr[p->split_end] == '!') { /* the factorial of all its letters, not of the last */
+    if (p->split_end < s.len && s.ptr[p->split_end] == '!') { /* a factorial of the whole name */
         struct clime_poly_value v = clime_poly_integer(&p->space, 1, 1);
         while (p->at < p->split_end && !p->space.failed) v = clime_poly_mul(&p->space, v, piece(p));
         return v;

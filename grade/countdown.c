@@ -1,9 +1,9 @@
 /* The reward type countdown: an equation over given numbers that reaches a target. Any thread; no state.
  *
- * As TinyZero and AReaL score it: the last <answer> of the response's last line; 1 when it uses every number exactly
- * once and its value is the target, 0.1 when it is there and does not, 0 without one. Only + - * / and parentheses are
- * evaluated, in long double; the label is {"target": 24, "numbers": [1, 2, 3]} ("nums" will do), or the target alone
- * with the numbers in the metadata.
+ * Scored like TinyZero and AReaL on the last <answer> of the response's last line: 1 when it uses every number exactly
+ * once and equals the target, 0.1 when it does not, 0 when absent. Evaluates only + - * / and parentheses, in long
+ * double. The label is {"target": 24, "numbers": [1, 2, 3]} (or "nums"), or the target alone with the numbers in the
+ * metadata.
  */
 #include <math.h>
 
@@ -117,7 +117,7 @@ static bool uses_all(const struct parser *p, const struct question *q) {
     return true;
 }
 
-/* The content of the last <answer> of the last line; false without one. */
+/* The content of the last <answer> of the last line; false when absent. */
 static bool find_answer(struct clime_str s, struct clime_str *out) {
     int64_t line = clime_rtext_rfind(s, "\n");
     s = clime_rtext_slice(s, (size_t)(line + 1), s.len);

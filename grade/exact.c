@@ -1,12 +1,12 @@
 /* The rewards without a grammar: exact, random and none. Any thread; no state.
  *
- * random is a function of the sample's seed and of nothing else, so a run with it is reproducible too.
+ * random depends only on the sample's seed, so runs with it are reproducible.
  */
 #include "common/rng.h"
 #include "grade/grade.h"
 #include "grade/text.h"
 
-#define RANDOM_STREAM 0x52575244 /* "RWRD": apart from the streams that sampling draws from with the same seed */
+#define RANDOM_STREAM 0x52575244 /* "RWRD": distinct from the streams of sampling, which use the same seed */
 
 enum clime_err clime_grade_exact(const struct clime_grader_input *in, struct clime_reward *out) {
     if (in->label_kind == CLIME_JSON_NULL)

@@ -1,7 +1,7 @@
 /* Word overlap after SQuAD's normalisation (Rajpurkar et al., 2016), with HotpotQA's rule that yes, no and noanswer
  * match only themselves. Any thread; no state.
  *
- * The overlap of the two multisets is counted by merging the sorted words: n log n for any input, no table.
+ * Merging the sorted words counts the overlap of the multisets: n log n for any input, no table.
  */
 #include <ctype.h>
 #include <stdlib.h>
@@ -56,7 +56,7 @@ static int by_bytes(const void *a, const void *b) {
     return c ? c : (x->len > y->len) - (x->len < y->len);
 }
 
-/* The words of a normalised text, sorted; the caller frees. */
+/* The words of a normalised text, sorted; the caller frees them. */
 static struct clime_str *sorted_words(struct clime_str s, size_t *n_words) {
     size_t n = s.len > 0;
     for (size_t i = 0; i < s.len; i++) n += s.ptr[i] == ' ';

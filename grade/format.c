@@ -1,8 +1,7 @@
-/* The reward type format: 1 when the response is one <think> block, then one <answer> block, and nothing else. Any
- * thread; no state.
+/* The reward type format: 1 when the response is just one <think>, then one <answer> block. Any thread; no state.
  *
- * DeepSeek-R1's form (DeepSeek-AI, 2025, table 1), most used as a part of a weighted sum. The opening <think> may be
- * missing: templates that end the prompt with it leave it out of the response.
+ * DeepSeek-R1's form (DeepSeek-AI, 2025, table 1), used mostly in a weighted sum. The opening <think> may be missing,
+ * as templates may put it at the end of the prompt.
  */
 #include "grade/grade.h"
 #include "grade/text.h"
@@ -14,7 +13,7 @@ static bool take(struct clime_str *s, const char *tag) {
     return true;
 }
 
-/* Moves behind the closing tag; the opening one must not come again before it. */
+/* Moves past the closing tag; false when the opening one occurs before it. */
 static bool take_until(struct clime_str *s, const char *open, const char *close) {
     int64_t end = clime_rtext_find(*s, close, 0), again = clime_rtext_find(*s, open, 0);
     if (end < 0 || (again >= 0 && again < end)) return false;

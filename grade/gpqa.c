@@ -1,8 +1,8 @@
-/* Multiple choice (GPQA and alike): which letter does a response choose, and is it the right one? Any thread; no state.
+/* Multiple choice (GPQA and similar): tests the letter that a response chooses. Any thread; no state.
  *
- * The letter is sought behind "answer is", before "is correct", behind "final answer", then as the last capital that
- * stands alone; text up to the last </think> does not count. Without a letter, the text of the right answer within
- * the response counts. The patterns and their order are slime's, quirks included ("answers" chooses S).
+ * The letter is sought after "answer is", before "is correct", after "final answer", then as the last isolated capital;
+ * text up to the last </think> is ignored. Without a letter, the right answer's text in the response counts. The
+ * patterns and their order are slime's, quirks included ("answers" chooses S).
  */
 #include <ctype.h>
 #include <stdlib.h>
@@ -35,14 +35,14 @@ static char letter_at(struct clime_str s, size_t at) {
     return at < s.len && isalpha((unsigned char)s.ptr[at]) ? (char)toupper((unsigned char)s.ptr[at]) : 0;
 }
 
-/* \s*(?:is|:)?\s*([A-Z]) at s[at], any case: the optional word is tried first, then done without. */
+/* \s*(?:is|:)?\s*([A-Z]) at s[at], any case; tries first with the optional word, then without. */
 static char letter_behind(struct clime_str s, size_t at) {
     size_t i = skip_space(s, at), verb = word_at(s, i, "is") ? 2 : word_at(s, i, ":") ? 1 : 0;
     char c = verb ? letter_at(s, skip_space(s, i + verb)) : 0;
     return c ? c : letter_at(s, i);
 }
 
-/* The first letter behind one of the n words, which follow "final" and white space when final is set. */
+/* The first letter after one of the n words, which follow "final" and white space when `final` is set. */
 static char behind_words(struct clime_str s, const char *const *words, size_t n, bool final) {
     for (size_t at = 0; at < s.len; at++) {
         size_t i = at;
@@ -85,7 +85,7 @@ char clime_answer_choice(struct clime_str response, const char *valid) {
     return 0;
 }
 
-/* Lower case, everything but a-z and 0-9 to single spaces. */
+/* Lower case; replaces runs of other characters than a-z and 0-9 by a space. */
 static void plain_words(struct clime_buf *t) {
     clime_rtext_lower(t);
     size_t n = 0;
@@ -101,12 +101,12 @@ static void plain_words(struct clime_buf *t) {
     if (t->data) t->data[n] = 0;
 }
 
-/* What one question offers: the letters, the text of each choice, the right letter. */
+/* A question: the letters, the text of each choice, the right letter. */
 struct question {
     char valid[MAX_CHOICES + 1];
     struct clime_buf choices[MAX_CHOICES]; /* normalised */
     int n_choices;
-    char right; /* 0 = not known */
+    char right; /* 0 = unknown */
 };
 
 static void add_scalar(struct clime_buf *out, const struct cJSON *n) {
@@ -171,7 +171,7 @@ static enum clime_err read_question(const struct cJSON *meta, const struct clime
     return CLIME_OK;
 }
 
-/* Whole words of target within the response's words. */
+/* True when the words of target occur in the response's words. */
 static bool holds(const struct clime_buf *words, const struct clime_buf *target) {
     if (target->len == 0) return false;
     struct clime_buf padded;
@@ -189,7 +189,7 @@ static bool is_text(const struct cJSON *value) {
     return clime_tree_kind(value) == CLIME_JSON_STRING || clime_tree_kind(value) == CLIME_JSON_NUMBER;
 }
 
-/* The texts that count as the right answer, against the response. */
+/* Tests the response for the texts that count as the right answer. */
 static bool text_matches(const struct cJSON *meta, const struct clime_grader_input *in, const struct question *q,
                          const struct clime_buf *label) {
     struct clime_buf words, target;
@@ -214,7 +214,7 @@ static bool text_matches(const struct cJSON *meta, const struct clime_grader_inp
     return found;
 }
 
-/* Whether anything says what is right. */
+/* True when the right answer is known in any form. */
 static bool has_target(const struct cJSON *meta, const struct question *q, bool has_text) {
     bool has = q->right || has_text;
     for (size_t i = 0; i < CLIME_COUNT(text_keys) && !has; i++) has = is_text(clime_tree_get(meta, text_keys[i]));

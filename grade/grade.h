@@ -1,7 +1,7 @@
-/* Text to number: what a grader gets and gives, and the graders by name. trainer/reward has the table of reward types.
+/* Graders by name: input and reward. trainer/reward has the table of reward types.
  *
- * A grader sees the label as Python would print it, because the published verdicts come from str(label). Every
- * function here is pure and may run on any thread.
+ * A grader gets the label as Python prints it, because the published verdicts come from str(label). All functions are
+ * pure and run on any thread.
  */
 #ifndef CLIME_GRADE_GRADE_H
 #define CLIME_GRADE_GRADE_H
@@ -9,7 +9,7 @@
 #include "common/json/scan.h"
 #include "common/str.h"
 
-/* The longest response, label or metadata that is graded; CLIME_ERR_LIMIT past it. */
+/* The longest response, label or metadata graded; CLIME_ERR_LIMIT above. */
 #define CLIME_REWARD_MAX_TEXT ((size_t)4 << 20)
 
 struct clime_grader_input {
@@ -22,9 +22,9 @@ struct clime_grader_input {
 };
 
 struct clime_reward {
-    double value;             /* NaN with an object and no --reward-key */
-    char *object;             /* the whole object as JSON text when the reward is one, else NULL; owned */
-    bool is_sum;              /* object is a weighted sum's: {"reward": value, "parts": {...}} */
+    double value;             /* NaN for an object without --reward-key */
+    char *object;             /* the reward's JSON object, when it is one, else NULL; owned */
+    bool is_sum;              /* object is that of a weighted sum: {"reward": value, "parts": {...}} */
     struct clime_error error; /* code CLIME_OK when there is a reward */
 };
 

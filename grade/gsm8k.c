@@ -1,8 +1,8 @@
-/* The reward type gsm8k: the number behind the last "#### " of a response against the label's. Any thread; no state.
+/* The reward type gsm8k: the number after a response's last "#### " against the label's. Any thread; no state.
  *
  * The data set's own form (Cobbe et al., "Training Verifiers to Solve Math Word Problems", 2021): a response without
- * "####" gets 0, however right its text is. Numbers compare as numbers, so 18, 18.0 and 1,018 against 1018 are right;
- * a label may be a whole solution with its "####".
+ * "####" gets 0, even with a right answer. Numbers compare by value: 18 equals 18.0, and 1,018 equals 1018. A label may
+ * be a whole solution with its "####".
  */
 #include <math.h>
 
@@ -11,7 +11,7 @@
 
 static const char MARK[] = "####";
 
-/* The number that s begins with, white space and a currency sign first; commas between digits go. */
+/* The number at the start of s, after white space and a currency sign, without commas between digits. */
 static bool leading_number(struct clime_str s, double *out) {
     char digits[64];
     size_t n = 0, i = 0;
@@ -25,7 +25,7 @@ static bool leading_number(struct clime_str s, double *out) {
         else if (c != ',')
             break;
     }
-    while (n && digits[n - 1] == '.') n--; /* of the sentence */
+    while (n && digits[n - 1] == '.') n--; /* the sentence's full stop */
     return n && n + 1 < sizeof digits && clime_rtext_float((struct clime_str){digits, n}, out) && isfinite(*out);
 }
 

@@ -1,5 +1,5 @@
 /* IFBench's checkers of format, single tasks and repetition (Pyatkin et al., 2025), with the semantics of its published
- * code. Called by instructions.c, any thread; no state. See ifbench_words.c for the others and for what is missing.
+ * code. Called by instructions.c, any thread; no state. ifbench_words.c has the others, and the list of missing ones.
  */
 #include <stdlib.h>
 
@@ -17,7 +17,7 @@ static bool contains(struct clime_str s, const char *part) {
 
 /* ---- format ---- */
 
-/* Five levels of ( [ { closed in order; a bracket that does not fit starts anew. */
+/* Five levels of ( [ { closed in order; a mismatched bracket resets the depth. */
 static bool parentheses(struct clime_instruction *in) {
     size_t depth = 0, deepest = 0;
     char *open = xmalloc(in->response.len + 1);
@@ -56,7 +56,7 @@ static bool quotes(struct clime_instruction *in) {
     return found;
 }
 
-/* \W*[aA]\W*[bB]\W*[cC] at the start of the options: letters, which must be answered to the character. */
+/* \W*[aA]\W*[bB]\W*[cC] at the start of the options: letters, whose answer must match exactly. */
 static bool are_letters(struct clime_str s) {
     size_t i = 0, n;
     for (const char *want = "abc"; *want; want++) {
@@ -92,8 +92,8 @@ static bool newline(struct clime_instruction *in) {
     return lines == n;
 }
 
-/* Each line is indented more than the one before; of blank lines next to each other every second one stays, a slip of
- * the original that decides verdicts. */
+/* Each line is indented more than the one before. Every second one of adjacent blank lines stays, a bug of the original
+ * that affects verdicts. */
 static bool line_indent(struct clime_instruction *in) {
     struct clime_str rest = in->response, line;
     int64_t before = -1;
@@ -104,7 +104,7 @@ static bool line_indent(struct clime_instruction *in) {
             skipped = true;
             continue;
         }
-        /* what follows a removed line is never looked at, so it stays, blank or not */
+        /* the line after a removed one is not checked, so it stays even if blank */
         skipped = false;
         int64_t indent = 0;
         while ((size_t)indent < line.len && line.ptr[indent] == ' ') indent++;
@@ -114,7 +114,7 @@ static bool line_indent(struct clime_instruction *in) {
     return true;
 }
 
-/* No quotes next to each other, none at the end. */
+/* No adjacent quotes, none at the end. */
 static bool quote_unquote(struct clime_instruction *in) {
     struct clime_buf b;
     clime_rtext_init(&b, in->response);
@@ -146,7 +146,7 @@ static bool list(struct clime_instruction *in) {
     return n >= 2;
 }
 
-/* Text in <i> or <em>, and text behind it; offsets as the original has them, which counts </em> as four bytes. */
+/* Text in <i> or <em>, and text after it; offsets as in the original, which counts </em> as four bytes. */
 static bool thesis(struct clime_instruction *in) {
     struct clime_str s = in->response;
     int64_t open = clime_rtext_find(s, "<i>", 0);
@@ -159,7 +159,7 @@ static bool thesis(struct clime_instruction *in) {
     return clime_rtext_strip(slice(s, (size_t)end + 4, s.len)).len > 0;
 }
 
-/* A - behind every *. */
+/* A - after every *. */
 static bool sub_bullets(struct clime_instruction *in) {
     struct clime_str rest = in->response, piece;
     clime_instruction_piece(&rest, "*", &piece);
@@ -214,7 +214,7 @@ static bool date_format_list(struct clime_instruction *in) {
     return true;
 }
 
-/* The request again, with another first word; words are compared, not the space between them. */
+/* The request repeated with another first word; compares words, not the spaces between. */
 static bool repeat_change(struct clime_instruction *in) {
     struct clime_str prompt = clime_instruction_text(in, "prompt_to_repeat"), s = in->response, a, b;
     if (clime_str_eq(prompt, s)) return false;

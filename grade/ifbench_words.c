@@ -1,9 +1,8 @@
 /* IFBench's checkers of counts and words (Pyatkin et al., 2025), with the semantics of its published code. Called by
  * instructions.c, any thread; no state.
  *
- * What asks for sentences, for words as NLTK cuts them, for parts of speech, syllables, emoji or Unicode's
- * decompositions is not here: its verdicts hang on those packages' data. A word is what Python's split() gives, its
- * punctuation is ASCII's.
+ * Missing: checkers of sentences, of NLTK's words, of parts of speech, syllables, emoji or Unicode decompositions,
+ * whose verdicts depend on those packages' data. A word is one of Python's split(), punctuation is ASCII's.
  */
 #include <stdlib.h>
 
@@ -18,7 +17,7 @@ static int by_text(const void *a, const void *b) {
     return d ? d : (x->len > y->len) - (x->len < y->len);
 }
 
-/* Sorts; how many different ones, and how often the most frequent one is there. */
+/* Sorts; returns the number of distinct words, and the count of the most frequent one in *most. */
 static size_t distinct(struct clime_instruction_words *list, size_t *most) {
     size_t n = 0, run = 0;
     *most = 0;
@@ -66,7 +65,7 @@ static bool unique_word_count(struct clime_instruction *in) {
     return (double)n >= clime_instruction_number(in, "N");
 }
 
-/* Different spellings ("And", "and,") count apart, as in the original. */
+/* Different spellings ("And", "and,") count separately, as in the original. */
 static bool conjunctions(struct clime_instruction *in) {
     static const char *const names[] = {"and", "but", "for", "nor", "or", "so", "yet"};
     struct clime_instruction_words list = clime_instruction_words_of(in->response);
@@ -106,7 +105,7 @@ static bool count_numbers(struct clime_instruction *in) {
     return (double)n == clime_instruction_number(in, "N");
 }
 
-/* Every mark of .,!?;: beside one interrobang. */
+/* All marks of .,!?;: and an interrobang. */
 static bool punctuation(struct clime_instruction *in) {
     struct clime_str s = in->response;
     int64_t at = clime_rtext_find(s, "?!", 0);

@@ -1,8 +1,8 @@
 /* IFEval's checkers (Zhou et al., 2023), with the semantics of its published code. Called by instructions.c, any
  * thread; no state.
  *
- * Keywords are taken literally, where the original takes them as patterns. The two checkers of letter case do not ask
- * for the language. What needs a trained model (the language, sentences, words as NLTK cuts them) is not here.
+ * Keywords are literal text, where the original has patterns. The two checkers of letter case ignore the language.
+ * Missing: checkers that need a trained model (language, sentences, NLTK's words).
  */
 #include "common/err.h"
 #include "common/json/scan.h"
@@ -33,7 +33,7 @@ static size_t count(struct clime_str s, struct clime_str part) {
     return n;
 }
 
-/* "less than" or "at least" a number. */
+/* Compares by the relation "less than" or "at least". */
 static bool compare(struct clime_instruction *in, const char *relation, double have, double want) {
     struct clime_str r = clime_instruction_text(in, relation);
     if (clime_str_is(r, "less than")) return have < want;
@@ -123,7 +123,7 @@ static bool nth_paragraph_first_word(struct clime_instruction *in) {
     return same && n == want;
 }
 
-/* [...] on one line. */
+/* Counts [...] on one line. */
 static bool number_placeholders(struct clime_instruction *in) {
     struct clime_str s = in->response;
     double n = 0, want = clime_instruction_number(in, "num_placeholders");
@@ -132,12 +132,12 @@ static bool number_placeholders(struct clime_instruction *in) {
         size_t k = i + 1;
         while (k < s.len && s.ptr[k] != ']' && s.ptr[k] != '\n') k++;
         n += k < s.len && s.ptr[k] == ']';
-        i = k; /* without a ] there is none for the other [ of this line either */
+        i = k; /* without a ] the line's other [ have none either */
     }
     return n >= want;
 }
 
-/* text at i, where '_' stands for one white space that may be missing. */
+/* Matches text at i, where '_' is an optional white space. */
 static bool spaced_at(struct clime_str s, size_t i, const char *text) {
     size_t n;
     for (; *text; text++) {
@@ -165,7 +165,7 @@ static bool postscript(struct clime_instruction *in) {
     return false;
 }
 
-/* How many matches of ^\s*MARK: the white space may hold line breaks, and a * must not be followed by another. */
+/* Counts matches of ^\s*MARK: the white space may span lines, and no second * may follow a *. */
 static size_t count_bullets(struct clime_str s, char mark) {
     size_t n = 0, bytes;
     for (size_t i = 0; i < s.len;) {
@@ -193,7 +193,7 @@ static bool constrained_response(struct clime_instruction *in) {
            contains(in->response, clime_str_of("My answer is maybe."));
 }
 
-/* Spans between `stars` asterisks on one line, with something inside. */
+/* Counts non-empty spans between `stars` asterisks on one line. */
 static size_t count_highlights(struct clime_str s, size_t stars) {
     size_t n = 0;
     for (size_t i = 0; i + 2 * stars <= s.len;) {
@@ -212,7 +212,7 @@ static bool number_highlighted_sections(struct clime_instruction *in) {
     return (double)n >= clime_instruction_number(in, "num_highlights");
 }
 
-/* "Section 1": the splitter, a white space that may be missing, digits. */
+/* "Section 1": the splitter, an optional white space, digits. */
 static bool multiple_sections(struct clime_instruction *in) {
     struct clime_str splitter = clime_rtext_strip(clime_instruction_text(in, "section_spliter")), s = in->response;
     double n = 0, want = clime_instruction_number(in, "num_sections");
@@ -302,7 +302,7 @@ static bool has_lower(struct clime_str s) {
     return false;
 }
 
-/* A letter is a capital when it has a lower case of its own. */
+/* A capital is a letter with a distinct lower case. */
 static bool english_capital(struct clime_instruction *in) {
     return !has_lower(in->response) && !clime_str_eq(in->response, in->lower);
 }

@@ -1,4 +1,4 @@
-/* What the checkers of instructions share: arguments, words, pieces (see instructions.h). Any thread; no state. */
+/* Shared functions of the instruction checkers: arguments, words, pieces (see instructions.h). Any thread; no state. */
 #include "grade/instructions.h"
 
 #include "common/err.h"
@@ -68,7 +68,7 @@ size_t clime_instruction_count_words(struct clime_str s) {
     return count;
 }
 
-/* \b before offset at: exactly one side of it is part of a word. */
+/* \b at offset `at`: exactly one side is a word character. */
 static bool is_boundary(struct clime_str s, size_t at) {
     size_t n;
     bool before = at > 0 && clime_rtext_is_word(clime_rtext_char_before(s, at));

@@ -3,8 +3,8 @@
  *
  * Instructions come as in the data sets (Zhou et al., "Instruction-Following Evaluation for Large Language Models",
  * 2023; Pyatkin et al., "Generalizing Verifiable Instruction Following", 2025): metadata.instruction_id_list and
- * metadata.kwargs, one object each. The strict verdict: an empty response follows nothing. An id that is unknown, or
- * whose checker needs a language model, is an error.
+ * metadata.kwargs, one object each. Strict verdict: an empty response follows nothing. An unknown id, or one whose
+ * checker needs a language model, is an error.
  */
 #include "common/err.h"
 #include "grade/grade.h"

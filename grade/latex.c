@@ -1,9 +1,9 @@
-/* LaTeX to text; see latex.h. Called by rule.c, any thread; owns nothing beyond the call.
+/* LaTeX to text (see latex.h). Called by rule.c, any thread; owns nothing beyond the call.
  *
- * One pass, printing as it reads. What pylatexenc does with broken input is followed: a stray closing brace is
- * skipped, a group may end with the text, and a macro whose argument is missing at the end of the text is printed
- * without it and its other arguments are read again as plain text. That last rule doubles the work at each level of
- * nesting, so steps are counted (MAX_STEPS a byte).
+ * One pass that prints while parsing. Broken input is handled like pylatexenc: a stray closing brace is skipped, the
+ * text's end closes a group, and a macro that lacks an argument at the end of the text is printed without it while its
+ * other arguments are parsed again as plain text. That doubles the work per nesting level, so steps are limited
+ * (MAX_STEPS per byte).
  */
 #include "grade/latex.h"
 
@@ -22,7 +22,7 @@ struct matrix {
     int n_cells;
 };
 
-struct scope {            /* what ends the list of nodes being read */
+struct scope {            /* what ends the current list of nodes */
     char close;           /* '}' or ']', 0 = none */
     struct clime_str env; /* name of the environment, len 0 = none */
     char math;            /* ')' or ']' of "\)" and "\]", 0 = none */
@@ -35,8 +35,8 @@ struct reader {
     struct clime_buf *out;
     int depth;
     size_t steps;
-    bool math;   /* inside a formula: spaces between its parts are dropped, those behind a bare macro are not */
-    bool thrown; /* the original throws here: nothing is rewritten */
+    bool math;   /* inside a formula: drops spaces between parts, but not after a bare macro */
+    bool thrown; /* the original throws here: keep the text */
 };
 
 static void nodes(struct reader *r, const struct scope *scope);
@@ -52,8 +52,8 @@ static size_t skip_space(const struct reader *r, size_t at) {
     return at;
 }
 
-/* The name of the macro at s[at] == '\\' (one character, or letters), its end in *end with the white space that
- * letters swallow; false at the end of the text. */
+/* The name of the macro at s[at] == '\\' (one character, or letters); *end is after it and the white space that letters
+ * swallow. False at the end of the text. */
 static bool macro_name(const struct reader *r, size_t at, struct clime_str *name, size_t *end) {
     size_t from = at + 1, i = from, n;
     if (from >= r->s.len) return false;
@@ -66,7 +66,7 @@ static bool macro_name(const struct reader *r, size_t at, struct clime_str *name
     return true;
 }
 
-/* "{name}" behind \begin or \end at r->at. */
+/* "{name}" after \begin or \end, at r->at. */
 static bool environment_name(struct reader *r, struct clime_str *name) {
     size_t i = skip_space(r, r->at), from, n;
     if (i >= r->s.len || r->s.ptr[i] != '{') return false;
@@ -80,7 +80,7 @@ static bool environment_name(struct reader *r, struct clime_str *name) {
     return true;
 }
 
-/* Strips what was printed from `from` on. */
+/* Strips the output from `from` on. */
 static void strip_tail(struct clime_buf *out, size_t from) {
     if (out->len == from) return;
     struct clime_str s = clime_rtext_strip(clime_rtext_slice(clime_buf_str(out), from, out->len));
@@ -95,7 +95,7 @@ static void group(struct reader *r, char close) {
     nodes(r, &inner);
 }
 
-/* "``", "''", "--", "---", "!`", "?`", "~", "&": printed as one sign. Returns its length, 0 when there is none. */
+/* "``", "''", "--", "---", "!`", "?`", "~", "&": printed as one character. Returns the length, 0 = none. */
 static size_t special(const struct reader *r, size_t at, const char **text) {
     static const struct clime_replacement signs[] = {
         {"&", "   "}, {"~", "\u00a0"}, {"``", "“"}, {"''", "”"}, {"---", "—"}, {"--", "–"}, {"!`", "¡"}, {"?`", "¿"},
@@ -109,12 +109,12 @@ static size_t special(const struct reader *r, size_t at, const char **text) {
     return 0;
 }
 
-/* The letters of arg in a mathematical alphabet (Unicode, block 1D400, with the letters encoded elsewhere before). */
+/* Prints the letters of arg in a mathematical alphabet (Unicode block 1D400, and letters encoded elsewhere earlier). */
 static void print_alphabet(struct clime_buf *out, struct clime_str arg, const char *style) {
     static const struct alphabet {
         const char *name;
         uint32_t upper, lower;
-        const char *letters; /* each stands at the code point with the same index in other */
+        const char *letters; /* each maps to the code point at the same index in other */
         uint16_t other[11];
     } alphabets[] = {
         {"bold", 0x1D400, 0x1D41A, "", {0}},
@@ -145,7 +145,7 @@ static void print_alphabet(struct clime_buf *out, struct clime_str arg, const ch
     }
 }
 
-/* Each character with the combining mark behind it, composed. */
+/* Prints each character with the combining mark, composed. */
 static void print_accent(struct clime_buf *out, struct clime_str arg, const char *mark) {
     char pair[16];
     struct clime_norm_scratch scratch;
@@ -165,7 +165,7 @@ static void print_accent(struct clime_buf *out, struct clime_str arg, const char
     clime_norm_scratch_free(&scratch);
 }
 
-/* args: n texts; n == 0 = a macro that takes some but stands without. */
+/* args: n texts; n == 0: a macro without its arguments. */
 static void print_macro(struct reader *r, const struct clime_latex_macro *m, const struct clime_buf *args, int n) {
     struct clime_buf *out = r->out;
     bool bare = n == 0 && m->args[0];
@@ -203,7 +203,7 @@ static void print_macro(struct reader *r, const struct clime_latex_macro *m, con
     }
 }
 
-/* One mandatory argument: a group, a macro without its own arguments, or one character. false at the end. */
+/* One mandatory argument: a group, a macro without its own arguments, or one character. False at the end. */
 static bool mandatory(struct reader *r) {
     struct clime_str name;
     struct clime_latex_macro m;
@@ -213,7 +213,7 @@ static bool mandatory(struct reader *r) {
     char c = r->s.ptr[at];
     if (c == '\\') {
         if (!macro_name(r, at, &name, &n)) return false;
-        if (clime_str_is(name, "end")) return true; /* left where it is, like a closing brace */
+        if (clime_str_is(name, "end")) return true; /* not consumed, like a closing brace */
         r->at = n;
         if (clime_latex_find(name, &m)) print_macro(r, &m, NULL, 0);
         return true;
@@ -233,8 +233,8 @@ static bool mandatory(struct reader *r) {
     return true;
 }
 
-/* Reads the arguments by their specification into args, printing into them; false where a mandatory one is missing
- * at the end of the text. no_space: an optional one must follow at once. */
+/* Parses the arguments of `spec` and prints each into args; false when a mandatory one is missing at the end of the
+ * text. no_space: an optional one must follow at once. */
 static bool arguments(struct reader *r, const char *spec, bool no_space, struct clime_buf *args, int *n) {
     struct clime_buf *out = r->out;
     bool complete = true;
@@ -265,7 +265,7 @@ static void macro(struct reader *r, struct clime_str name, size_t end) {
     if (arguments(r, m.args, clime_str_is(name, "\\"), args, &n)) {
         print_macro(r, &m, args, n);
     } else {
-        r->at = end; /* its arguments are read again as text */
+        r->at = end; /* its arguments are parsed again as text */
         print_macro(r, &m, NULL, 0);
     }
     while (n-- > 0) clime_buf_free(&args[n]);
@@ -326,7 +326,7 @@ static void environment(struct reader *r, struct clime_str name) {
         nodes(r, &inner);
 }
 
-/* A command that begins with a backslash; true when it ends the scope. */
+/* Parses a command, which begins with a backslash; true when it ends the scope. */
 static bool command(struct reader *r, const struct scope *scope) {
     struct clime_str name, env;
     size_t end;
@@ -344,7 +344,7 @@ static bool command(struct reader *r, const struct scope *scope) {
     } else if (begin || clime_str_is(name, "end")) {
         r->at += 1 + name.len;
         bool named = environment_name(r, &env);
-        if (named && !begin) return scope->env.len && clime_str_eq(env, scope->env); /* another one's end is skipped */
+        if (named && !begin) return scope->env.len && clime_str_eq(env, scope->env); /* skip another's end */
         if (named)
             environment(r, env);
         else
@@ -364,7 +364,7 @@ static bool command(struct reader *r, const struct scope *scope) {
     return false;
 }
 
-/* Whether s[at] is a plain character in this scope, or the text ends there. */
+/* True when s[at] is a plain character in this scope, or the end of the text. */
 static bool is_plain(const struct reader *r, size_t at, const struct scope *scope) {
     const char *text;
     if (at >= r->s.len) return true;
@@ -375,7 +375,7 @@ static bool is_plain(const struct reader *r, size_t at, const struct scope *scop
 static void nodes(struct reader *r, const struct scope *scope) {
     const char *text;
     size_t n;
-    bool after_plain = false; /* the node being read is text */
+    bool after_plain = false; /* the current node is text */
     struct clime_str behind_macro = {"", 0};
     if (++r->depth > MAX_DEPTH) r->thrown = true;
     while (r->at < r->s.len && step(r)) {

@@ -1,8 +1,8 @@
-/* The macros that latex.c knows: symbols with their character, and those with arguments. Data only; any thread.
+/* Macro tables of latex.c: symbols with their character, and macros with arguments. Data only; any thread.
  *
- * Which macro prints as which character, and which take arguments, is as in pylatexenc 2.10 (the published verdicts
- * come from it): "\mbox" and "\ensuremath" swallow their argument, "\left" and "\operatorname" are unknown and
- * vanish. Both tables are sorted by name for the binary search.
+ * Characters and arguments follow pylatexenc 2.10, the source of the published verdicts: "\mbox" and "\ensuremath"
+ * swallow their argument, "\left" and "\operatorname" are unknown and vanish. Both tables are sorted by name for binary
+ * search.
  */
 #include <stdlib.h>
 
@@ -492,7 +492,7 @@ static const struct clime_latex_macro MACROS[] = {
 
 static int by_name(const void *key, const void *entry) {
     const struct clime_str *name = key;
-    const char *z = *(const char *const *)entry; /* both kinds of row begin with their name */
+    const char *z = *(const char *const *)entry; /* rows of both kinds begin with the name */
     size_t n = strlen(z);
     int c = memcmp(name->ptr, z, name->len < n ? name->len : n);
     return c ? c : (name->len > n) - (name->len < n);

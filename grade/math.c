@@ -1,7 +1,7 @@
 /* The reward types math and deepscaler: a boxed answer against the label. Any thread; no state.
  *
- * Equal after the MATH normalisation, or by the sympy rule (rule.c). math takes the last box of the whole response;
- * deepscaler wants the reasoning closed first (</think> or ###Response) and gives 0 otherwise.
+ * Answers are equal after the MATH normalisation, or by the sympy rule (rule.c). math uses the last box of the whole
+ * response; deepscaler gives 0 unless the reasoning is closed first (</think> or ###Response).
  */
 #include "grade/answer.h"
 #include "grade/grade.h"
@@ -21,7 +21,7 @@ enum clime_err clime_grade_math(const struct clime_grader_input *in, struct clim
     struct clime_str truth = in->label, given;
     if (check_label(in, "math", &out->error)) return out->error.code;
     if (in->label_is_falsy || !clime_answer_boxed(in->response, &given)) return CLIME_OK;
-    /* a label with a box that never closes equals nothing */
+    /* a label with an unclosed box equals nothing */
     if (clime_rtext_find(truth, "\\boxed", 0) >= 0 && !clime_answer_boxed(truth, &truth)) return CLIME_OK;
     out->value = equal(given, truth);
     return CLIME_OK;

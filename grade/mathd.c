@@ -1,7 +1,7 @@
-/* Boxed answers and the MATH data set's normalisation, on which math and deepscaler rest. Any thread; no state.
+/* Boxed answers and the normalisation of the MATH data set, used by math and deepscaler. Any thread; no state.
  *
- * The order of the steps and their quirks are the published ones (slime's verdicts must come out): where the original
- * throws, its caller keeps the text unchanged, so mathd_strip returns false there rather than repairing the input.
+ * The steps, their order and quirks are the published ones, to reproduce slime's verdicts: where the original throws,
+ * its caller keeps the text, so mathd_strip returns false instead of repairing the input.
  */
 #include <stdlib.h>
 
@@ -42,7 +42,7 @@ bool clime_answer_unwrap_text(struct clime_str s, struct clime_str *out) {
     return true;
 }
 
-/* "\sqrt3" -> "\sqrt{3}"; false on a \sqrt with nothing behind it. */
+/* "\sqrt3" -> "\sqrt{3}"; false when nothing follows a \sqrt. */
 static bool brace_roots(struct clime_buf *t) {
     static const char name[] = "\\sqrt";
     struct clime_str s = clime_buf_str(t);
@@ -53,7 +53,7 @@ static bool brace_roots(struct clime_buf *t) {
     size_t done = 0;
     for (; at >= 0; at = clime_rtext_find(s, name, done)) {
         size_t next = (size_t)at + strlen(name), n;
-        /* the original splits at the name: a second \sqrt right behind leaves an empty piece */
+        /* the original splits at the name: adjacent \sqrt make an empty piece */
         if (next >= s.len || clime_rtext_find(s, name, next) == (int64_t)next) {
             clime_buf_free(&out);
             return false;
@@ -71,8 +71,8 @@ static bool brace_roots(struct clime_buf *t) {
     return true;
 }
 
-/* "\frac12" -> "\frac{1}{2}", "\frac1{72}" -> "\frac{1}{72}"; a piece of one character leaves the text as it was;
- * false on a \frac with nothing behind it. */
+/* "\frac12" -> "\frac{1}{2}", "\frac1{72}" -> "\frac{1}{72}"; keeps the text when one character follows; false when
+ * nothing follows a \frac. */
 static bool brace_fractions(struct clime_buf *t) {
     static const char name[] = "\\frac";
     struct clime_str s = clime_buf_str(t);
@@ -112,7 +112,7 @@ static bool brace_fractions(struct clime_buf *t) {
     return true;
 }
 
-/* A whole number as Python prints it: no sign on 0, no leading zero; its int() refuses more than 4,300 digits. */
+/* An integer as Python prints it: no sign on 0, no leading zero; Python's int() refuses more than 4,300 digits. */
 static bool is_plain_integer(struct clime_str s) {
     if (s.len && s.ptr[0] == '-')
         s = clime_rtext_slice(s, 1, s.len);
@@ -155,7 +155,7 @@ bool clime_answer_mathd_strip(struct clime_buf *t) {
     static const struct clime_replacement second[] = {{"\\%", ""}, {" .", " 0."}, {"{.", "{0."}};
     clime_rtext_replace_all(t, first, CLIME_COUNT(first));
     struct clime_str s = clime_buf_str(t);
-    int64_t unit = clime_rtext_find(s, "\\text{ ", 0); /* in the data only before a unit */
+    int64_t unit = clime_rtext_find(s, "\\text{ ", 0); /* the data has it only before a unit */
     if (unit >= 0) {
         if (clime_rtext_find(s, "\\text{ ", (size_t)unit + 1) >= 0) return false;
         clime_rtext_set(t, clime_rtext_slice(s, 0, (size_t)unit));

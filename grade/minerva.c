@@ -1,7 +1,7 @@
 /* Minerva's normalisation of a final answer and the two DAPO graders. Any thread; no state.
  *
  * dapo reads the last "Answer: ..." line of the last 300 characters, dapo_strict the last \boxed{} of the last 100.
- * Both return an object {score: 1 or -1, acc, pred}; --reward-key score is the usual choice.
+ * Both return an object {score: 1 or -1, acc, pred}; --reward-key score is usual.
  */
 #include <math.h>
 
@@ -10,14 +10,14 @@
 #include "grade/grade.h"
 #include "grade/text.h"
 
-/* "name{abc}" -> "abc" everywhere on one line: the shortest content, or the longest with greedy. */
+/* "name{abc}" -> "abc" everywhere on one line: the shortest content, or with greedy the longest. */
 static void unwrap(struct clime_buf *t, const char *name, bool greedy) {
     struct clime_str s = clime_buf_str(t);
     int64_t at = clime_rtext_find(s, name, 0);
     if (at < 0) return;
     struct clime_buf out;
     clime_buf_init(&out, t->cap);
-    size_t done = 0, line_end = 0; /* line_end: of the line searched last, so that the scan stays linear */
+    size_t done = 0, line_end = 0; /* line_end: end of the last line searched, which keeps the scan linear */
     const char *last_close = NULL; /* the last '}' of that line */
     while (at >= 0) {
         size_t from = (size_t)at + strlen(name);
@@ -43,7 +43,7 @@ static void unwrap(struct clime_buf *t, const char *name, bool greedy) {
     *t = out;
 }
 
-/* On each line that holds two dollar signs, what lies between the first two. */
+/* Keeps, of each line with two dollar signs, the text between the first two. */
 static void keep_inline_math(struct clime_buf *t) {
     struct clime_str s = clime_buf_str(t);
     struct clime_buf out;
@@ -64,7 +64,7 @@ static void keep_inline_math(struct clime_buf *t) {
     *t = out;
 }
 
-/* "frac12" -> "frac{1}{2}", "sqrt3" -> "sqrt{3}": n_args characters behind name, the first not '{'. */
+/* "frac12" -> "frac{1}{2}", "sqrt3" -> "sqrt{3}": n_args characters after name, the first not '{'. */
 static void brace_arguments(struct clime_buf *t, const char *name, int n_args) {
     struct clime_str s = clime_buf_str(t);
     int64_t at = clime_rtext_find(s, name, 0);
@@ -171,7 +171,7 @@ void clime_answer_minerva(struct clime_buf *t) {
     clime_rtext_set(t, clime_rtext_strip(clime_buf_str(t)));
 }
 
-/* The last match of (?i)Answer\s*:\s*([^\n]+), matches not overlapping. */
+/* The last non-overlapping match of (?i)Answer\s*:\s*([^\n]+). */
 static bool last_answer_line(struct clime_str s, struct clime_str *out) {
     bool found = false;
     size_t at = 0, n;
@@ -191,7 +191,7 @@ static bool last_answer_line(struct clime_str s, struct clime_str *out) {
             if (s.ptr[i] != '\n') last_blank = i;
             i += n;
         }
-        if (i >= s.len) { /* only white space is left: the last blank that is no newline is the answer */
+        if (i >= s.len) { /* only white space is left: its last blank that is no newline is the answer */
             if (last_blank >= s.len || last_blank < from) {
                 at += 6;
                 continue;
@@ -237,7 +237,7 @@ enum clime_err clime_grade_dapo(const struct clime_grader_input *in, struct clim
     clime_answer_minerva(&pred);
     if (clime_rtext_float(clime_buf_str(&truth), &number) && isfinite(number)) {
         clime_buf_clear(&truth);
-        clime_rtext_print_whole(&truth, number); /* in DAPO's data every answer is an integer */
+        clime_rtext_print_whole(&truth, number); /* every answer of DAPO's data is an integer */
         struct clime_str p = clime_buf_str(&pred);
         rc = answer_object(out, clime_str_eq(p, clime_buf_str(&truth)), &p);
     } else {

@@ -1,10 +1,10 @@
-/* Arithmetic of rational functions with exact coefficients; see poly.h. Called by algebra.c, any thread; memory is the
+/* Arithmetic of rational functions with exact coefficients (see poly.h). Called by algebra.c, any thread; memory is the
  * workspace's arena.
  *
- * Coefficients are fractions of 128-bit integers (38 digits) with every overflow caught: graded answers are short,
- * and a big-number library would only let an adversary make them long. Exponents may be negative, so a division by
- * one term (the usual case) leaves a polynomial; only sums below the line make a true fraction, which is never
- * cancelled: to know whether it is zero the numerator is enough.
+ * Coefficients are fractions of 128-bit integers (38 digits) with overflow checks: graded answers are short, and a
+ * big-number library would only help an adversary. Exponents may be negative, so division by one term (the usual case)
+ * yields a polynomial; only a sum in the denominator makes a true fraction, which is never cancelled: the numerator
+ * alone decides whether it is zero.
  */
 #include "grade/poly.h"
 
@@ -40,7 +40,7 @@ static __int128 gcd(__int128 a, __int128 b) {
     return a;
 }
 
-/* Multiplies, or fails the workspace. The most negative number is excluded, so that every magnitude exists. */
+/* Multiplies, or fails the workspace. Excludes the most negative number, whose magnitude overflows. */
 static __int128 times(struct clime_poly_space *s, __int128 a, __int128 b) {
     __int128 r = 0;
     if (__builtin_mul_overflow(a, b, &r) || r == INT128_MIN) s->failed = true;
@@ -79,7 +79,7 @@ static int by_exponents(const void *a, const void *b) {
     return memcmp(x->e, y->e, sizeof x->e);
 }
 
-/* Sorts n terms and joins like ones. */
+/* Sorts n terms and merges like ones. */
 static struct clime_poly collect(struct clime_poly_space *s, struct clime_poly_term *t, int n) {
     int out = 0;
     if (n > 1) qsort(t, (size_t)n, sizeof *t, by_exponents);
@@ -122,7 +122,7 @@ static void fold_roots(struct clime_poly_space *s, struct clime_poly_term *t) {
 
 static struct clime_poly product(struct clime_poly_space *s, struct clime_poly a, struct clime_poly b);
 
-/* Radicals: every g*g in p becomes the polynomial under the root. */
+/* Radicals: replaces every g*g in p by the polynomial under the root. */
 static struct clime_poly fold_radicals(struct clime_poly_space *s, struct clime_poly p) {
     for (int g = 0; g < s->n_g; g++) {
         if (s->g[g].kind != CLIME_POLY_RADICAL) continue;
@@ -136,7 +136,7 @@ static struct clime_poly fold_radicals(struct clime_poly_space *s, struct clime_
             memcpy(rest + i, p.t + i + 1, (size_t)(p.n - 1 - i) * sizeof *rest);
             struct clime_poly one = {high, 1}, others = {rest, p.n - 1};
             p = sum(s, others, product(s, one, s->g[g].arg.num));
-            i = -1; /* the terms have moved */
+            i = -1; /* restart: the terms have moved */
         }
     }
     return p;
@@ -240,8 +240,8 @@ bool clime_poly_is_zero(const struct clime_poly_value *a) {
     return a->is_float ? a->f == 0 : a->num.n == 0;
 }
 
-/* A float that meets a generator becomes the first fraction of its continued expansion that rounds back to it (0.1 is
- * 1/10, 0.5/6 is 1/12), much as sympy's simplify rationalises before it expands. */
+/* Converts a float, when combined with a generator, to the first fraction of its continued expansion that rounds back
+ * to it (0.1 is 1/10, 0.5/6 is 1/12), much as sympy's simplify rationalises before it expands. */
 static struct clime_poly_value exact(struct clime_poly_space *s, struct clime_poly_value a) {
     if (!a.is_float) return a;
     double size = fabs(a.f);
@@ -315,7 +315,7 @@ struct clime_poly_value clime_poly_invert(struct clime_poly_space *s, struct cli
     if (clime_poly_is_zero(&a)) s->failed = true;
     if (s->failed) return a;
     if (a.is_float) return clime_poly_float(1 / a.f);
-    bool plain = a.num.n == 1; /* one term without radicals: its reciprocal is a term too */
+    bool plain = a.num.n == 1; /* one term without radicals: the reciprocal is one term too */
     for (int g = 0; g < s->n_g && plain; g++) plain = s->g[g].kind != CLIME_POLY_RADICAL || a.num.t[0].e[g] == 0;
     struct clime_poly_value r = {.num = a.den, .den = a.num};
     if (!plain) return r;

@@ -1,9 +1,8 @@
-/* Rational functions with exact coefficients over a few generators: the normal form in which the sympy rule decides
- * whether two answers are equal. Private to the algebra (algebra.c builds values, poly.c computes).
+/* Rational functions with exact coefficients over a few generators: the normal form in which the sympy rule tests
+ * answers for equality. Private to the algebra (algebra.c builds values, poly.c computes).
  *
- * A workspace serves one question and is thrown away. Everything in it has a limit (terms, products, digits,
- * generators, memory); passing one sets `failed`, and the question is then answered "not equal". A value is never
- * changed once made.
+ * A workspace serves one comparison. All of it is bounded (terms, products, digits, generators, memory); exceeding a
+ * bound sets `failed`, and the verdict is "not equal". Values are immutable.
  */
 #ifndef CLIME_GRADE_POLY_H
 #define CLIME_GRADE_POLY_H
@@ -14,7 +13,7 @@
 
 #define CLIME_POLY_GENERATORS 16
 #define CLIME_POLY_MAX_TERMS 512
-#define CLIME_POLY_MAX_PRODUCTS 40000 /* term products in all: about 10 ms */
+#define CLIME_POLY_MAX_PRODUCTS 40000 /* total term products: about 10 ms */
 
 struct clime_poly_term {
     __int128 n, d;                    /* the coefficient n/d, reduced, d > 0 */
@@ -24,7 +23,7 @@ struct clime_poly { /* terms sorted by exponents, no coefficient 0; n == 0 is ze
     const struct clime_poly_term *t;
     int n;
 };
-struct clime_poly_value { /* num / den; or a floating-point number, which stays one until it meets a generator */
+struct clime_poly_value { /* num / den; or a float, which stays one until combined with a generator */
     struct clime_poly num, den;
     bool is_float;
     double f;
@@ -34,7 +33,7 @@ enum clime_poly_kind {
     CLIME_POLY_SYMBOL,  /* name */
     CLIME_POLY_ROOT,    /* square root of the integer `base` (a prime, or -1) */
     CLIME_POLY_RADICAL, /* square root of the polynomial arg.num; g*g is replaced by it */
-    CLIME_POLY_FUNCTION /* name(arg), or arg ** arg2 when name is "**": nothing is known of it */
+    CLIME_POLY_FUNCTION /* opaque name(arg), or arg ** arg2 when name is "**" */
 };
 struct clime_poly_generator {
     enum clime_poly_kind kind;
@@ -53,7 +52,7 @@ struct clime_poly_space {
 
 struct clime_poly_value clime_poly_integer(struct clime_poly_space *s, __int128 n, __int128 d); /* n/d */
 struct clime_poly_value clime_poly_float(double f);
-/* The generator as a value, made when new. */
+/* The generator as a value; adds it when new. */
 struct clime_poly_value clime_poly_generate(struct clime_poly_space *s, const struct clime_poly_generator *g);
 
 struct clime_poly_value clime_poly_add(struct clime_poly_space *s, struct clime_poly_value a,

@@ -1,8 +1,8 @@
-/* The sympy rule: are two answers equal after a generous normalisation, element by element? Any thread; no state.
+/* The sympy rule: compares two answers after a generous normalisation, element by element. Any thread; no state.
  *
- * The steps and their order are the published ones (Hendrycks' MATH answers as PRM800K, DeepScaleR and slime grade
- * them), quirks included; only the last step differs in means: where they ask sympy whether a - b simplifies to 0,
- * without a time limit, algebra.c decides it by a normal form with one.
+ * Steps, order and quirks are the published ones (Hendrycks' MATH answers as graded by PRM800K, DeepScaleR and slime).
+ * Only the last step differs: where they ask sympy, without a time limit, whether a - b simplifies to 0, algebra.c uses
+ * a bounded normal form.
  */
 #include <math.h>
 
@@ -33,7 +33,7 @@ static void remove_unit(struct clime_buf *t, const char *unit) {
     struct clime_str s = clime_buf_str(t);
     int64_t at = clime_rtext_find(s, unit, 0);
     if (at < 0) return;
-    size_t out = (size_t)at; /* in place: what is written never passes what is read */
+    size_t out = (size_t)at; /* in place: writes never overtake reads */
     while (at >= 0) {
         size_t i = (size_t)at + strlen(unit);
         if (clime_str_starts(clime_rtext_slice(s, i, s.len), "es")) i += 2;
@@ -76,7 +76,7 @@ static void remove_spaced(struct clime_buf *t, const char *head, const char *tai
     t->data[out] = 0;
 }
 
-/* "7 3/4" -> "7+3/4": ([0-9]) +([0-9]), matches not overlapping. */
+/* "7 3/4" -> "7+3/4": ([0-9]) +([0-9]), non-overlapping matches. */
 static void join_mixed_numbers(struct clime_buf *t) {
     struct clime_str s = clime_buf_str(t);
     size_t out = 0;
@@ -106,7 +106,7 @@ static void remove_thousands(struct clime_buf *t) {
             t->data[out++] = s.ptr[i++];
             if (!match) continue;
             changed = true;
-            size_t n = i + 4 < s.len ? 4 : 3; /* the character behind belongs to the match */
+            size_t n = i + 4 < s.len ? 4 : 3; /* the next character is part of the match */
             memmove(t->data + out, t->data + i + 1, n);
             out += n;
             i += 1 + n;
@@ -190,7 +190,7 @@ static bool is_fraction(struct clime_str s) {
     return i == s.len || (i + 1 == s.len && s.ptr[i] == '\n');
 }
 
-/* Whether the expression may be evaluated at all: at most two different letters, no long or nested powers. */
+/* True when the expression may be evaluated: at most two different letters, no long or nested powers. */
 static bool may_evaluate(struct clime_str expression) {
     struct clime_buf t;
     uint32_t letters[2];
@@ -243,7 +243,7 @@ static bool is_bracket(char c) {
     return c && strchr("()[]", c);
 }
 
-/* The next element of a tuple, or the whole text; false when there is none left. */
+/* Iterates the elements of a tuple, or the whole text; false at the end. */
 struct elements {
     struct clime_str rest;
     bool done, tuple;

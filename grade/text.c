@@ -1,6 +1,6 @@
-/* Python's text operations on UTF-8; see text.h. Called by the graders, any thread, no state.
+/* Python's string operations on UTF-8 (see text.h). Called by the graders, any thread; no state.
  *
- * ASCII is answered here, before text/unicode.h is asked: answers are short and nearly all ASCII.
+ * Handles ASCII before calling text/unicode.h: answers are short and nearly all ASCII.
  */
 #include "grade/text.h"
 
@@ -11,7 +11,7 @@
 #include "grade/grade.h"
 #include "text/unicode.h"
 
-/* A rewriting grows a text at most fourfold (an ASCII letter becomes a four-byte mathematical one). */
+/* A rewriting grows a text at most fourfold (an ASCII letter to a four-byte mathematical one). */
 #define TEXT_CAP (5 * CLIME_REWARD_MAX_TEXT)
 
 void clime_rtext_init(struct clime_buf *t, struct clime_str s) {
@@ -79,7 +79,7 @@ int64_t clime_rtext_find(struct clime_str s, const char *z, size_t from) {
 int64_t clime_rtext_rfind(struct clime_str s, const char *z) {
     size_t n = strlen(z);
     for (const char *end = s.ptr + s.len; s.len >= n && n > 0;) {
-        /* the first byte, searched from the end, then the rest */
+        /* search the first byte from the end, then compare the rest */
         size_t span = (size_t)(end - s.ptr);
         const char *p = span ? memrchr(s.ptr, z[0], span) : NULL;
         if (!p) return -1;
@@ -148,7 +148,7 @@ void clime_rtext_lower(struct clime_buf *t) {
         bool after = c == 0x3A3 && i > 0 && clime_rtext_is_alpha(clime_rtext_char_before(s, i));
         bool before = c == 0x3A3 && i + n < s.len && clime_rtext_is_alpha(clime_rtext_char(s, i + n, &next_n));
         if (after && !before)
-            clime_buf_adds(&out, "ς"); /* the sigma at the end of a word */
+            clime_buf_adds(&out, "ς"); /* the word-final sigma */
         else if (c < 0x80)
             clime_buf_add(&out, p, n);
         else

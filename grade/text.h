@@ -1,7 +1,7 @@
-/* Text operations with Python's meaning, for graders whose published verdicts come from Python code: replace, strip,
- * lower, float() and the character classes, on UTF-8.
+/* String operations with Python's semantics, for graders whose published verdicts come from Python code: replace,
+ * strip, lower, float() and the character classes, on UTF-8.
  *
- * Every operation is linear in the text. Buffers are capped by whoever made them (clime_rtext_init).
+ * Every operation is linear in the text. The creator caps the buffers (clime_rtext_init).
  */
 #ifndef CLIME_GRADE_TEXT_H
 #define CLIME_GRADE_TEXT_H
@@ -11,9 +11,9 @@
 #include "common/buf.h"
 #include "common/str.h"
 
-/* A buffer with room for any rewriting of a text of CLIME_REWARD_MAX_TEXT bytes, holding a copy of s. */
+/* Initialises t with a copy of s, and room for any rewriting of CLIME_REWARD_MAX_TEXT bytes. */
 void clime_rtext_init(struct clime_buf *t, struct clime_str s);
-void clime_rtext_set(struct clime_buf *t, struct clime_str s); /* s may lie inside t */
+void clime_rtext_set(struct clime_buf *t, struct clime_str s); /* s may be a slice of t */
 
 /* str.replace: every occurrence, left to right, not overlapping. */
 void clime_rtext_replace(struct clime_buf *t, const char *from, const char *to);

@@ -1,4 +1,4 @@
-/* The reward type math_verify: 1 when the response's answer equals the label as mathematics; see verify.h. Any thread;
+/* The reward type math_verify: 1 when the response's answer equals the label as mathematics (see verify.h). Any thread;
  * no state.
  */
 #include "grade/verify/verify.h"
@@ -13,7 +13,7 @@ static bool is_blank(char c) {
     return c == ' ' || c == '\t' || c == '\r' || c == '\n';
 }
 
-/* The same text, with runs of white space alike. */
+/* True for equal texts, up to the length of white space. */
 static bool same_text(struct clime_str a, struct clime_str b) {
     size_t i = 0, k = 0;
     while (i < a.len && k < b.len) {

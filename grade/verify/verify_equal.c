@@ -1,9 +1,9 @@
-/* Whether an answer equals the truth; see verify.h. Called by verify.c, any thread.
+/* Equality of an answer and the truth (see verify.h). Called by verify.c, any thread.
  *
- * The rules are those that Math-Verify publishes (github.com/huggingface/Math-Verify), decided by values instead of
- * simplification: an assignment counts as its right side where the other answer has none; lists and \{ \} compare
- * without order, tuples with it, and two numbers in round brackets are a pair or an open interval, as the other side
- * wants; relations may be turned round and multiplied by a constant; a set of numbers may be written as a relation.
+ * The rules are those published by Math-Verify (github.com/huggingface/Math-Verify), decided by values instead of
+ * simplification: an assignment counts as its right side when the other answer is none; lists and \{ \} compare without
+ * order, tuples with it; two numbers in round brackets are a pair or an open interval, as the other side requires;
+ * relations may be reversed and multiplied by a constant; a set of numbers may be written as a relation.
  */
 #include "common/err.h"
 #include "grade/text.h"
@@ -37,7 +37,7 @@ static bool is_equation(clime_verify_tree t) {
     return true;
 }
 
-/* x = 1; also 1 = y = x = 1, where the last name counts. */
+/* x = 1; also 1 = y = x = 1, whose last name counts. */
 static bool is_assignment(clime_verify_tree t) {
     return is_equation(t) && (is_name(t->kid[0]) || (t->n > 2 && is_name(t->kid[t->n - 2])));
 }
@@ -46,7 +46,7 @@ static clime_verify_tree last(clime_verify_tree t) {
     return t->kid[t->n - 1];
 }
 
-/* a = b = c as a = c. */
+/* Shortens a = b = c to a = c. */
 static clime_verify_tree shortened(struct clime_verify *v, clime_verify_tree t) {
     if (t->n == 2) return t;
     clime_verify_tree name = t->kid[is_name(t->kid[0]) ? 0 : t->n - 2];
@@ -65,7 +65,7 @@ static bool is_finite_set(clime_verify_tree t) {
 
 /* ---- plus-minus ---- */
 
-/* The tree with every plus-minus taken as plus (sign 1) or minus (-1). */
+/* The tree with every plus-minus replaced by plus (sign 1) or minus (-1). */
 static clime_verify_tree with_sign(struct clime_verify *v, clime_verify_tree t, int sign) {
     clime_verify_tree kids[CLIME_VERIFY_MAX_KIDS];
     if (!t || !clime_verify_holds(t, CLIME_V_SIGNED)) return t;
@@ -75,7 +75,7 @@ static clime_verify_tree with_sign(struct clime_verify *v, clime_verify_tree t, 
     return clime_verify_one(v, CLIME_V_NEGATE, kids[0]);
 }
 
-/* Plus-minus becomes a set of two; an element of a list becomes two elements. */
+/* Expands plus-minus to a set of two; in a list, one element to two. */
 static clime_verify_tree expand(struct clime_verify *v, clime_verify_tree t) {
     clime_verify_tree kids[CLIME_VERIFY_MAX_KIDS];
     int n = 0;
@@ -100,7 +100,7 @@ static clime_verify_tree expand(struct clime_verify *v, clime_verify_tree t) {
 /* ---- words ---- */
 
 /* The letters and digits of a text or a product of symbols, in lower case; false when it is neither. A difference of
- * such ("two-point") is one where the other side is a text. */
+ * such ("two-point") counts when the other side is a text. */
 static bool spell(clime_verify_tree t, bool with_text, struct clime_buf *out) {
     if (t->kind == CLIME_V_PRODUCT || (with_text && (t->kind == CLIME_V_SUM || t->kind == CLIME_V_NEGATE))) {
         for (int i = 0; i < t->n; i++)
@@ -136,8 +136,7 @@ static bool same_order(struct clime_verify *v, clime_verify_tree a, clime_verify
     return true;
 }
 
-/* Each of one among the others, and the other way round: repeated elements count once. Where every element has its
- * own at the same place already, the search is not needed. */
+/* Each element of a is in b and vice versa: repeated elements count once. Skips the search when they match in order. */
 static bool any_order(struct clime_verify *v, clime_verify_tree a, clime_verify_tree b, int depth) {
     bool found[CLIME_VERIFY_MAX_KIDS] = {false};
     if (same_order(v, a, b, depth)) return true;
@@ -165,7 +164,7 @@ static bool same_collection(struct clime_verify *v, clime_verify_tree truth, cli
         if ((tuples || is_finite_set(truth) || is_finite_set(answer)) && same_order(v, truth, answer, depth))
             return true;
         if (tuples || !(is_pair(truth) || is_pair(answer))) return false;
-        if (is_finite_set(truth) || is_finite_set(answer)) return false; /* an interval is no set of two */
+        if (is_finite_set(truth) || is_finite_set(answer)) return false; /* an interval is not a set of two */
     }
     if (is_finite_set(truth) && is_finite_set(answer)) return any_order(v, truth, answer, depth);
     return clime_verify_set_of(v, truth, &x) && clime_verify_set_of(v, answer, &y) && clime_verify_set_equal(&x, &y);
@@ -198,7 +197,7 @@ static bool same_relation(struct clime_verify *v, clime_verify_tree truth, clime
            clime_verify_set_equal(&x, &y);
 }
 
-/* A relation and a set. */
+/* Compares a relation with a set. */
 static bool same_as_set(struct clime_verify *v, clime_verify_tree a, clime_verify_tree b) {
     struct clime_verify_set x, y;
     return clime_verify_set_of(v, a, &x) && clime_verify_set_of(v, b, &y) && clime_verify_set_equal(&x, &y);
@@ -232,7 +231,7 @@ static bool equal(struct clime_verify *v, clime_verify_tree truth, clime_verify_
     return clime_verify_scalar_equal(v, truth, answer);
 }
 
-/* x = 1, 2 means that x is one of 1 and 2: one assignment of a list, when no other element has a name. */
+/* x = 1, 2 means that x is 1 or 2: makes one assignment of a list when no other element has a name. */
 static clime_verify_tree named_list(struct clime_verify *v, clime_verify_tree t) {
     clime_verify_tree kids[CLIME_VERIFY_MAX_KIDS], sides[2];
     if (t->kind != CLIME_V_LIST || !is_assignment(t->kid[0])) return t;

@@ -1,9 +1,9 @@
-/* Where a text holds its answer; see verify.h. Called by verify.c, any thread.
+/* Extraction of a text's answer (see verify.h). Called by verify.c, any thread.
  *
- * Places are tried by rank, and within one rank from the end of the text: behind "final answer is" and before "I hope",
- * then \boxed{} and "final answer is", then behind "answer:", behind "answer", then any formula or number. The first
- * that can be read is the answer. This is Math-Verify's order of its patterns. One pass finds the formulas; everything
- * after that works on their list, so that the time is linear in the text.
+ * Candidates are tried by rank, and within a rank from the end of the text: between "final answer is" and "I hope",
+ * then \boxed{} and "final answer is", then after "answer:", after "answer", then any formula or number. The first that
+ * parses is the answer. This is the order of Math-Verify's patterns. One pass finds the formulas; all later steps use
+ * their list, so the time is linear in the text.
  */
 #include <ctype.h>
 #include <stdlib.h>
@@ -13,19 +13,19 @@
 #include "grade/text.h"
 #include "grade/verify/verify.h"
 
-#define MAX_FORMULAS 4096 /* the last ones count */
-#define MAX_TRIES 24      /* places read */
+#define MAX_FORMULAS 4096 /* the last ones are kept */
+#define MAX_TRIES 24      /* candidates parsed */
 #define MAX_CHAIN 6       /* "$1$, $2$ and $3$" */
 #define MAX_BOXES 64
-#define MAX_BARE 200 /* bytes of a fraction outside of formulas */
+#define MAX_BARE 200 /* bytes of a fraction outside formulas */
 
 enum rank { FIRST, BOXED, ANSWER_COLON, ANSWER, ANY, N_RANKS };
 
-struct formula { /* $...$ and alike, or a bare number or expression */
+struct formula { /* $...$ or similar, or a bare number or expression */
     size_t start, end;
     struct clime_str body;
-    bool percent; /* % behind it */
-    bool plain;   /* a number or expression outside of LaTeX; a list of assigned ones is not */
+    bool percent; /* followed by % */
+    bool plain;   /* outside LaTeX; false for a list of assignments */
 };
 
 struct finder {
@@ -54,7 +54,7 @@ static bool word_at(const struct finder *f, size_t i, const char *word) {
     return i <= f->s.len && f->s.len - i >= n && strncasecmp(f->s.ptr + i, word, n) == 0;
 }
 
-/* Room for one more in a ring that keeps the last MAX_FORMULAS: the older half goes when it is full. */
+/* Appends to a list of the last MAX_FORMULAS; drops the older half when full. */
 static void keep(struct formula *list, int *n, struct formula one) {
     if (*n == MAX_FORMULAS) {
         memmove(list, list + MAX_FORMULAS / 2, MAX_FORMULAS / 2 * sizeof *list);
@@ -73,7 +73,7 @@ static size_t percent_end(const struct finder *f, size_t end) {
     return end;
 }
 
-/* Where close stands unescaped in [i, limit), on the same line when one_line; SIZE_MAX when nowhere. */
+/* The offset of an unescaped `close` in [i, limit), on the same line with one_line; SIZE_MAX = none. */
 static size_t find_close(const struct finder *f, size_t i, size_t limit, const char *close, bool one_line) {
     size_t n = strlen(close);
     if (limit > f->s.len) limit = f->s.len;
@@ -109,7 +109,7 @@ static void find_latex(struct finder *f) {
             step = one.end - i;
             break;
         }
-        if (step <= 2 && word_at(f, i, "\\frac{")) { /* a fraction outside of formulas */
+        if (step <= 2 && word_at(f, i, "\\frac{")) { /* a fraction outside formulas */
             size_t limit = i + MAX_BARE, top = find_close(f, i + 6, limit, "}", true), below = SIZE_MAX;
             if (top != SIZE_MAX && at(f, top + 1) == '{') below = find_close(f, top + 2, limit, "}", true);
             if (below != SIZE_MAX) {
@@ -124,7 +124,7 @@ static void find_latex(struct finder *f) {
     }
 }
 
-/* The length of a number at i: "1,234.5", "1 234", "12,5", ".5", "-7"; 0 when there is none. */
+/* The length of a number at i: "1,234.5", "1 234", "12,5", ".5", "-7"; 0 = none. */
 static size_t number_length(const struct finder *f, size_t i) {
     size_t from = i, n = 0;
     i += at(f, i) == '-';
@@ -149,7 +149,7 @@ static bool is_operator(char c) {
     return c && strchr("+-*/^()", c);
 }
 
-/* The length of an expression of digits and at least one operator, up to what may follow one; 0 when there is none. */
+/* The length of an expression of digits and at least one operator, up to a valid end; 0 = none. */
 static size_t expression_length(const struct finder *f, size_t i) {
     size_t k = i + (at(f, i) == '-'), end = 0, last_operator = 0, limit = i + 100;
     k += at(f, k) == '(';
@@ -174,7 +174,7 @@ static size_t currency_length(const struct finder *f, size_t i) {
     return 0;
 }
 
-/* A number or expression that starts at i or behind white space, stars and a currency sign; its end, 0 when none. */
+/* A number or expression at i, or after white space, stars and a currency sign; its end, 0 = none. */
 static size_t plain_at(const struct finder *f, size_t i, struct formula *out) {
     if (at(f, i) == '*' && at(f, i + 1) == '*') i += 2;
     size_t n = expression_length(f, i), money = n ? 0 : currency_length(f, i);
@@ -187,7 +187,7 @@ static size_t plain_at(const struct finder *f, size_t i, struct formula *out) {
     return out->end;
 }
 
-/* Where the name starts whose assignment ("x = ", "y_1=") ends at i; SIZE_MAX where none does. */
+/* The start of the name whose assignment ("x = ", "y_1=") ends at i; SIZE_MAX = none. */
 static size_t assigned_name(const struct finder *f, size_t i) {
     while (i > 0 && is_blank(f->s.ptr[i - 1])) i--;
     if (i == 0 || f->s.ptr[--i] != '=') return SIZE_MAX;
@@ -197,7 +197,7 @@ static size_t assigned_name(const struct finder *f, size_t i) {
     return letter && (i == 1 || !isalnum((unsigned char)f->s.ptr[i - 2])) ? i - 1 : SIZE_MAX;
 }
 
-/* Makes one of the last number and this one where both are assigned in one list: "x=2, y=4" is no 4. */
+/* Merges this number with the last one when a list assigns both: the answer of "x=2, y=4" is not 4. */
 static bool join_assigned(struct finder *f, const struct formula *one) {
     const size_t name = f->n_plain ? assigned_name(f, one->start) : SIZE_MAX;
     struct formula *last = f->plain + (f->n_plain ? f->n_plain - 1 : 0);
@@ -227,7 +227,7 @@ static void find_plain(struct finder *f) {
 
 /* ---- reading ---- */
 
-/* A plain number has a decimal comma where LaTeX has a list: "2,74", "0,111". */
+/* In a plain number a comma is decimal, where LaTeX has a list: "2,74", "0,111". */
 static struct clime_str with_point(struct clime_verify *v, struct clime_str s) {
     int64_t comma = clime_rtext_find(s, ",", 0);
     if (comma < 0 || clime_rtext_find(s, ".", 0) >= 0 || clime_rtext_find(s, ",", (size_t)comma + 1) >= 0) return s;
@@ -238,14 +238,14 @@ static struct clime_str with_point(struct clime_verify *v, struct clime_str s) {
     return (struct clime_str){copy, s.len};
 }
 
-/* prose: the place is marked as the answer, so that words are one. */
+/* prose: the text marks it as the answer, so words alone are one. */
 static clime_verify_tree read_one(struct finder *f, const struct formula *one, bool prose) {
     struct clime_str body = one->plain ? with_point(f->v, one->body) : one->body;
     clime_verify_tree t = clime_verify_read(f->v, body, prose);
     return t && one->percent ? clime_verify_one(f->v, CLIME_V_PERCENT, t) : t;
 }
 
-/* The texts of n places as one. */
+/* Joins the texts of n parts. */
 static struct clime_str joined(struct finder *f, const struct formula *part, int n) {
     size_t len = 0;
     for (int i = 0; i < n; i++) len += clime_rtext_strip(part[i].body).len + 1;
@@ -260,9 +260,8 @@ static struct clime_str joined(struct finder *f, const struct formula *part, int
     return (struct clime_str){z, (size_t)(at - z)};
 }
 
-/* Takes the answer from n places that belong together; true when it could be read. Neither the reading nor the text of
- * one alone stands for all: of two guesses one right is not right. Only formulas of a sentence, which may belong
- * together by chance (boxes: they are none), fall back to the first. */
+/* Parses an answer from n parts that belong together; true on success. No part alone stands for all: one right of two
+ * guesses is not right. Formulas of a sentence (boxes: false), which may meet by chance, fall back to the first. */
 static bool take(struct finder *f, const struct formula *part, int n, bool boxes) {
     clime_verify_tree kids[CLIME_VERIFY_MAX_KIDS], t = NULL;
     int n_kids = 0;
@@ -301,7 +300,7 @@ static int chain_length(const struct finder *f, int i) {
     return n;
 }
 
-/* The end of the group that opens at i ("{"), at most `end`; SIZE_MAX when it never closes. */
+/* The end of the group that opens at i ("{"), at most `end`; SIZE_MAX = unclosed. */
 static size_t group_end(const struct finder *f, size_t i, size_t end) {
     int depth = 0;
     for (; i < end; i++) {
@@ -311,7 +310,7 @@ static size_t group_end(const struct finder *f, size_t i, size_t end) {
     return SIZE_MAX;
 }
 
-/* The formula around offset a; NULL when there is none. */
+/* The formula around offset a, or NULL. */
 static const struct formula *formula_around(const struct finder *f, size_t a) {
     for (int i = f->n_latex - 1; i >= 0 && f->latex[i].end > a; i--)
         if (f->latex[i].start <= a) return &f->latex[i];
@@ -333,8 +332,8 @@ static bool has_separator(struct clime_str s) {
     return has_word(s, "and") || has_word(s, "or") || memchr(s.ptr, ',', s.len) || memchr(s.ptr, ';', s.len);
 }
 
-/* Whether a box and the next one belong to the same answer. Where the last of all is in a formula, as formulas do;
- * else where little stands between them, or where they are listed. */
+/* True when a box and the next one belong to one answer: when the last box is in a formula, by sharing or chaining
+ * formulas; else by little text between them, or a list. */
 static bool together(const struct finder *f, const struct formula *box, const struct formula *next, bool in_formula) {
     if (in_formula) {
         const struct formula *a = formula_around(f, box->start), *b = formula_around(f, next->start);
@@ -344,8 +343,8 @@ static bool together(const struct finder *f, const struct formula *box, const st
     return between.len < 10 || (between.len < 70 && !clime_str_eq(box->body, next->body) && has_separator(between));
 }
 
-/* The last \boxed{} and those before it that belong to the same answer, in order, one said twice once; how many. *end:
- * behind the last. */
+/* Finds the last \boxed{} and the preceding ones of the same answer, in order, without repeats; returns their number.
+ * *end: after the last. */
 static int find_boxes(const struct finder *f, struct formula *out, size_t *end) {
     struct formula back[MAX_BOXES];
     size_t limit = f->s.len;
@@ -381,7 +380,7 @@ static int find_boxes(const struct finder *f, struct formula *out, size_t *end) 
 
 /* ---- ranks ---- */
 
-/* The first formula of the list that starts in [from, to]; -1 when there is none. Bisection. */
+/* The first formula of the list that starts in [from, to]; -1 = none. Bisection. */
 static int first_from(const struct formula *list, int n, size_t from, size_t to) {
     int lo = 0, hi = n;
     while (lo < hi) {
@@ -394,7 +393,7 @@ static int first_from(const struct formula *list, int n, size_t from, size_t to)
     return lo < n && list[lo].start <= to ? lo : -1;
 }
 
-struct place { /* n parts from `part`, ending at `end` */
+struct place { /* a candidate: n parts from `part`, ending at `end` */
     const struct formula *part;
     int n;
     size_t end;
@@ -406,7 +405,7 @@ static void propose(struct place *best, const struct formula *part, int n) {
         *best = (struct place){part, n, end};
 }
 
-/* "final answer is" with at most 100 bytes within: where the answer may start; 0 when it is not at i. */
+/* Matches "final answer is" at i, with at most 100 bytes within; returns where the answer may start, 0 = no match. */
 static size_t behind_final(const struct finder *f, size_t i) {
     if (!word_at(f, i, "final answer")) return 0;
     for (size_t k = i + 12; k < i + 112 && k < f->s.len; k++) {
@@ -424,11 +423,11 @@ static bool hopes_behind(const struct finder *f, size_t i) {
     return word_at(f, i, "I hope");
 }
 
-/* Looks for "final answer is" everywhere: those with "I hope" behind (rank FIRST), or all. */
+/* Finds the last "final answer is", or with `hopes` the last one followed by "I hope" (rank FIRST). */
 static bool final_answers(struct finder *f, bool hopes, struct place *best) {
     static struct formula none;
     struct formula *plain = &none;
-    for (size_t i = f->s.len; i-- > 0;) { /* from the end: the first is the best */
+    for (size_t i = f->s.len; i-- > 0;) { /* from the end: the first match wins */
         size_t start = (f->s.ptr[i] | 32) == 'f' ? behind_final(f, i) : 0;
         if (!start) continue;
         int k = first_from(f->latex, f->n_latex, start, start);
@@ -445,8 +444,8 @@ static bool final_answers(struct finder *f, bool hopes, struct place *best) {
     return false;
 }
 
-/* Behind the word "answer", with a colon or without: within 50 bytes a formula, or a number, which may also be the
- * last behind an = within 100. */
+/* After the word "answer", with or without a colon: a formula within 50 bytes, or a number, which may also be the last
+ * one after an = within 100. */
 static bool behind_answer(struct finder *f, bool colon, struct place *best) {
     for (size_t i = f->s.len; i-- > 0;) {
         if ((f->s.ptr[i] | 32) != 'a' || !word_at(f, i, "answer")) continue;
@@ -474,7 +473,7 @@ static bool behind_answer(struct finder *f, bool colon, struct place *best) {
     return false;
 }
 
-/* Formulas and numbers from the end of the text. */
+/* Tries formulas and numbers from the end of the text. */
 static bool anything(struct finder *f) {
     int l = f->n_latex - 1, p = f->n_plain - 1;
     while ((l >= 0 || p >= 0) && f->tries < MAX_TRIES && !f->v->spent) {
@@ -483,7 +482,7 @@ static bool anything(struct finder *f) {
             p--;
             continue;
         }
-        int first = l; /* the whole chain that ends here */
+        int first = l; /* the first of the chain that ends here */
         while (first > 0 && l - first + 1 < MAX_CHAIN && chain_length(f, first - 1) > l - (first - 1)) first--;
         if (take(f, &f->latex[first], l - first + 1, false)) return true;
         l = first - 1;
@@ -535,7 +534,7 @@ struct clime_verify_answer clime_verify_label(struct clime_verify *v, struct cli
     for (size_t i = 0; i < text.len; i++) marked |= text.ptr[i] == '$' && (i == 0 || text.ptr[i - 1] != '\\'); /* \$5 */
     if (!marked && begin(v, text, &f)) {
         struct formula one = {.body = text, .end = text.len};
-        /* "0,111" is a decimal here, "3,4" two numbers: a label is a bare answer, not a sentence */
+        /* in a label, which is a bare answer, "0,111" is a decimal and "3,4" two numbers */
         one.plain = clime_str_starts(text, "0,") && number_length(&f, 0) == text.len;
         out.tree = read_one(&f, &one, true);
     }

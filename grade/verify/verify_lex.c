@@ -1,10 +1,9 @@
-/* Answers to tokens; see verify.h. Called by verify_read.c, any thread; tokens lie in the question's arena.
+/* Lexer of answers (see verify.h). Called by verify_read.c, any thread; tokens are in the comparison's arena.
  *
- * LaTeX that changes the look only (\left, \displaystyle, \,, fonts) vanishes here, and units behind a number go too
- * (verify_words.c): the reader sees mathematics. What stands in a text-mode command (\text{..}) is read as it is
- * without the command; only words without a digit or an operator become a text. The one choice that is not obvious: a
- * word of plain letters is a product of symbols, as in LaTeX, unless it is the name of something; two long unknown
- * words make a text with mathematics in it prose, which is no answer.
+ * Drops LaTeX that only changes the look (\left, \displaystyle, \,, fonts), and units after a number (verify_words.c).
+ * A text-mode command (\text{..}) is lexed like its content; only words without a digit or operator become a text. The
+ * non-obvious choice: a word of plain letters is a product of symbols, as in LaTeX, unless it is a known name; two long
+ * unknown words make a text with mathematics prose, which is no answer.
  */
 #include <stdlib.h>
 
@@ -12,7 +11,7 @@
 #include "grade/text.h"
 #include "grade/verify/verify.h"
 
-#define MAX_TEXTS 16 /* one in the other */
+#define MAX_TEXTS 16 /* nesting limit */
 
 struct lexer {
     struct clime_verify *v;
@@ -20,8 +19,8 @@ struct lexer {
     size_t at;
     struct clime_verify_token *t;
     int n, runs;
-    int brackets; /* depth of ( [ \{: inside, a comma always separates */
-    int depth;    /* text-mode commands around this text */
+    int brackets; /* depth of ( [ \{, in which a comma always separates */
+    int depth;    /* nesting of text-mode commands */
     bool failed;
 };
 
@@ -99,7 +98,7 @@ static const struct {
 static const char *const FUNCTIONS[] = {
     "sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "arccot", "sinh",   "cosh", "tanh", "ln",
     "log", "exp", "lg",  "gcd", "lcm", "max", "min",    "det",    "arsinh", "arcosh", "artanh", "asin", "acos", "atan"};
-/* Commands that vanish; with an argument it stays ("\mathbf{x}" is x). */
+/* Dropped commands; an argument stays ("\mathbf{x}" is x). */
 static const char *const LOOKS[] = {
     "left",         "right",        "big",         "Big",          "bigg",      "Bigg",       "bigl",      "bigr",
     "Bigl",         "Bigr",         "biggl",       "biggr",        "Biggl",     "Biggr",      "mleft",     "mright",
@@ -111,10 +110,10 @@ static const char *const LOOKS[] = {
     "rmfamily",     "tiny",         "small",       "normalsize",   "large",     "Large",      "LARGE",     "huge",
     "Huge",         "footnotesize", "degree",      "circ",         "therefore", "ldots",      "dots",      "cdots",
     "hline",        "strut",        "pounds",      "euro",         "yen"};
-/* Commands that vanish with their first argument: nothing of it is seen, or it is a colour or a length. */
+/* Commands dropped with their first argument: it is invisible, a colour or a length. */
 static const char *const UNSEEN[] = {"phantom", "hphantom",  "vphantom", "hspace", "vspace",
                                      "color",   "textcolor", "colorbox", "label",  "tag"};
-/* Commands whose argument is read as if it stood there alone: kinds of symbols. */
+/* Symbol-class commands, replaced by their argument. */
 static const char *const CLASSES[] = {"mathbin", "mathrel", "mathpunct", "mathopen", "mathclose"};
 static const char *const TEXTS[] = {"text",       "mathrm", "textbf", "textit",      "mbox",   "textrm",
                                     "textnormal", "hbox",   "textsf", "texttt",      "textsc", "textup",
@@ -156,7 +155,7 @@ static struct clime_verify_token *add(struct lexer *l, char kind, struct clime_s
     return t;
 }
 
-/* What separates thousands at offset i: its length in bytes, 0 when nothing does. Three digits must follow. */
+/* The length of a thousands separator at offset i, which three digits must follow; 0 = none. */
 static size_t thousands_mark(const struct lexer *l, size_t i) {
     size_t from = i;
     struct clime_str rest = clime_rtext_slice(l->s, l->at + i, l->s.len);
@@ -205,7 +204,7 @@ static void number(struct lexer *l, bool space) {
     if (t) t->is_float = is_float;
 }
 
-/* The length of a character beyond ASCII at offset i that is part of a word; 0 when it is none. */
+/* The length of a non-ASCII character at offset i that is part of a word; 0 = none. */
 static size_t foreign_letter(const struct lexer *l, size_t i) {
     struct clime_str rest = clime_rtext_slice(l->s, l->at + i, l->s.len);
     size_t len;
@@ -261,7 +260,7 @@ static void letters(struct lexer *l, bool space) {
     }
 }
 
-/* The content of the braces at l->at, braces taken off; false when there are none. */
+/* The content of the braces at l->at, without them; false when there are none. */
 static bool braced(struct lexer *l, struct clime_str *out) {
     size_t i = 0, depth = 0;
     while (at(l, i) == ' ') i++;
@@ -278,7 +277,7 @@ static bool braced(struct lexer *l, struct clime_str *out) {
     return false;
 }
 
-/* Reads s in place of what stood at l->at; `space`: something separates it from what is before. */
+/* Lexes s in place of the text at l->at; `space`: preceded by a separator. */
 static void read_inside(struct lexer *l, struct clime_str s, bool space) {
     struct lexer inner = *l;
     int from = l->n;
@@ -314,8 +313,8 @@ static bool ends_with(struct clime_str s, const char *end) {
     return s.len >= n && memcmp(s.ptr + s.len - n, end, n) == 0;
 }
 
-/* \text{...}: what stands in it as it is read without the command, or a text where that is words. Behind a value it is
- * the value's unit ("(since x > 0)" too), unless it joins another one. */
+/* \text{...}: lexes the content as without the command, or makes words a text. After a value it is the unit ("(since x
+ * > 0)" too), unless it joins another value. */
 static void text(struct lexer *l, bool space) {
     struct clime_str t;
     if (!braced(l, &t)) return;
@@ -359,7 +358,7 @@ static void command(struct lexer *l, bool space) {
     l->at += 1 + name.len;
     if (name.len == 0 || strchr("!,;:> $", name.ptr[0])) return;
     if (name.ptr[0] == '\\') {
-        /* "\\frac" with a doubled backslash outside of a matrix */
+        /* "\\frac": a doubled backslash outside a matrix */
         if (is_letter(at(l, 0)) && clime_rtext_find(l->s, "matrix", 0) < 0 && clime_rtext_find(l->s, "array", 0) < 0)
             l->at--;
         else
@@ -457,7 +456,7 @@ int clime_verify_lex(struct clime_verify *v, struct clime_str s, bool prose, str
     l.n = clime_verify_join_words(v, l.t, l.n);
     l.n = clime_verify_drop_units(l.t, l.n);
     if (clime_verify_is_prose(l.t, l.n, prose)) return -1;
-    while (l.n && strchr(",;", l.t[l.n - 1].kind)) l.n--; /* of the sentence around it */
+    while (l.n && strchr(",;", l.t[l.n - 1].kind)) l.n--; /* punctuation of the surrounding sentence */
     *out = l.t;
     return l.n;
 }

@@ -1,8 +1,7 @@
-/* Sums and products of matrices, carried out on trees; see verify.h. Called by verify_read.c once for each answer, any
- * thread.
+/* Evaluates sums and products of matrices in trees (see verify.h). Called by verify_read.c once per answer, any thread.
  *
- * What is left of an answer after this holds a matrix at its top or nowhere that matters: the cells of the result are
- * scalar trees, compared one by one.
+ * Afterwards a matrix is at the top of the tree or does not matter: the cells of the result are scalar trees, compared
+ * one by one.
  */
 #include "common/err.h"
 #include "grade/verify/verify.h"
@@ -46,12 +45,12 @@ static bool is_matrix(clime_verify_tree t) {
 static clime_verify_tree power(struct clime_verify *v, clime_verify_tree t) {
     clime_verify_tree base = t->kid[0], exponent = t->kid[1], out = base;
     int n = exponent->kind == CLIME_V_NUMBER && exponent->name.len == 1 ? exponent->name.ptr[0] - '0' : 0;
-    if (n < 1 || n > 9) return t; /* a transpose, an inverse: left as it is */
+    if (n < 1 || n > 9) return t; /* a transpose, an inverse: keep it */
     for (int i = 1; i < n && out; i++) out = multiply(v, out, base);
     return out;
 }
 
-/* The node t again, with its kids' matrices carried out. */
+/* Rebuilds node t with its kids' matrices evaluated. */
 static clime_verify_tree rebuilt(struct clime_verify *v, clime_verify_tree t) {
     clime_verify_tree kids[CLIME_VERIFY_MAX_KIDS];
     for (int i = 0; i < t->n; i++) kids[i] = clime_verify_matrices(v, t->kid[i]);

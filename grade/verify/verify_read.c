@@ -1,9 +1,9 @@
-/* Tokens to a tree; see verify.h. Called by verify_extract.c for every place that may hold an answer, any thread; the
- * tree lies in the question's arena.
+/* Parser of answers: tokens to a tree (see verify.h). Called by verify_extract.c for every candidate, any thread; the
+ * tree is in the comparison's arena.
  *
- * Recursive descent, one function a level: list, relation, set operation, sum, product, factor, operand. Depth is
- * bounded by CLIME_VERIFY_MAX_DEPTH and every node costs a step. Implicit products bind like written ones, so
- * "1/2x" is x/2; an integer in front of a fraction of integers is a mixed number.
+ * Recursive descent, one function per level: list, relation, set operation, sum, product, factor, operand. Depth is
+ * limited by CLIME_VERIFY_MAX_DEPTH and every node costs a step. Implicit products bind like explicit ones, so "1/2x"
+ * is x/2; an integer before a fraction of integers is a mixed number.
  */
 #include <stdlib.h>
 
@@ -14,7 +14,7 @@
 struct reader {
     struct clime_verify *v;
     const struct clime_verify_token *t;
-    int n, at, depth, bars; /* bars: open | | */
+    int n, at, depth, bars; /* bars: open | */
     bool failed;
 };
 
@@ -51,7 +51,7 @@ static clime_verify_tree leaf(struct reader *r, enum clime_verify_kind kind, str
 
 static clime_verify_tree number_node(struct reader *r, const struct clime_verify_token *t, struct clime_str digits) {
     clime_verify_tree n = leaf(r, CLIME_V_NUMBER, digits);
-    if (n) ((struct clime_verify_node *)(uintptr_t)n)->is_float = t->is_float; /* still ours */
+    if (n) ((struct clime_verify_node *)(uintptr_t)n)->is_float = t->is_float; /* not shared yet */
     return n;
 }
 
@@ -76,13 +76,13 @@ static clime_verify_tree argument(struct reader *r) {
     return factor(r);
 }
 
-/* What stands above a ^: a group, a number, or a factor. */
+/* Parses an exponent: a group, a number, or a factor. */
 static clime_verify_tree exponent(struct reader *r) {
     if (peek(r) == '{') return argument(r);
     return factor(r);
 }
 
-/* Token texts from `from` to `to` without braces and spaces: a subscript as part of a name. */
+/* Joins the token texts of from..to without braces and spaces: a subscript in a name. */
 static struct clime_str subscript_text(struct reader *r, struct clime_str base, int from, int to) {
     size_t n = base.len + 1;
     for (int i = from; i < to; i++) n += r->t[i].text.len;
@@ -103,7 +103,7 @@ static struct clime_str subscript_text(struct reader *r, struct clime_str base, 
     return out;
 }
 
-/* Skips what a _ is followed by: a group or one token. */
+/* Skips the subscript after a _: a group or one token. */
 static bool skip_subscript(struct reader *r) {
     int depth = 0;
     do {
@@ -121,7 +121,7 @@ static bool is_mixed(clime_verify_tree whole, clime_verify_tree fraction) {
            fraction->kid[1]->kind == CLIME_V_NUMBER && !fraction->kid[0]->is_float && !fraction->kid[1]->is_float;
 }
 
-/* The digits behind a point that repeat for ever: (all - those before) / (10^a (10^b - 1)), as a tree. */
+/* A repeating decimal as a tree: (all - those before) / (10^a (10^b - 1)). */
 static clime_verify_tree repeating(struct reader *r, struct clime_str fixed, struct clime_str period) {
     size_t point = 0, n = 0;
     while (point < fixed.len && fixed.ptr[point] != '.') point++;
@@ -183,7 +183,7 @@ static bool starts_operand(const struct reader *r) {
     return c && (strchr("naftFRBM({[S8rX0hkO", c) || (c == '|' && r->bars == 0));
 }
 
-/* The argument of a function without parentheses: factors up to a sign, a division sign, or another function. */
+/* Parses a function's argument without parentheses: factors up to a sign, a division sign, or another function. */
 static clime_verify_tree function_argument(struct reader *r) {
     if (peek(r) == '(' || peek(r) == '{') return factor(r);
     clime_verify_tree v = factor(r);
@@ -228,7 +228,7 @@ static clime_verify_tree function(struct reader *r) {
     return power ? two(r, CLIME_V_POWER, v, power) : v;
 }
 
-/* \sum_{k=1}^{n} body: nothing is known of it but its parts. */
+/* \sum_{k=1}^{n} body, an opaque function of its parts. */
 static clime_verify_tree big_operator(struct reader *r) {
     struct clime_str name = r->t[r->at++].text;
     clime_verify_tree kids[3];
@@ -287,7 +287,7 @@ static clime_verify_tree enclosed(struct reader *r, char close, const char *name
     return take(r, close) ? call(r, name, v) : fail(r);
 }
 
-/* ( .. ) and [ .. ], closed by either: one thing is itself, two may be an interval, more a tuple. */
+/* ( .. ) and [ .. ], closed by either: one element is itself, two may be an interval, more are a tuple. */
 static clime_verify_tree bracketed(struct reader *r) {
     bool square = r->t[r->at++].kind == '[';
     int bars = r->bars;
@@ -424,8 +424,7 @@ static clime_verify_tree product(struct reader *r) {
     return v;
 }
 
-/* a - b is a sum with a negated kid; a plus-minus b with a signed one. Sums stay flat, so that a long one is no deep
- * tree. */
+/* a - b is a sum with a negated kid; a plus-minus b with a signed one. Sums stay flat, so a long one is not deep. */
 static clime_verify_tree sum(struct reader *r) {
     clime_verify_tree kids[CLIME_VERIFY_MAX_KIDS];
     int n = 0;
@@ -456,7 +455,7 @@ static clime_verify_tree set_operation(struct reader *r) {
     return v;
 }
 
-/* a = b <= c ...; what follows "about" in a chain of equalities is an approximation of it and is left out. */
+/* a = b <= c ...; drops what follows "about" in a chain of equalities, its approximation. */
 static clime_verify_tree relation(struct reader *r) {
     clime_verify_tree kids[32];
     char ops[32];
@@ -488,7 +487,7 @@ static clime_verify_tree list(struct reader *r) {
     clime_verify_tree kids[CLIME_VERIFY_MAX_KIDS];
     int n = 0;
     if (r->failed || r->depth >= CLIME_VERIFY_MAX_DEPTH) return fail(r);
-    r->depth += 2; /* two levels of brackets a depth: frames are large here */
+    r->depth += 2; /* each bracket counts twice: frames are large here */
     do {
         while (take(r, ',') || take(r, ';')) {
         } /* ", and" */

@@ -1,7 +1,7 @@
-/* Sets of real numbers in normal form: ascending spans that do not touch; see verify.h. Called by verify_equal.c, any
- * thread; spans lie in the question's arena.
+/* Sets of real numbers in normal form: ascending spans that do not touch (see verify.h). Called by verify_equal.c, any
+ * thread; spans are in the comparison's arena.
  *
- * Ends are long doubles and compare to 1e-12 of their size: a set is read off an answer of a few numbers.
+ * Ends are long doubles, compared to a relative 1e-12: a set comes from an answer of a few numbers.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -116,7 +116,7 @@ static bool is_unknown(clime_verify_tree t) {
     return t->kind == CLIME_V_SYMBOL || (t->kind == CLIME_V_CALL && t->n == 1);
 }
 
-/* x op a, a < x <= b, 1 <= |z| <= 2: the unknown alone on its place. */
+/* x op a, a < x <= b, 1 <= |z| <= 2: one side is the unknown alone. */
 static bool of_relation(struct clime_verify *v, clime_verify_tree t, struct clime_verify_set *out) {
     int at = -1;
     for (int i = 0; i < t->n; i++) {
@@ -138,7 +138,7 @@ static bool of_relation(struct clime_verify *v, clime_verify_tree t, struct clim
     clime_verify_tree x = t->kid[at];
     if (x->kind != CLIME_V_CALL || !clime_str_is(x->name, "abs")) return true;
     if (x->kid[0]->kind != CLIME_V_SYMBOL) return false;
-    struct clime_verify_span list[2 * MAX_SPANS]; /* |x| in S: x in S or -x in S, of what is not negative in S */
+    struct clime_verify_span list[2 * MAX_SPANS]; /* |x| in S: x in S or -x in S, for the non-negative part of S */
     struct clime_verify_set positive;
     int n = 0;
     if (!half_line(v, 'G', 0, &half) || !intersect(v, out, &half, &positive)) return false;

@@ -1,5 +1,5 @@
-/* The nodes of answers' trees, and the steps that they and all else cost; see verify.h. Called by the reader, the
- * matrices and the comparison, any thread; nodes lie in the question's arena and cost a step each.
+/* Tree nodes, the step budget and the deadline (see verify.h). Called by the parser, the matrices and the comparison,
+ * any thread; nodes are in the comparison's arena and cost a step each.
  */
 #include <time.h>
 
@@ -9,7 +9,7 @@
 
 #define CLOCK_EVERY 4096 /* steps */
 
-/* Of the thread's processor: on a machine that others keep busy an answer is decided all the same. */
+/* CPU time of the thread: verdicts do not depend on the machine's load. */
 int64_t clime_verify_used_us(void) {
     struct timespec t;
     CHECK(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t) == 0);

@@ -1,15 +1,13 @@
-/* The values of scalar trees, and their equality; see verify.h. Called by verify_equal.c and verify_set.c, any thread.
+/* Values of scalar trees and their equality (see verify.h). Called by verify_equal.c and verify_set.c, any thread.
  *
- * Two ways to a verdict, both at points chosen by the symbols' names, so that the same symbol has the same value in
- * both trees:
- *   - exact: trees of + - * / and whole powers are evaluated modulo the prime 2^61 - 31 at two points. Different
- *     rational functions agree there with a chance below degree / 2^61 (Schwartz 1980, Zippel 1979), and numbers may
- *     have any number of digits. The prime is 1 modulo 4, so that i is a square root of -1 there too.
- *   - otherwise: complex numbers in long double at four points, each with a bound of its own error, carried through
- *     every operation; equal means nearer than the bounds.
- * poly.h's normal form is not used: it knows neither trigonometry nor roots of higher degree, and it ends at 38 digits
- * and 512 terms where an evaluation has no such end. A function that is not known (f(x), a sum sign) has a value that
- * depends on its name and arguments alone.
+ * Two methods, both at points derived from the symbols' names, so that a symbol has the same value in both trees:
+ *   - exact: evaluates trees of + - * / and integer powers modulo the prime 2^61 - 31 at two points. Different rational
+ *     functions agree there with probability below degree / 2^61 (Schwartz 1980, Zippel 1979), and numbers may have any
+ *     number of digits. The prime is 1 modulo 4, so i is a square root of -1 there too.
+ *   - otherwise: complex long doubles at four points, each with an error bound propagated through every operation;
+ *     equal means closer than the bounds.
+ * poly.h's normal form is not used: it has neither trigonometry nor higher roots, and is limited to 38 digits and 512
+ * terms. An unknown function (f(x), a sum sign) has a value that depends only on its name and arguments.
  */
 #include <complex.h>
 #include <math.h>
@@ -31,8 +29,8 @@ typedef long double complex number;
 
 struct value {
     number x;
-    long double error; /* |x - true value| is below it, to first order */
-    bool bad;          /* there is none: division by 0, overflow, not a scalar */
+    long double error; /* bound of |x - true value|, to first order */
+    bool bad;          /* no value: division by 0, overflow, not a scalar */
 };
 
 struct point {
@@ -71,7 +69,7 @@ static uint64_t to_the(uint64_t a, uint64_t n) {
     return r;
 }
 
-/* The tree as a whole number of at most 2^40; false when it is none. */
+/* The tree as an integer of at most 2^40; false when it is none. */
 static bool whole_number(clime_verify_tree t, int64_t *out) {
     int64_t limit = (int64_t)1 << 40, k;
     *out = 0;
@@ -163,7 +161,7 @@ static bool exact(const struct point *p, clime_verify_tree t, uint64_t *out) {
     }
 }
 
-/* ---- with errors ---- */
+/* ---- numeric ---- */
 
 static const struct value BAD = {.bad = true};
 
@@ -187,7 +185,7 @@ static bool is_real(struct value a) {
     return fabsl(cimagl(a.x)) <= a.error;
 }
 
-/* a ** b, with the principal value; an odd root of a negative constant is the real one, as answers mean it. */
+/* a ** b, the principal value; but an odd root of a negative constant is the real one, as in answers. */
 static struct value power(const struct point *p, clime_verify_tree t, struct value a, struct value b) {
     clime_verify_tree e = t->kid[1];
     int64_t n = 0, d = 0;
@@ -213,7 +211,7 @@ static struct value power(const struct point *p, clime_verify_tree t, struct val
     return made(x, 2 * cabsl(x) * (by + EPSILON));
 }
 
-/* A value for what nothing is known of: by its name and its arguments to ten digits. */
+/* A value for an unknown function, from its name and its arguments to ten digits. */
 static struct value unknown(const struct point *p, clime_verify_tree t) {
     uint64_t h = name_hash(t->name, 77);
     for (int i = 0; i < t->n; i++) {
@@ -224,7 +222,7 @@ static struct value unknown(const struct point *p, clime_verify_tree t) {
             struct value a = evaluate(p, t->kid[i]);
             if (a.bad) return BAD;
             char digits[80];
-            struct clime_buf b; /* printed: rounding must not depend on the last bits */
+            struct clime_buf b; /* printed, so rounding does not depend on the last bits */
             clime_buf_init(&b, sizeof digits);
             clime_buf_printf(&b, "%.10Lg %.10Lg", creall(a.x) + 0.0L, fabsl(cimagl(a.x)) < 1e-10L ? 0 : cimagl(a.x));
             words[1] = name_hash(clime_buf_str(&b), 6);
@@ -333,7 +331,7 @@ static struct value evaluate(const struct point *p, clime_verify_tree t) {
         if (clime_str_is(t->name, "pi")) return made(acosl(-1), 0);
         if (clime_str_is(t->name, "e")) return made(expl(1), 0);
         if (clime_str_is(t->name, "i")) return made(I, 0);
-        uint64_t h = name_hash(t->name, (uint64_t)p->index); /* 0.3 to 3.3 in size, either sign */
+        uint64_t h = name_hash(t->name, (uint64_t)p->index); /* magnitude 0.3 to 3.3, either sign */
         long double x = 0.3L + 3 * (long double)(h >> 12) / (long double)((uint64_t)1 << 52);
         return made(h & 1 ? -x : x, 0);
     }
@@ -390,15 +388,15 @@ static bool near_by(struct value a, struct value b) {
     return distance <= 8 * error && error <= 1e-9L * (size > 1 ? size : 1);
 }
 
-/* What stands before the percent sign of an answer, -5% included; NULL when there is none. */
+/* The tree before an answer's percent sign, -5% included; NULL = no sign. */
 static clime_verify_tree before_percent(struct clime_verify *v, clime_verify_tree t) {
     if (t->kind == CLIME_V_PERCENT) return t->kid[0];
     clime_verify_tree kid = t->kind == CLIME_V_NEGATE ? before_percent(v, t->kid[0]) : NULL;
     return kid ? clime_verify_one(v, CLIME_V_NEGATE, kid) : NULL;
 }
 
-/* 50 for 50%: where only one side has the sign, it may be the unit that the question asks for. Not below 1: 0.5 is not
- * 0.5%. */
+/* Compares 50 with 50%: when only one side has the sign, it may be the unit that the question asks for. Not below 1:
+ * 0.5 is not 0.5%. */
 static bool same_without_percent(struct clime_verify *v, clime_verify_tree a, clime_verify_tree b) {
     clime_verify_tree bare = before_percent(v, a);
     long double x;
@@ -447,7 +445,7 @@ int clime_verify_ratio(struct clime_verify *v, clime_verify_tree a, clime_verify
     for (p.index = 0; p.index < POINTS; p.index++) {
         struct value x = evaluate(&p, a), y = evaluate(&p, b);
         if (x.bad || y.bad) continue;
-        if (cabsl(x.x) <= 8 * x.error || cabsl(y.x) <= 8 * y.error) return 0; /* an identity: no relation in earnest */
+        if (cabsl(x.x) <= 8 * x.error || cabsl(y.x) <= 8 * y.error) return 0; /* an identity, not a relation */
         struct value c = made(x.x / y.x, (x.error + cabsl(x.x / y.x) * y.error) / cabsl(y.x));
         if (first.bad) first = c;
         if (!near_by(first, c) || !is_real(c)) return 0;

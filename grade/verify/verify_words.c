@@ -1,8 +1,8 @@
-/* What words among an answer's tokens mean; see verify.h. Called by verify_lex.c, any thread.
+/* Words among an answer's tokens: units, texts and prose (see verify.h). Called by verify_lex.c, any thread.
  *
- * Words behind a value are its unit and go; other words become one text, so that "no solution" is not the product of
+ * Removes words after a value, its unit, and joins other words into one text, so "no solution" is not the product of
  * "no" with a unit. A word of letters is a run of symbols (struct clime_verify_token's run), a text from \text{} one
- * token. The choice that is not obvious: behind a symbol only listed units go, since "ABC" behind \triangle is none.
+ * token. The non-obvious choice: only listed units are removed after a symbol, since "ABC" after \triangle is none.
  */
 #include <stdlib.h>
 
@@ -31,7 +31,7 @@ static bool is_word(const struct clime_verify_token *t) {
     return t->kind == 't' || t->run;
 }
 
-/* The word that begins at i, and the token behind it. */
+/* The word that begins at i; *end is the token after it. */
 static struct clime_str word_at(const struct clime_verify_token *t, int n, int i, int *end) {
     *end = i + 1;
     if (t[i].run <= 0) return t[i].text;
@@ -49,7 +49,7 @@ static bool is_upper(struct clime_str s) {
     return true;
 }
 
-/* Whether a word in front of others is a symbol or a product of some: "x cm", "AB units". */
+/* True when a word before others is a symbol or a product of symbols: "x cm", "AB units". */
 static bool is_symbol(const struct clime_verify_token *t, struct clime_str word, bool all_units) {
     if (t->kind == 't') return false;
     if (word.len == 1) return all_units || (word.ptr[0] | 32) != 'a'; /* "a circle" */
@@ -91,7 +91,7 @@ int clime_verify_join_words(struct clime_verify *v, struct clime_verify_token *t
 
 /* ---- units ---- */
 
-/* Whether the group that ends at i is one of its own, not the argument of a command. */
+/* True when the group that ends at i is not the argument of a command. */
 static bool is_plain_group(const struct clime_verify_token *t, int i) {
     int depth = 0;
     for (; i >= 0; i--) {
@@ -101,12 +101,12 @@ static bool is_plain_group(const struct clime_verify_token *t, int i) {
     return false;
 }
 
-/* Whether what follows a unit may follow a complete answer. */
+/* True when the token after a unit may follow a complete answer. */
 static bool ends_answer(const struct clime_verify_token *t, int n, int i) {
     return i >= n || strchr(",;)]Z=~<>LG", t[i].kind) || (t[i].kind == '}' && is_plain_group(t, i));
 }
 
-/* The token behind an exponent that starts at i, or i: "cm^2", "cm^{2}". */
+/* The token after an exponent at i, or i: "cm^2", "cm^{2}". */
 static int behind_exponent(const struct clime_verify_token *t, int n, int i) {
     if (i + 1 < n && t[i].kind == '^' && t[i + 1].kind == 'n') return i + 2;
     if (i + 3 < n && t[i].kind == '^' && t[i + 1].kind == '{' && t[i + 2].kind == 'n' && t[i + 3].kind == '}')
@@ -114,8 +114,8 @@ static int behind_exponent(const struct clime_verify_token *t, int n, int i) {
     return i;
 }
 
-/* The token behind a unit that starts at i, or i: a text, a listed word, or behind a number any word of three letters
- * behind a space; a single letter only behind a space, for it may be a symbol. */
+/* The token after a unit at i, or i. A unit is a text, a listed word, or after a number any word of three letters after
+ * a space; a single letter, which may be a symbol, only after a space. */
 static int behind_unit(const struct clime_verify_token *t, int n, int i, bool symbol) {
     int end;
     if (!is_word(&t[i]) || (i && t[i].run && t[i - 1].run == t[i].run)) return i;
@@ -143,7 +143,7 @@ int clime_verify_drop_units(struct clime_verify_token *t, int n) {
 
 /* ---- prose ---- */
 
-/* Words of four letters and more in a text. */
+/* Counts words of four or more letters. */
 static int long_words(struct clime_str s) {
     int n = 0;
     size_t len = 0;
