@@ -1,10 +1,10 @@
-/* Tensors of a checkpoint that the model does not have and a folder made of it keeps: layers after the last, which
- * predict further tokens.
+/* Checkpoint tensors that the model does not use but exported folders keep: layers after the last, which predict
+ * further tokens.
  *
- * Called by who writes a folder, on the thread that does, and by who reads one, so that what could not be written is
- * refused before anything is trained; owns the mapped files in between. The invariant: bytes, types
- * and names go out as they came in, whatever the weights beside them are stored in.
- * Those of an FP8 checkpoint do not go out: what is written says nothing of FP8.
+ * Called by code that writes a folder, on its thread, and by code that reads one, so that tensors that could not be
+ * written are refused before training; owns the mapped files in between. Invariant: bytes, types and names are written
+ * exactly as read, whatever the type of the weights beside them. Those of an FP8 checkpoint are not written: exported
+ * folders are not FP8.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -86,7 +86,7 @@ enum clime_err clime_carried_open(const char *dir, const struct clime_config *c,
     enum clime_err rc = clime_weights_files(dir, look_into, &l, e);
     if (!rc && (rc = refuse_twice(out, e))) clime_error_prefix(e, "%s", dir);
     if (rc) clime_carried_close(out);
-    return rc == CLIME_ERR_NOT_FOUND ? CLIME_OK : rc; /* a new model takes only a tokenizer from dir */
+    return rc == CLIME_ERR_NOT_FOUND ? CLIME_OK : rc; /* a new model uses only a tokenizer from dir */
 }
 
 void clime_carried_close(struct clime_carried *x) {

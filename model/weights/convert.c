@@ -1,8 +1,8 @@
 /* Conversion loops between the number formats of checkpoints and of weights.
  *
- * Called by weights_import.c and weights_stream.c on any thread; owns nothing. The invariant: a value that the target
- * can hold is kept exactly. Sources are read through memcpy, since a safetensors header may put data at any offset.
- * fp16 goes through fp32: its subnormals are normal numbers there, so the second step rounds once.
+ * Called by weights_import.c and weights_stream.c on any thread; owns nothing. Invariant: a value that the target can
+ * represent is kept exactly. Sources are read through memcpy, since a safetensors header may put data at any offset.
+ * fp16 is converted through fp32: its subnormals are normal numbers there, so the second step rounds once.
  */
 #include "model/weights/convert.h"
 

@@ -26,7 +26,7 @@ static inline float clime_bf16_float(uint16_t b) {
 /* dst[n] of type `to` from n elements at src (any alignment) of type `from`: F32, F16 or BF16. */
 void clime_convert(enum clime_st_dtype from, enum clime_dtype to, size_t n, const void *src, void *dst);
 
-/* The type as files have it, and its name there. */
+/* The type in files, and its name there. */
 static inline enum clime_st_dtype clime_st_of(enum clime_dtype t) {
     return t == CLIME_F32 ? CLIME_ST_F32 : CLIME_ST_BF16;
 }

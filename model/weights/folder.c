@@ -1,5 +1,5 @@
-/* Hugging Face folders, looked at from outside by server and trainer at their start, written whole or not at all by
- * checkpoint, export and init. Main thread; no state. */
+/* Hugging Face folders: checked by server and trainer at start, written atomically by checkpoint, export and init. Main
+ * thread; no state. */
 #include "model/weights/folder.h"
 
 #include <ctype.h>
@@ -18,7 +18,7 @@
 
 #define MAX_SIDE_FILE ((size_t)256 << 20)
 
-/* What travels with a model besides weights and config.json (which is written anew). */
+/* Files copied with a model besides weights and config.json (which is written anew). */
 static const char *const side_files[] = {
     "tokenizer.json",         "tokenizer_config.json",   "vocab.json",        "merges.txt",
     "tokenizer.model",        "special_tokens_map.json", "added_tokens.json", "chat_template.jinja",
@@ -76,7 +76,7 @@ static bool is_part(const char *name) {
     return is_weights(name);
 }
 
-/* Whether all that a folder holds is of a model; one that is not there holds nothing. */
+/* Whether a folder contains only a model's files; a missing folder is empty. */
 static enum clime_err check_names(const char *dir, bool (*is_ours)(const char *name), struct clime_error *e) {
     DIR *d = opendir(dir);
     enum clime_err err = CLIME_OK;
@@ -92,7 +92,7 @@ static enum clime_err check_names(const char *dir, bool (*is_ours)(const char *n
     return err;
 }
 
-/* What takes the folder's place removes all of it, so nothing else may be there. */
+/* Replacing the folder removes its contents, so nothing else may be in it. */
 static enum clime_err check_contents(const char *dir, struct clime_error *e) {
     char *templates = xasprintf("%s/%s", dir, template_dir);
     enum clime_err err = check_names(dir, is_part, e);
@@ -112,7 +112,7 @@ char *clime_folder_place(const char *dir) {
     return behind;
 }
 
-/* Of a bind mount too, whose folder is of the same file system as the one above it. */
+/* Also detects a bind mount, whose folder is on its parent's file system. */
 static bool is_mount_point(const char *path) {
     struct statx s;
     return !statx(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, 0, &s) && (s.stx_attributes & STATX_ATTR_MOUNT_ROOT);
@@ -133,8 +133,8 @@ enum clime_err clime_folder_check_place(const char *dir, struct clime_error *e) 
                          "folder in it",
                          dir);
     if (!err) err = check_contents(place, e);
-    if (!err) err = clime_make_dirs(tmp, e); /* not permissions alone: whether it can be done */
-    if (!err) rmdir(tmp);                    /* what a crash left there is removed by the write */
+    if (!err) err = clime_make_dirs(tmp, e); /* tries it: checking permissions is not enough */
+    if (!err) rmdir(tmp);                    /* leftovers of a crash are removed by the write */
     free(tmp);
     free(place);
     return err;
@@ -159,7 +159,7 @@ enum clime_err clime_folder_write(const char *dir, const char *source_dir, const
     return err;
 }
 
-/* ---- what a user gave ---- */
+/* ---- user paths ---- */
 
 static bool has(const char *dir, const char *name) {
     char *path = xasprintf("%s/%s", dir, name);
@@ -172,7 +172,7 @@ bool clime_folder_has_weights(const char *dir) {
     return has(dir, "model.safetensors") || has(dir, "model.safetensors.index.json");
 }
 
-/* "org/name", which is how hubs call a model, and no path. */
+/* "org/name", a model's name on a hub, if it is no path. */
 static const char *name_on_hub(const char *dir) {
     const char *slash = strchr(dir, '/');
     if (!slash || !isalnum((unsigned char)dir[0]) || !slash[1] || strchr(slash + 1, '/')) return NULL;
@@ -183,11 +183,11 @@ static enum clime_err missing(const char *option, const char *dir, const char *w
     return clime_fail(e, CLIME_ERR_NOT_FOUND, "--%s %s: %s", option, dir, what);
 }
 
-/* What a clone without git-lfs has in a large file's place. */
+/* Whether a large file is the pointer left by a clone without git-lfs. */
 static bool is_pointer(const char *dir, const char *name) {
     static const char begins[] = "version https://git-lfs";
     char *path = xasprintf("%s/%s", dir, name), text[sizeof begins] = "";
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO would hold us until somebody writes to it */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO would block until it has a writer */
     bool is = fd >= 0 && read(fd, text, sizeof begins - 1) > 0 && !strcmp(text, begins);
     if (fd >= 0) close(fd);
     free(path);
@@ -208,7 +208,7 @@ static enum clime_err check_fetched(const char *option, const char *dir, int par
     return err;
 }
 
-/* A folder of PEFT holds changes to another model and none itself. */
+/* A PEFT folder has changes to another model, not a model. */
 static enum clime_err adapter(const char *option, const char *dir, struct clime_error *e) {
     char *path = xasprintf("%s/adapter_config.json", dir);
     struct cJSON *root = NULL;

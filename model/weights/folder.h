@@ -1,33 +1,33 @@
-/* Hugging Face folders as a whole: whether a path that a user gave can be one, and writing one. Main thread. */
+/* Hugging Face folders: checks of a user's path, and writing a folder. Main thread. */
 #ifndef CLIME_MODEL_WEIGHTS_FOLDER_H
 #define CLIME_MODEL_WEIGHTS_FOLDER_H
 
 #include "model/weights/weights.h"
 
 /* Writes dir (made if missing): safetensors, config.json, and from source_dir the tokenizer's files, generation_config,
- * chat template and the layers that predict further tokens, byte for byte. Complete or absent: written to dir.tmp,
- * synced, renamed over. What was there is gone then; CLIME_ERR_INPUT where that is more than a model. */
+ * chat template and the layers that predict further tokens, byte for byte. Atomic: written to dir.tmp, synced, renamed
+ * over the old folder. CLIME_ERR_INPUT where the old one is more than a model. */
 enum clime_err clime_folder_write(const char *dir, const char *source_dir, const struct clime_config *c,
                                   const struct clime_layout *l, const struct clime_weights_source *from,
                                   struct clime_error *e);
 
-/* dir without slashes at its end, or where it is a link the folder that it names: what is written first has that name
- * and more, and takes its place. The caller frees it. */
+/* dir without trailing slashes, or the target if it is a link: the temporary folder's name begins with it and replaces
+ * it. The caller frees it. */
 char *clime_folder_place(const char *dir);
 
-/* Whether clime_folder_write will find dir new, empty or a model's, where folders can be made, and no mount point: for
- * a program's start, when nothing is lost by a no. Makes the folders above it. */
+/* Checks at program start that clime_folder_write can write dir: new, empty or a model's, in a writable folder, and no
+ * mount point. Makes the folders above it. */
 enum clime_err clime_folder_check_place(const char *dir, struct clime_error *e);
 
-bool clime_folder_has_weights(const char *dir); /* it is a model's already */
+bool clime_folder_has_weights(const char *dir); /* it already is a model's */
 
-enum clime_folder_part { /* what must be there beside config.json; or-ed */
+enum clime_folder_part { /* what must be there besides config.json; or-ed */
                          CLIME_FOLDER_TOKENIZER = 1,
                          CLIME_FOLDER_WEIGHTS = 2
 };
 
-/* At a program's start, before anything is read. CLIME_ERR_NOT_FOUND: no such folder (a name on a hub is told how to
- * fetch it), or one without these parts. option: the one that the path was given with, "hf-checkpoint". */
+/* Checks a model folder at program start. CLIME_ERR_NOT_FOUND: no such folder (for a hub name, the message says how to
+ * fetch it), or parts are missing. option: the one the path was set with, "hf-checkpoint". */
 enum clime_err clime_folder_check(const char *option, const char *dir, int parts, struct clime_error *e);
 
 #endif

@@ -1,8 +1,8 @@
-/* FP8 checkpoints: reading the scales of a folder, and codes to numbers.
+/* FP8 checkpoints: reading a folder's scales, and converting codes to numbers.
  *
- * Called by weights_import.c, on the thread that imports; owns the scales. The invariant: a number is what the
- * checkpoint's own inference code makes of it when it dequantises, code times scale in fp32 and one rounding. What such
- * a program computes with codes on both sides of a product is not computed here: activations stay as wide as they are.
+ * Called by weights_import.c, on the importing thread; owns the scales. Invariant: a number equals the dequantised one
+ * of the checkpoint's own inference code, code times scale in fp32 and one rounding. Products with codes on both sides,
+ * which such code may use, are not reproduced: activations keep their width.
  */
 #include "model/weights/fp8.h"
 

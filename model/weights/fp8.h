@@ -1,8 +1,7 @@
-/* Matrices of a checkpoint in DeepSeek's FP8: codes of e4m3 (no infinities), and for each block of 128 x 128 an fp32
- * (DeepSeek) or bf16 (Qwen3) that they are multiplied by, in a tensor of its own. They are read, never written.
- * Internal to model/.
+/* Checkpoint matrices in DeepSeek's FP8: e4m3 codes (no infinities), and one scale per block of 128 x 128, fp32
+ * (DeepSeek) or bf16 (Qwen3), in a tensor of its own. Read, never written. Internal to model/.
  *
- * Nouns: `scales` are those of a whole folder, by row of the layout; they may lie in other files than their codes, so
+ * Nouns: `scales` are those of a whole folder, by row of the layout; they may be in other files than their codes, so
  * they are read first. Owned by the import; immutable once read. */
 #ifndef CLIME_MODEL_WEIGHTS_FP8_H
 #define CLIME_MODEL_WEIGHTS_FP8_H
@@ -16,16 +15,16 @@
 struct clime_fp8_scales {
     const struct clime_layout *l;
     const struct clime_config *c;
-    float **of; /* [l->n_slices]: [ceil(rows / block), ceil(columns / block)]; NULL: that tensor has none */
+    float **of; /* [l->n_slices]: [ceil(rows / block), ceil(columns / block)]; NULL: no scales */
 };
 
-/* Of all files of DIR. CLIME_ERR_INPUT names a tensor of scales that belongs to nothing or has another shape or type.
+/* Reads all files of DIR. CLIME_ERR_INPUT names a scale tensor that belongs to no matrix or has a wrong shape or type.
  */
 enum clime_err clime_fp8_scales_read(const char *dir, const struct clime_config *c, const struct clime_layout *l,
                                      struct clime_fp8_scales *out, struct clime_error *e);
 void clime_fp8_scales_free(struct clime_fp8_scales *s);
 
-/* A tensor of scales by its name. */
+/* Whether a name is a scale tensor's. */
 bool clime_fp8_is_scale(const char *name);
 
 /* Elements [first, first + n) of a matrix with K columns: code times scale in fp32, rounded once to the type. */

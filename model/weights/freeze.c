@@ -1,9 +1,9 @@
-/* What a training step changes: where each trained tensor's gradient and optimizer states lie, and freezing.
+/* Freezing: which tensors a training step changes, and the places of their gradients and optimizer states.
  *
  * Called by clime_layout_make (everything is trained) and by a trainer that freezes tensors, before it plans memory.
- * The invariant: with nothing frozen gradients and states lie as the weights do, so one call serves the whole buffer;
- * with something frozen they close ranks, each at the weights' own place within CLIME_LAYOUT_ALIGN, so that kernels
- * find the three arrays aligned alike.
+ * Invariant: with nothing frozen, gradients and states are laid out like the weights, so one call covers the whole
+ * buffer; otherwise they are compacted, each with the weights' offset within CLIME_LAYOUT_ALIGN, so that kernels find
+ * the three arrays aligned alike.
  */
 #include <string.h>
 
@@ -16,7 +16,7 @@ static int64_t place_like(int64_t end, int64_t over) {
     return at - CLIME_LAYOUT_ALIGN >= end ? at - CLIME_LAYOUT_ALIGN : at;
 }
 
-/* The row after the joined tensor that begins with row i; *trained: a part of it is. */
+/* The row after the joined tensor that begins with row i; *trained: part of it is trained. */
 static int tensor_end(const struct clime_layout *l, int i, bool *trained) {
     *trained = l->slices[i].update == CLIME_ADAMW;
     for (i++; i < l->n_slices && l->slices[i].joined; i++) *trained |= l->slices[i].update == CLIME_ADAMW;
@@ -39,7 +39,7 @@ static void lay_gradients(struct clime_layout *l) {
 }
 
 static void lay_arrays(struct clime_layout *l) {
-    const struct clime_slice *before = NULL; /* the trained row before this one */
+    const struct clime_slice *before = NULL; /* the previous trained row */
     l->n_states = 0;
     for (int i = 0; i < l->n_slices; i++) {
         struct clime_slice *s = &l->slices[i];
@@ -54,7 +54,7 @@ static void lay_arrays(struct clime_layout *l) {
     l->n_states = clime_layout_align(l->n_states);
 }
 
-/* The lowest layer with a gradient: the backward pass ends above what is frozen altogether. */
+/* The lowest layer with a gradient, where the backward pass ends. */
 static int first_trained(const struct clime_layout *l) {
     if (l->slices[l->embed].grad >= 0) return 0;
     for (int i = 0; i < l->n_layers; i++)

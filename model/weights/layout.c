@@ -1,14 +1,12 @@
-/* The parameter table: the fixed order of the flat weight buffer, and the map between it and Hugging Face's tensor
- * names.
+/* The parameter table: the fixed order of the flat weight buffer, and the map from Hugging Face's tensor names.
  *
- * Called at start by server, trainer and tools; the table is immutable after clime_layout_make and clime_layout_freeze
- * and any thread may read it. It owns its arrays. The invariant: tensors that a kernel reads as one matrix (q|k|v,
- * gate|up, all experts' gate|up) are neighbours without a gap, and every such joined tensor starts at a multiple of
- * CLIME_LAYOUT_ALIGN elements of the layout's type, so that rows of all types are aligned for vector loads whatever the
- * shapes before them.
+ * Called at start by server, trainer and tools; the table is immutable after clime_layout_make and clime_layout_freeze,
+ * and any thread may read it. It owns its arrays. Invariant: tensors that a kernel reads as one matrix (q|k|v, gate|up,
+ * all experts' gate|up) are contiguous, and every such joined tensor starts at a multiple of CLIME_LAYOUT_ALIGN
+ * elements of the layout's type, so rows of all types are aligned for vector loads whatever precedes them.
  *
- * The order is that of use in the forward pass (embedding, layers, final norm, head): a start that reads the
- * checkpoint while it uploads, and an update that overlaps with a step, both touch memory front to back.
+ * The order is that of the forward pass (embedding, layers, final norm, head): loading that overlaps reading with
+ * upload, and an update that overlaps a step, both touch memory front to back.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +21,7 @@ struct maker {
     struct clime_layout *l;
     const struct clime_config *c;
     int room;  /* slices allocated */
-    int layer; /* whose tensors are added; -1: the whole name is given */
+    int layer; /* layer of the added tensors; -1: names are complete */
 };
 
 static const struct clime_cut whole = {CLIME_SHARD_WHOLE, 1, 1}, rows = {CLIME_SHARD_ROWS, 1, 1},
@@ -127,8 +125,8 @@ static void make_swiglu(struct maker *m, int *at) {
     if (c->post_norms) at[CLIME_W_DOWN_NORM] = norm(m, "post_mlp_layernorm.weight", D);
 }
 
-/* In one matrix each, so that what an expert's place is follows from its number: gate|up of expert after expert, then
- * down. The tensors that transformers 5 makes of them, experts.gate_up_proj and experts.down_proj, are these bytes. */
+/* One matrix each, so that an expert's place follows from its number: gate|up of expert after expert, then down.
+ * transformers 5's tensors, experts.gate_up_proj and experts.down_proj, are these bytes. */
 static void make_each_expert(struct maker *m, int *at) {
     const struct clime_config *c = m->c;
     int64_t D = c->D, F = c->F_expert;
@@ -177,8 +175,8 @@ static void (*const mixers[])(struct maker *m,
 static void (*const mlps[])(struct maker *m,
                             int *at) = {[CLIME_MLP_SWIGLU] = make_swiglu, [CLIME_MLP_EXPERTS] = make_experts};
 
-/* Names and shapes folded word by word, from which places follow. The name is folded with its trailing zeros, 96 bytes.
- */
+/* Hash of names and shapes, word by word; places follow from them. Names are hashed with their trailing zeros, 96
+ * bytes. */
 static uint64_t layout_hash(const struct clime_layout *l) {
     uint64_t h = (uint64_t)l->n_slices;
     for (int i = 0; i < l->n_slices; i++) {
@@ -196,7 +194,7 @@ static uint64_t layout_hash(const struct clime_layout *l) {
 
 /* ---- names ----------------------------------------------------------------------------------------------------- */
 
-/* The place of a name in by_name: where its row is, or the free place where it belongs. */
+/* The entry of a name in by_name: its row's, or the empty one where it belongs. */
 static int32_t *place_of(const struct clime_layout *l, const char *name) {
     uint32_t i = (uint32_t)clime_hash_bytes(name, strlen(name), 0) & l->by_name_mask;
     while (l->by_name[i] >= 0 && strcmp(l->slices[l->by_name[i]].name, name) != 0) i = (i + 1) & l->by_name_mask;

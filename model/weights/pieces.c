@@ -1,11 +1,11 @@
-/* Ranges of one cut of the weights, met with the parts of another. See pieces.h. */
+/* Intersects the ranges of one cut of the weights with the parts of another. See pieces.h. */
 #include "model/weights/pieces.h"
 
 #include <stdlib.h>
 
 #define MOST_BYTES ((int64_t)1 << 50) /* of an owner's memory, so that no sum overflows */
 
-/* The tensor that byte `at` is of, or is padding behind. */
+/* The tensor that contains byte `at`, or precedes the padding there. */
 static const char *tensor_at(const struct clime_layout *l, int64_t at) {
     int i = l->n_slices - 1;
     while (i > 0 && l->slices[i].offset > at) i--;
@@ -24,7 +24,7 @@ enum clime_err clime_ranges_check(const struct clime_layout *l, const struct cli
                               (long long)r->lo, (long long)end, tensor_at(l, r->lo > end ? end : r->lo),
                               r->lo > end ? "left out" : "there twice");
         if (r->hi <= r->lo || r->hi > l->bytes || (r->lo | r->at) % (int64_t)sizeof(float) ||
-            /* cuts no number */ r->at < 0 || r->at > MOST_BYTES)
+            /* not a whole number */ r->at < 0 || r->at > MOST_BYTES)
             return clime_fail(e, CLIME_ERR_INPUT,
                               "ranges[%d] cannot be: bytes %lld to %lld of %lld, from byte %lld of a handle's on", i,
                               (long long)r->lo, (long long)r->hi, (long long)l->bytes, (long long)r->at);

@@ -1,11 +1,11 @@
 /* Reads the safetensors container: the header with strict checks, the file through mmap.
  *
  * Called by weights_import.c (files) and weights_stream.c (headers of uploads), on any thread; owns the mapping and the
- * arena of names. The invariant: after a header was accepted, every tensor's byte range lies inside the data, equals
- * its shape times its type, and shares no byte with another; nobody checks offsets again.
+ * arena of names. Invariant: in an accepted header, every tensor's byte range is inside the data, equals its shape
+ * times its type, and overlaps no other; later code does not check offsets again.
  *
- * The arena's cap is a small multiple of the text's length, so that a hostile header costs no more memory than it took
- * to send.
+ * The arena's cap is a small multiple of the text's length, so a hostile header costs no more memory than it took to
+ * send.
  */
 #include "model/weights/safetensors.h"
 
@@ -123,7 +123,7 @@ static int by_name(const void *a, const void *b) {
     return strcmp((*(const struct clime_st_tensor *const *)a)->name, (*(const struct clime_st_tensor *const *)b)->name);
 }
 
-/* Ranges must follow each other without a gap (the format forbids holes), names must differ. */
+/* Ranges must be contiguous (the format forbids holes), names must differ. */
 static enum clime_err check_whole(struct clime_st_header *h, struct clime_error *e) {
     if (h->n == 0) return CLIME_OK;
     qsort(h->tensors, (size_t)h->n, sizeof *h->tensors, by_begin);

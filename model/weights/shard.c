@@ -1,8 +1,8 @@
-/* Which part of every tensor one device of a group holds.
+/* Sharding: which part of every tensor one device of a group holds.
  *
- * Called by whoever lays a model out over several devices; pure. The invariant: a device holds whole output rows, so
- * every output of a product is one chain on one device whatever their number (docs/devices.md); and its buffer is laid
- * out by the rules of the whole one, so that what the kernels read as one matrix (its rows of q, of k, of v) is one.
+ * Called when a model is laid out over several devices; pure. Invariant: a device holds whole output rows, so every
+ * output of a product is one chain on one device, whatever their number (docs/devices.md); and its buffer follows the
+ * layout rules of the whole, so that what kernels read as one matrix (its rows of q, of k, of v) is one.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 
 #define MAX_RANKS 1024
 
-/* Units of rows in each of the matrices that lie in s. */
+/* Units of rows in each matrix stacked in s. */
 static int64_t n_units(const struct clime_slice *s) {
     if (s->cut.rule == CLIME_SHARD_EXPERT) return s->cut.of;
     int64_t rows = s->dim[0] / s->cut.stacked;
@@ -22,7 +22,7 @@ static int64_t vocab_units(const struct clime_layout *l) {
     return (l->slices[l->head].dim[0] + CLIME_VOCAB_UNIT - 1) / CLIME_VOCAB_UNIT;
 }
 
-/* The vocabulary's units need not be as many for each, all else is the same work on every rank. */
+/* Ranks may have different numbers of vocabulary units; all else is equal work on every rank. */
 static bool divides(const struct clime_slice *s, int n_ranks) {
     if (s->cut.rule == CLIME_SHARD_WHOLE || s->cut.rule == CLIME_SHARD_VOCAB) return true;
     int64_t n = n_units(s);
@@ -52,7 +52,7 @@ static enum clime_err refuse(const struct clime_layout *l, const struct clime_sl
                       head ? "parts of the vocabulary" : unit[s->cut.rule], s->name, sizes);
 }
 
-/* Rows [*from, *to) of each matrix in s are rank's. */
+/* Sets the rank's rows [*from, *to) of each matrix in s. */
 static void rows_of(const struct clime_slice *s, int rank, int n_ranks, int64_t *from, int64_t *to) {
     int64_t rows = s->dim[0] / s->cut.stacked, units = n_units(s);
     bool whole = s->cut.rule == CLIME_SHARD_WHOLE;
@@ -101,7 +101,7 @@ void clime_layout_whole_experts(struct clime_layout *l) {
         const struct clime_layer_at *at = &l->layer[i];
         if (at->mlp != CLIME_MLP_EXPERTS) continue;
         struct clime_slice *gu = &l->slices[at->w[CLIME_W_EXPERTS_GU]], *down = &l->slices[at->w[CLIME_W_EXPERTS_DOWN]];
-        for (int e = 0, E = gu->n_experts; e < E; e++) /* gate, then up; fused or not, they follow each other */
+        for (int e = 0, E = gu->n_experts; e < E; e++) /* gate, then up; contiguous, fused or not */
             gu[2 * e].cut = gu[2 * e + 1].cut = down[e].cut =
                 (struct clime_cut){.rule = CLIME_SHARD_EXPERT, .unit = 1, .stacked = 1, .expert = e, .of = E};
     }
@@ -115,7 +115,7 @@ void clime_layout_head_rows(const struct clime_layout *l, int rank, int n_ranks,
 }
 
 int clime_shard_first(const struct clime_shard *s, int64_t offset) {
-    int low = 0, high = s->n_parts; /* the first part that ends behind offset: parts are in the order of both buffers */
+    int low = 0, high = s->n_parts; /* the first part that ends after offset: parts are in the order of both buffers */
     while (low < high) {
         int middle = low + (high - low) / 2;
         if (s->parts[middle].global + s->parts[middle].bytes <= offset)

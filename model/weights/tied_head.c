@@ -1,8 +1,8 @@
-/* A head in a checkpoint whose configuration says that the head is the embedding.
+/* Checks a head in a checkpoint whose configuration ties the head to the embedding.
  *
- * Called by weights_import.c when it has met one; owns the mapped files while it compares. The invariant: such a head
- * is the embedding again, number for number. Programs differ in which of two different ones they take, so a folder with
- * both is refused.
+ * Called by weights_import.c when it finds one; owns the mapped files during the comparison. Invariant: such a head
+ * equals the embedding, number for number. Programs differ in which one they use if they differ, so such a folder is
+ * refused.
  */
 #include <string.h>
 
@@ -14,7 +14,7 @@ enum { BLOCK = 4096 }; /* elements compared at a time */
 struct found {
     const char *name;
     struct clime_st_file file;
-    const struct clime_st_tensor *t; /* NULL: not found so far */
+    const struct clime_st_tensor *t; /* NULL: not found yet */
 };
 
 static enum clime_err look_into(void *arg, const char *path, struct clime_error *e) {
@@ -35,7 +35,7 @@ static bool same_shape(const struct clime_st_tensor *a, const struct clime_st_te
     return a->n_dim == b->n_dim && memcmp(a->dim, b->dim, (size_t)a->n_dim * sizeof a->dim[0]) == 0;
 }
 
-/* a's and b's numbers, whatever their types. */
+/* Compares the numbers of a and b, whatever their types. */
 static bool same_numbers(const struct found *a, const struct found *b) {
     float x[BLOCK], y[BLOCK];
     uint64_t width_a = clime_st_width(a->t->type), width_b = clime_st_width(b->t->type);

@@ -1,8 +1,8 @@
 /* Whole-buffer operations on the flat weights: the checksum of a policy and random initial values.
  *
  * Called by the trainer (stored with every step) and clime-train init, on any thread that may read or write the buffer;
- * owns nothing. The invariant: both depend on names, shapes, types and bytes alone, never on the layout's order or
- * padding, so the checksum of a folder stays comparable when the layout changes.
+ * owns nothing. Invariant: both depend on names, shapes, types and bytes alone, never on the layout's order or padding,
+ * so a folder's checksum stays comparable when the layout changes.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +30,7 @@ struct clime_weights_source clime_weights_in_host(const void *flat) {
     return (struct clime_weights_source){.most = INT64_MAX, .read = read_host, .arg = flat};
 }
 
-/* Bytes of a tensor that have a SHA-256 of their own, so that threads can share the work. */
+/* Bytes of a tensor with their own SHA-256, so that threads can share the work. */
 #define SHA_CHUNK ((int64_t)2 << 20)
 
 struct sha_chunk {
@@ -39,8 +39,8 @@ struct sha_chunk {
 };
 
 struct sha_job {
-    const uint8_t *bytes; /* what was read, */
-    int64_t at;           /* from here on */
+    const uint8_t *bytes; /* what was read */
+    int64_t at;           /* its offset */
     struct sha_chunk *chunk;
 };
 
@@ -53,7 +53,7 @@ static void sha_chunk(void *arg, int i) {
     clime_sha256_done(&sha, c->digest);
 }
 
-/* The chunks of all tensors, in buffer order; first[i]: of tensor i, first[n_slices]: all. Returned: to be freed. */
+/* The chunks of all tensors, in buffer order; first[i]: of tensor i, first[n_slices]: all. The caller frees them. */
 static struct sha_chunk *cut_chunks(const struct clime_layout *l, int *first) {
     first[0] = 0;
     for (int i = 0; i < l->n_slices; i++)
@@ -70,8 +70,8 @@ static struct sha_chunk *cut_chunks(const struct clime_layout *l, int *first) {
     return chunks;
 }
 
-/* In the order of the buffer, as many chunks at a time as one read brings: a tensor alone, an expert's say, has too
- * few for all threads. */
+/* In buffer order, as many chunks at a time as one read returns: a single tensor, such as an expert's, has too few for
+ * all threads. */
 static enum clime_err hash_chunks(const struct clime_weights_source *from, int n_threads, struct sha_chunk *chunks,
                                   int n, struct clime_error *e) {
     struct clime_pool *pool = clime_pool_new(n > 1 ? n_threads : 1);
@@ -126,8 +126,7 @@ enum clime_err clime_weights_sha256(const struct clime_layout *l, const struct c
     return err;
 }
 
-/* One tensor, filled chunk by chunk: a chunk is a function of (seed, tensor, chunk) alone, so any thread may make it.
- */
+/* One tensor, filled chunk by chunk: a chunk depends on (seed, tensor, chunk) alone, so any thread may make it. */
 #define INIT_CHUNK ((int64_t)1 << 18)
 struct init_job {
     const struct clime_slice *slice;

@@ -1,11 +1,11 @@
-/* Weights out: the safetensors form as a byte stream for uploads, and as files that transformers loads.
+/* Weight export: the safetensors form as a byte stream for uploads, and as files that transformers loads.
  *
  * Called by the trainer's main thread (pushing a version, saving a folder) and clime-train init; a writer owns its
- * header text and borrows what the source reads. The invariant: tensors stand in buffer order without gaps, so a reader
- * that fills a buffer of the same layout writes memory front to back.
+ * header text and borrows what the source reads. Invariant: tensors are in buffer order without gaps, so a reader that
+ * fills a buffer of the same layout writes memory front to back.
  *
- * The header is padded with spaces to a multiple of 64 bytes, so that tensor data is aligned in the file as it is in
- * the buffer; "format": "pt" is what transformers asks of a checkpoint's metadata.
+ * The header is padded with spaces to a multiple of 64 bytes, so that tensor data is aligned in the file as in the
+ * buffer; transformers requires "format": "pt" in a checkpoint's metadata.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,16 +25,16 @@
 struct clime_weights_writer {
     const struct clime_layout *l;
     struct clime_weights_source from;
-    int first, last; /* slices [first, last), then what is carried */
+    int first, last; /* slices [first, last), then the carried tensors */
     const struct clime_carried_tensor *carried;
     int n_carried;
     char *header; /* length field, JSON, padding */
     int64_t header_len, length, at;
-    int slice;        /* where `at` is, once past the header */
+    int slice;        /* the one at `at`, once past the header */
     int64_t slice_at; /* first byte of that slice in the stream; past the slices, of a carried tensor */
 };
 
-/* One tensor of a header; returns where the next one begins. */
+/* Writes one tensor of a header; returns the start of the next one. */
 static int64_t write_entry(struct clime_jw *w, const char *name, const char *type, int n_dim, const int64_t *dim,
                            int64_t begin, int64_t bytes) {
     clime_jw_key(w, name);
@@ -102,7 +102,7 @@ int64_t clime_weights_writer_length(const struct clime_weights_writer *w) {
     return w->length;
 }
 
-/* The next run of bytes that lies in one piece of memory, and its length; 0 at the end. */
+/* The next contiguous run of bytes and its length; 0 at the end. */
 static enum clime_err next_run(struct clime_weights_writer *w, const char **at, int64_t *len, struct clime_error *e) {
     *len = 0;
     if (w->at < w->header_len) {
@@ -168,7 +168,7 @@ static enum clime_err write_file(const char *path, struct clime_weights_writer *
     return clime_atomic_close(&f, rc, e);
 }
 
-/* The slice after the last one of a shard that starts at first: as many as fit, one at least. */
+/* The end of a shard that starts at slice first: as many as fit, one at least. */
 static int shard_end(const struct clime_layout *l, int first, int64_t max_bytes) {
     int64_t bytes = l->slices[first].bytes;
     int i = first + 1;
@@ -248,7 +248,7 @@ enum clime_err clime_weights_export(const char *dir, const struct clime_config *
         if ((rc = clime_st_check(&carried->files[i], e)))
             clime_error_prefix(e, "a file that %s takes tensors from", dir);
     if (rc) return rc;
-    /* An earlier export of the other kind into the same folder would be read first. */
+    /* An old export of the other kind in the same folder would be read first. */
     char *other = xasprintf("%s/%s", dir, n > 1 ? "model.safetensors" : "model.safetensors.index.json");
     unlink(other);
     free(other);

@@ -1,6 +1,6 @@
-/* What of a Hugging Face folder is read: the files of its weights, and which of their tensors count.
+/* Selects what is read of a Hugging Face folder: the files of its weights, and which of their tensors count.
  *
- * Called by the import and by what looks into the same files before it, any thread; owns nothing.
+ * Called by the import and by earlier checks of the same files, any thread; owns nothing.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -52,7 +52,7 @@ static enum clime_err index_files(const char *dir, const char *index_path,
     int n = 0;
     struct stat st;
     enum clime_err rc = CLIME_OK;
-    if (stat(index_path, &st) == 0 && !S_ISREG(st.st_mode)) /* a FIFO would hold us until somebody writes to it */
+    if (stat(index_path, &st) == 0 && !S_ISREG(st.st_mode)) /* a FIFO would block until it has a writer */
         rc = clime_fail(e, CLIME_ERR_INPUT, "%s is not a regular file", index_path);
     if (!rc) rc = clime_tree_read_file(index_path, MAX_INDEX_BYTES, &index, e);
     if (rc) goto done;

@@ -1,4 +1,4 @@
-/* See weights_gather.h. Called by the weight updates of the server, under their lock; owns the list of what has come.
+/* See weights_gather.h. Called by the server's weight updates, under their lock; owns the list of received tensors.
  */
 #include "model/weights/weights_gather.h"
 

@@ -1,10 +1,10 @@
-/* Fills the flat weight buffer from a Hugging Face folder, and the checks that uploads share with it.
+/* Fills the flat weight buffer from a Hugging Face folder; its checks are shared with uploads.
  *
  * Called at start (straight to the device) and by weight updates from disk (to host memory), on any thread that owns
  * the buffer; owns the mapped files and, for the duration, threads that read and convert ahead of it
- * (common/os/blocks.h). The invariant: when import succeeds, every element of the buffer was written exactly once
- * (slices from the checkpoint, padding with zeros); when it fails, the buffer's content is undefined and the caller
- * drops it, which is why updates import into a staging buffer.
+ * (common/os/blocks.h). Invariant: when import succeeds, every element of the buffer was written exactly once (slices
+ * from the checkpoint, padding with zeros); when it fails, the content is undefined and the caller discards it, which
+ * is why updates import into a staging buffer.
  */
 #include <inttypes.h>
 #include <stdatomic.h>
@@ -22,11 +22,11 @@
 #include "model/weights/weights.h"
 #include "model/weights/weights_map.h"
 
-#define IMPORT_BLOCK (256 << 10) /* elements converted at a time: the block stays in a core's cache */
+#define IMPORT_BLOCK (256 << 10) /* elements converted at a time: a block stays in a core's cache */
 
 /* ---- placing tensors ----------------------------------------------------------------------------------------- */
 
-/* [E, rows, cols] of a layer, whose bytes are those of the slices from `first` on. */
+/* [E, rows, cols] of a layer; its bytes are those of the slices from `first` on. */
 static void add_fused(struct clime_weights_seen *s, int layer, const char *name, int first, int rows, int cols) {
     struct clime_slice *f = &s->fused[s->n_fused++];
     *f = s->l->slices[first];
@@ -56,7 +56,7 @@ void clime_weights_seen_free(struct clime_weights_seen *s) {
     s->fused = NULL;
 }
 
-/* "[2, 3]"; the first two dimensions tell enough. */
+/* "[2, 3]"; at most the first two dimensions. */
 static void shape_text(int n, const int64_t *dim, char *out, size_t size) {
     if (n == 0)
         snprintf(out, size, "[]");
@@ -72,7 +72,7 @@ static const struct clime_slice *find_fused(const struct clime_weights_seen *s, 
     return NULL;
 }
 
-/* Notes that the slice is there, or with a fused one all that begin in it. */
+/* Marks the slice as placed, or all that begin in a fused one. */
 static enum clime_err take(struct clime_weights_seen *s, const struct clime_slice *at, bool fused,
                            struct clime_error *e) {
     int first = fused ? 0 : (int)(at - s->l->slices);
@@ -160,11 +160,11 @@ struct import {
     void (*put)(void *arg, int64_t offset, const void *data, int64_t bytes);
     void *arg;
     struct clime_blocks *blocks; /* of IMPORT_BLOCK elements */
-    uint64_t bytes;              /* of the tensors that were read */
-    _Atomic uint64_t sum;        /* of all blocks, whatever their order */
+    uint64_t bytes;              /* of the tensors read */
+    _Atomic uint64_t sum;        /* of all blocks, in any order */
 };
 
-struct tensor { /* of a file, at its place; blocks [first, first + n) of the file */
+struct tensor { /* of a file, with its slice; blocks [first, first + n) of the file */
     const struct clime_st_tensor *t;
     const struct clime_slice *at;
     int64_t first, n;
@@ -177,7 +177,7 @@ struct file_import {
     int n;
 };
 
-/* Elements of a block's tensor, from *first on. */
+/* Elements of the block's part of the tensor, from *first on. */
 static int64_t part_of(const struct tensor *x, int64_t block, int64_t *first) {
     *first = (block - x->first) * IMPORT_BLOCK;
     return x->at->n - *first < IMPORT_BLOCK ? x->at->n - *first : IMPORT_BLOCK;
@@ -202,7 +202,7 @@ static uint64_t checksum_of(const void *data, size_t bytes) {
     return clime_checksum_done(&c);
 }
 
-/* On a thread of the blocks: reading the file is what this does first. */
+/* On one of the blocks' threads; this is where the file is read. */
 static bool make_block(void *arg, int64_t block, void *to) {
     const struct file_import *fi = arg;
     struct import *im = fi->im;
@@ -254,7 +254,7 @@ static enum clime_err import_file(void *arg, const char *path, struct clime_erro
     rc = place_tensors(&fi, &n_blocks, e);
     if (!rc) rc = clime_blocks_run(fi.im->blocks, n_blocks, make_block, take_block, &fi, e);
     struct clime_error changed;
-    if (clime_st_check(&fi.f, &changed)) { /* before what its numbers are blamed for */
+    if (clime_st_check(&fi.f, &changed)) { /* before its numbers are blamed */
         *e = changed;
         rc = e->code;
     }
@@ -264,7 +264,7 @@ static enum clime_err import_file(void *arg, const char *path, struct clime_erro
     return rc;
 }
 
-/* Zeros between the slices. */
+/* Writes the padding as zeros. */
 static void put_padding(struct import *im, const struct clime_layout *l) {
     int64_t end = 0;
     void *zeros = xcalloc(1, IMPORT_BLOCK);
@@ -285,7 +285,7 @@ enum clime_err clime_weights_import_blocks(const char *dir, const struct clime_c
     struct import im = {.put = put, .arg = arg};
     struct clime_fp8_scales scales = {0};
     int64_t began_us = clime_now_us();
-    im.blocks = clime_blocks_new(0, IMPORT_BLOCK * sizeof(float)); /* the widest type's */
+    im.blocks = clime_blocks_new(0, IMPORT_BLOCK * sizeof(float)); /* the widest type */
     clime_weights_seen_init(&im.seen, c, l);
     enum clime_err rc = c->fp8 ? clime_fp8_scales_read(dir, c, l, &scales, e) : CLIME_OK;
     if (c->fp8) im.seen.scales = &scales;

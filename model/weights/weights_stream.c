@@ -1,12 +1,12 @@
 /* Weights from a byte stream (PUT /weights): a safetensors body parsed as it arrives, straight into a flat buffer.
  *
- * Called by one HTTP worker per upload; owns the header text until it is parsed, then the parsed header. The invariant:
- * memory is bounded by the header's limit whatever the client sends, and nothing outside the slices of the layout is
- * ever written; the buffer is a staging one, which the caller drops when feed or done fails.
+ * Called by one HTTP worker per upload; owns the header text until it is parsed, then the parsed header. Invariant:
+ * memory is bounded by the header's limit whatever the client sends, and only the layout's slices are written; the
+ * buffer is a staging buffer, discarded by the caller when feed or done fails.
  *
- * Completeness is checked as soon as the header is there, so an upload for another model is refused after kilobytes,
- * not after the whole body. Conversion works on whole elements: a chunk may end inside one, whose bytes wait in `part`.
- * A head that is tied to the embedding is compared with it by checksums, as either may come first.
+ * Completeness is checked as soon as the header is complete, so an upload for another model is refused after kilobytes,
+ * not after the whole body. Conversion works on whole elements: a chunk may end inside one, whose bytes are kept in
+ * `part`. A tied head is compared with the embedding by checksums, as either may arrive first.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -25,12 +25,12 @@ struct clime_weights_reader {
     enum clime_err failure;
     uint8_t first8[8];
     char *text;             /* the header while it arrives */
-    uint64_t text_len, got; /* bytes of the current part (length, header or tensor) that are here */
+    uint64_t text_len, got; /* bytes received of the current part (length, header or tensor) */
     struct clime_st_header header;
     const struct clime_slice **place; /* [header.n]; NULL = ignored */
-    int tensor;                       /* the one that is arriving; == header.n at the end */
-    int head;                         /* a head beside the embedding that it is tied to; -1: none */
-    struct clime_checksum head_sum;   /* of its numbers as flat would have them */
+    int tensor;                       /* the one being received; == header.n at the end */
+    int head;                         /* a head tied to the embedding; -1: none */
+    struct clime_checksum head_sum;   /* of its numbers in flat's type */
     uint8_t part[4];                  /* bytes of an unfinished element */
     unsigned n_part;
 };
@@ -54,7 +54,7 @@ void clime_weights_reader_free(struct clime_weights_reader *r) {
     free(r);
 }
 
-/* Takes up to want - r->got bytes of the input to dst + r->got; true when the part is complete. */
+/* Copies up to want - r->got bytes of the input to dst + r->got; true when the part is complete. */
 static bool collect(struct clime_weights_reader *r, void *dst, uint64_t want, const uint8_t **at, size_t *left) {
     size_t n = want - r->got < *left ? (size_t)(want - r->got) : *left;
     memcpy((uint8_t *)dst + r->got, *at, n);
@@ -69,7 +69,7 @@ static enum clime_err not_the_embedding(struct clime_error *e) {
                       "the model's head is its embedding, and tensor 'lm_head.weight' is another: leave it out");
 }
 
-/* A tied head may come, but only as the embedding again. */
+/* A tied head is accepted only if it equals the embedding. */
 static enum clime_err find_head(struct clime_weights_reader *r, struct clime_error *e) {
     const struct clime_slice *embed = clime_layout_find(r->seen.l, "model.embed_tokens.weight");
     for (int i = 0; i < r->header.n && r->head < 0; i++)
@@ -79,7 +79,7 @@ static enum clime_err find_head(struct clime_weights_reader *r, struct clime_err
     return same ? CLIME_OK : not_the_embedding(e);
 }
 
-/* Once all is there, as either may have come first. */
+/* At the end, as either may arrive first. */
 static bool head_is_embedding(const struct clime_weights_reader *r) {
     const struct clime_slice *embed = clime_layout_find(r->seen.l, "model.embed_tokens.weight");
     struct clime_checksum sum;
@@ -101,7 +101,7 @@ static enum clime_err header_arrived(struct clime_weights_reader *r, struct clim
 }
 
 static void add_to_head(struct clime_weights_reader *r, const struct clime_st_tensor *t, size_t n, const void *from) {
-    float block[1024]; /* or half as much of bf16 */
+    float block[1024]; /* or half of it, for bf16 */
     const enum clime_dtype type = r->seen.l->slices[r->seen.l->embed].type;
     const uint8_t *at = from;
     for (size_t m; n > 0; n -= m, at += m * clime_st_width(t->type)) {
@@ -111,7 +111,7 @@ static void add_to_head(struct clime_weights_reader *r, const struct clime_st_te
     }
 }
 
-/* n elements of the tensor, which come to element `first` of s; s NULL: of a tied head. */
+/* Stores n elements of the tensor from element `first` of s on; s NULL: a tied head. */
 static enum clime_err put(struct clime_weights_reader *r, const struct clime_st_tensor *t, const struct clime_slice *s,
                           int64_t first, size_t n, const void *from, struct clime_error *e) {
     if (!s) {
@@ -123,13 +123,13 @@ static enum clime_err put(struct clime_weights_reader *r, const struct clime_st_
     return clime_all_finite(s->type, n, dst) ? CLIME_OK : clime_weights_not_finite(t->name, e);
 }
 
-/* Bytes of the current tensor: whole elements are converted to their place. */
+/* Stores bytes of the current tensor: whole elements are converted in place. */
 static enum clime_err store(struct clime_weights_reader *r, const uint8_t *at, size_t n, struct clime_error *e) {
     const struct clime_st_tensor *t = &r->header.tensors[r->tensor];
     const struct clime_slice *s = r->place[r->tensor];
     if (!s && r->tensor != r->head) return CLIME_OK;
     size_t width = clime_st_width(t->type);
-    int64_t done = (int64_t)(r->got / width); /* elements stored; r->got counts what came before these n */
+    int64_t done = (int64_t)(r->got / width); /* elements stored; r->got counts the bytes before these n */
     if (r->n_part) {
         while (r->n_part < width && n > 0) r->part[r->n_part++] = *at++, n--;
         if (r->n_part < width) return CLIME_OK;
