@@ -1,8 +1,8 @@
-/* Attention over a pack whose rows lie on several ranks. See context.h. Called by the forward and the backward pass of
- * a trainer, main thread; its buffers are part of the caller's plan.
+/* Attention over a pack whose rows are on several ranks. See context.h. Called by a trainer's forward and backward
+ * pass, main thread; its buffers are part of the caller's plan.
  *
- * Invariant: what is exchanged (exchange.c) is not added up, but for latent attention's dk, whose order of sums follows
- * from the cuts. All ranks of the context do the same exchanges in the same order. */
+ * Invariant: exchanged data (exchange.c) is not summed, except latent attention's dk, whose order of sums is fixed by
+ * the cuts. All ranks of the context make the same exchanges in the same order. */
 #include "model/context/context.h"
 
 enum { QUERIES = CLIME_CONTEXT_QUERIES, KEYS = CLIME_CONTEXT_KEYS };
@@ -74,7 +74,7 @@ void clime_context_plan(struct clime_context *c, int max_rows, bool backward, st
 /* ---- latent attention ----------------------------------------------------------------------------------------------
  */
 
-/* Of the turn's group here: where its log-sum-exps are. */
+/* Log-sum-exps of this rank's group in the turn. */
 static float *lse_of(const struct clime_context *c, int turn, const float *lse) {
     const int before = c->first[QUERIES][clime_context_own(c, turn)] - c->first[QUERIES][clime_context_own(c, 0)];
     return (float *)(uintptr_t)lse + (size_t)(c->n * c->T) * (size_t)before;
@@ -91,13 +91,13 @@ static void latent_attn(struct clime_context *c, const struct clime_attn *a, con
     }
 }
 
-/* What group g gives of this rank's dk. */
+/* Group g's part of this rank's dk. */
 static void *dk_of(const struct clime_context *c, int g) {
     const size_t at = (size_t)(g % c->turns * c->n + g / c->turns);
     return (char *)c->dks + at * (size_t)c->T * (size_t)c->heads.Dh * width(c);
 }
 
-/* dk = the sum over all groups, a balanced tree. */
+/* dk = the sum over all groups, as a balanced tree. */
 static void add_groups(const struct clime_context *c, void *dk) {
     const int n = c->n * c->turns;
     for (int size = 1; size < n; size *= 2)

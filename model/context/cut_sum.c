@@ -1,6 +1,6 @@
-/* Adding the gradients of a pack's cuts. See cut_sum.h. Called in backward passes, main thread.
+/* Sums the gradients of a pack's cuts. See cut_sum.h. Called in backward passes, main thread.
  *
- * Invariant: ((0 + 1) + (2 + 3)) + ..., as accumulate adds what as many ranks have made. */
+ * Invariant: ((0 + 1) + (2 + 3)) + ..., as accumulate does for as many ranks. */
 #include "model/context/cut_sum.h"
 
 static int n_levels(const struct clime_cut_sum *s) {

@@ -1,9 +1,9 @@
-/* The gradient of a tensor over a pack whose rows are cut: made for each cut by itself, added as a balanced tree. A
- * rank that has several cuts of a pack adds what otherwise as many ranks would, each of one (lanes, docs/devices.md).
+/* Gradient of a tensor over a pack whose rows are cut: computed per cut, added as a balanced tree. A rank with several
+ * cuts of a pack adds what as many ranks with one cut each would (lanes, docs/devices.md).
  *
- * Cuts are made in their order, each where clime_cut_at says, and clime_cut_made after each; then the sum is at cut 0.
- * Right halves of trees that wait for nothing more share memory; or each cut has its own, for a gradient that is made
- * at two places of the backward pass: that of a head that is the embedding.
+ * Cuts are made in order, each at clime_cut_at, followed by clime_cut_made; then the sum is at cut 0. Right halves of
+ * finished trees share memory; or each cut has its own, for a gradient made at two places of the backward pass: that of
+ * a tied head.
  *
  * Owned by a training context; main thread.
  */
@@ -19,22 +19,22 @@ struct clime_cut_sum {
     const struct clime_ops *ops;
     struct clime_dev *dev;
     int n;                          /* cuts, a power of two */
-    bool own;                       /* each has memory of its own, */
-    size_t room;                    /* for so many elements */
+    bool own;                       /* each cut has its own memory */
+    size_t room;                    /* elements of it */
     float *level[CLIME_CUT_LEVELS]; /* [0]: the left half of all, or all; [1 + i]: right halves of 2^i cuts */
 };
 
 void clime_cut_sum_plan(struct clime_cut_sum *s, struct clime_plan *p);
 
-/* Elements that a tensor of n takes where another one follows. */
+/* Elements to reserve for a tensor of n when another follows. */
 static inline size_t clime_cut_room(size_t n) {
     return (n + 63) / 64 * 64;
 }
 
-/* Where the gradient of cut i is made, from element `shift` on (of two tensors at once the second). */
+/* Where to write the gradient of cut i, from element `shift` on (the second of two tensors at once). */
 float *clime_cut_at(const struct clime_cut_sum *s, int i, size_t shift);
 
-/* Cut i's n elements are made: they end all trees of which it is the last. */
+/* Cut i's n elements are written: adds all trees of which it is the last. */
 void clime_cut_made(const struct clime_cut_sum *s, int i, size_t shift, size_t n);
 
 #endif

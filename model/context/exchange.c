@@ -1,9 +1,9 @@
 /* The exchanges of a context. See exchange.h. Called by context.c and the trainer, main thread.
  *
- * Invariant: nothing is added here. Rows of a head's elements are put in order (gather), sent, and put in order again.
- * The order is turn by turn, in it rank by rank: their groups' heads of this rank's rows. What a turn sends lies in
- * `parts` where Dh elements a head put it, what came back where its own width does: never behind it, so turns that are
- * over keep what they have brought. */
+ * Invariant: nothing is summed here. Rows of heads' elements are permuted (gather), sent, and permuted again. The order
+ * is by turn, then by rank: the heads of each rank's group for this rank's rows. A turn's data to send is in `parts` at
+ * Dh elements per head, received data at its own width, which is never further, so finished turns keep their
+ * results. */
 #include "model/context/exchange.h"
 
 #include <stdlib.h>
@@ -14,7 +14,7 @@ static size_t bytes_of(const struct clime_context *c, int n_elements) {
     return (size_t)n_elements * clime_dtype_bytes(clime_dev_info(c->dev)->dt);
 }
 
-/* Of each row the heads that come before the groups of a turn of rank r. */
+/* Heads per row before the groups of a turn of rank r. */
 static int heads_before(const struct clime_context *c, int kind, int turn, int r) {
     int n = 0;
     for (int i = 0; i <= turn; i++)
@@ -45,7 +45,7 @@ void clime_context_rows(struct clime_context *c, int T) {
     free(to_rows);
 }
 
-/* Between all pairs of the context: rank r's bytes [out[r], out[r + 1]) of `from` go to it, and what it sends comes to
+/* Between all pairs of the context: sends bytes [out[r], out[r + 1]) of `from` to rank r and receives its bytes at
  * [in[r], in[r + 1]) of `to`; the rank's own are copied. */
 static void exchange(struct clime_context *c, const void *from, const size_t *out, void *to, const size_t *in) {
     struct clime_move sends[CLIME_GROUP_MAX], receives[CLIME_GROUP_MAX];
@@ -62,8 +62,7 @@ static void exchange(struct clime_context *c, const void *from, const size_t *ou
     if (c->n > 1) clime_links_exchange(c->links, what, sends, n_sends, receives, n_receives, &c->error);
 }
 
-/* In bytes: where ranks' groups of a turn lie behind each other over this rank's rows, and where their rows do of the
- * group here. */
+/* Byte offsets of each rank's group of a turn over this rank's rows, and of each rank's rows of the group here. */
 static void places(const struct clime_context *c, int kind, int turn, int width, size_t *of_heads, size_t *of_rows) {
     const size_t head = (size_t)c->T * bytes_of(c, width);
     const int first = heads_before(c, kind, turn, 0), own = clime_context_count(c, kind, clime_context_own(c, turn));
@@ -73,7 +72,7 @@ static void places(const struct clime_context *c, int kind, int turn, int width,
     }
 }
 
-/* Where the heads of a turn begin in `parts`, of so many elements each. */
+/* Start of the turn's heads in `parts`, at `width` elements each. */
 static void *part(const struct clime_context *c, int kind, int turn, int width) {
     return (char *)c->parts + (size_t)heads_before(c, kind, turn, 0) * (size_t)c->T * bytes_of(c, width);
 }
@@ -101,7 +100,7 @@ void clime_context_own_rows(struct clime_context *c, int width, const void *x, v
     exchange(c, x, at, y, at);
 }
 
-/* x, of which rank r has filled the bytes [at[r], at[r + 1]), is whole on all. */
+/* Replicates x, of which rank r has filled the bytes [at[r], at[r + 1]). */
 static void share(struct clime_context *c, const char *why, const size_t *at, void *x) {
     struct clime_move sends[CLIME_GROUP_MAX], receives[CLIME_GROUP_MAX];
     int n_sends = 0, n_receives = 0;

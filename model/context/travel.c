@@ -1,7 +1,7 @@
-/* Rows that travel to experts. See travel.h. Called by layers, forward and backward; main thread.
+/* Expert parallelism: sends rows to their experts' ranks. See travel.h. Called by layers, both passes; main thread.
  *
- * Invariant: all ranks call it for the same layers in the same order, and in turn t each pair (r, r ^ t) exchanges the
- * rows that both know of from the same table of starts. */
+ * Invariant: all ranks call it for the same layers in the same order, and in turn t each pair (r, r ^ t) exchanges rows
+ * that both derive from the same table of starts. */
 #include "model/context/travel.h"
 
 #include <stdlib.h>
@@ -11,7 +11,7 @@ static size_t width(const struct clime_travel *t) {
     return clime_dtype_bytes(clime_dev_info(t->dev)->dt);
 }
 
-/* Numbers of the context's type that an fp32 one takes: gather and scatter move those. */
+/* Numbers of the context's type per fp32 number: gather and scatter move those. */
 static int wide(const struct clime_travel *t) {
     return (int)(sizeof(float) / width(t));
 }
@@ -32,12 +32,12 @@ void clime_travel_init(struct clime_travel *t, const struct clime_ops *ops, stru
                                .F = F};
 }
 
-/* Gradients of the experts here: of down, and of gate and up twice as many. */
+/* Gradient elements of down of the experts here; gate and up have twice as many. */
 static size_t down_elements(const struct clime_travel *t) {
     return (size_t)(t->E / t->n) * (size_t)t->F * (size_t)t->D;
 }
 
-/* Where down's begin, behind those of gate and up. */
+/* Offset of down's gradients, after those of gate and up. */
 static size_t down_at(const struct clime_travel *t) {
     return (2 * down_elements(t) + 63) / 64 * 64;
 }
@@ -70,7 +70,7 @@ enum clime_err clime_travel_link(struct clime_travel *t, int max_rows, void *pla
     } windows[] = {{places, rows},           {room, rows},          {t->x, rows}, {t->dy, rows},
                    {t->at_weights, numbers}, {t->dweights, numbers}};
     enum clime_err rc = CLIME_OK;
-    if (t->cuts > 1) return CLIME_OK; /* another rank's cuts lie elsewhere: its pack may have other rows */
+    if (t->cuts > 1) return CLIME_OK; /* another rank's cuts have other places: its pack may have other rows */
     for (size_t i = 0; i < CLIME_COUNT(windows) && !rc; i++)
         if (windows[i].at) rc = clime_links_window(t->links, windows[i].at, windows[i].bytes, e);
     t->puts = rc == CLIME_OK;
@@ -89,7 +89,7 @@ static int32_t *starts_of(const struct clime_travel *t, int layer, int cut, int 
            (((size_t)layer * (size_t)t->cuts + (size_t)cut) * (size_t)t->n + (size_t)rank) * ((size_t)t->E + 1);
 }
 
-/* Where one of these ranks is in the group. */
+/* The group rank of one of these ranks. */
 static int rank_of(const struct clime_travel *t, int who) {
     return t->links->rank - t->me + who;
 }
@@ -98,7 +98,7 @@ static void failed(struct clime_travel *t, const struct clime_error *e) {
     t->error = *e;
 }
 
-/* Every rank's starts of the layer's cut come to all, and to the host. */
+/* Sends every rank's starts of the layer's cut to all ranks and to the host. */
 static void share_starts(struct clime_travel *t, int layer, int cut, const struct clime_travel_rows *rows) {
     const size_t n = (size_t)t->E + 1, each = n * sizeof *t->all_starts;
     int32_t *own = t->all_starts + (size_t)t->me * n;
@@ -116,18 +116,18 @@ static void share_starts(struct clime_travel *t, int layer, int cut, const struc
     if (!t->error.code &&
         clime_links_exchange(t->links, "counting the rows of experts", sends, t->n - 1, receives, t->n - 1, &e))
         failed(t, &e);
-    if (t->error.code) /* nothing travels any more */
+    if (t->error.code) /* exchanges are skipped */
         memset(starts_of(t, layer, cut, 0), 0, (size_t)t->n * each);
     else
         t->ops->copy_out(t->dev, starts_of(t, layer, cut, 0), t->all_starts, (size_t)t->n * each);
 }
 
 struct turn {
-    int other;            /* the rank whose cut is here; it has this one's */
-    size_t lo, n;         /* this rank's rows that chose the other's experts: places [lo, lo + n) */
-    size_t here;          /* the other's that chose experts of this rank */
-    size_t there;         /* where on the other rank these are: places [there, there + here) */
-    const int32_t *start; /* the other's: of the first of the experts here, up to the last one's end */
+    int other;            /* the rank whose cut is processed here; it processes this one's */
+    size_t lo, n;         /* this rank's rows for the other's experts: places [lo, lo + n) */
+    size_t here;          /* the other's rows for experts of this rank */
+    size_t there;         /* their places on the other rank: [there, there + here) */
+    const int32_t *start; /* the other's: start of the first expert here, up to the last one's end */
 };
 
 static struct turn turn_of(const struct clime_travel *t, int layer, int cut, int i) {
@@ -142,7 +142,7 @@ static struct turn turn_of(const struct clime_travel *t, int layer, int cut, int
                          .start = theirs};
 }
 
-/* The cut's starts of the experts here come to t->start. */
+/* Copies the cut's starts of the experts here to t->start. */
 static void begin_turn(struct clime_travel *t, const struct turn *at) {
     const int each = t->E / t->n;
     int32_t start[CLIME_MAX_EXPERTS + 1];
@@ -150,14 +150,14 @@ static void begin_turn(struct clime_travel *t, const struct turn *at) {
     t->ops->copy_in(t->dev, t->start, start, ((size_t)each + 1) * sizeof *start);
 }
 
-/* A matrix of which rows go to the other rank and others come. */
+/* A matrix whose rows are swapped with the other rank. */
 struct cargo {
     void *send, *receive;
     size_t row_bytes;
-    void *there; /* where it goes on the other rank, as this one has that place */
+    void *there; /* destination on the other rank, as an address of this one */
 };
 
-/* Returns the exchange's number; -1: nothing goes. */
+/* Returns the exchange's number; -1: nothing to exchange. */
 static int64_t begin_exchange(struct clime_travel *t, const char *what, const struct turn *at, size_t n_send,
                               size_t n_receive, int n, const struct cargo *c) {
     struct clime_move sends[3], receives[3];
@@ -185,7 +185,7 @@ static void *row(const struct clime_travel *t, const void *x, size_t i) {
 
 /* ---- forward ---------------------------------------------------------------------------------------------------- */
 
-/* h = swiglu(gu = gate|up(x)) of the cut at hand. */
+/* h = swiglu(gu = gate|up(x)) of the current cut. */
 static void first_half(struct clime_travel *t, const struct clime_travel_layer *l, int R, const void *x) {
     t->ops->grouped_gemm(t->dev, R, t->start, x, l->gu, t->gu);
     t->ops->swiglu(t->dev, R, t->F, t->gu, t->h);
@@ -208,7 +208,7 @@ void clime_travel_forward(struct clime_travel *t, const struct clime_travel_laye
     share_starts(t, l->number, cut, rows);
     if (rows->T) t->ops->gather(t->dev, rows->T * t->k, t->D, rows->from, rows->x, rows->places);
     for (int i = 0; i < t->n; i++) {
-        /* the first that come from another rank come beside what is computed here */
+        /* overlaps the first remote turn's exchange with the local computation */
         const struct turn at = turn_of(t, l->number, cut, i), taken = turn_of(t, l->number, cut, i ? i : 1);
         void *x = i ? rows->room : row(t, rows->places, at.lo);
         if (i != 1) coming = take_rows(t, &taken, rows);
@@ -224,13 +224,13 @@ void clime_travel_forward(struct clime_travel *t, const struct clime_travel_laye
 
 /* ---- backward --------------------------------------------------------------------------------------------------- */
 
-/* Gradients of the layer's experts that are here; NULL: frozen. */
+/* Gradients of this rank's experts of the layer; NULL: frozen. */
 struct leaf {
     float *gu, *down;
 };
 
-/* The balanced tree over cuts: what waits at each level for its other half; leaves go from hand to hand. The first that
- * is taken is where the layer's gradients are, and the whole is in the end. */
+/* The balanced tree over cuts: at each level the left half that waits for its right one; leaves are reused. The first
+ * leaf is the layer's gradients, and in the end holds the sum. */
 struct tree {
     struct leaf leaf[CLIME_TRAVEL_LEVELS + 1], *waits[CLIME_TRAVEL_LEVELS + 1], *idle[CLIME_TRAVEL_LEVELS + 1];
     int n_idle;
@@ -251,8 +251,8 @@ static void add_leaf(const struct clime_travel *t, const struct leaf *x, const s
     if (y->down) t->ops->accumulate(t->dev, 1, down_elements(t), 1, (const float *const[]){x->down}, NULL, y->down, 0);
 }
 
-/* The gradients of the i-th cut are made, NULL = it has none: they end all trees of which it is the last. Returns the
- * sum of all where it is the very last. */
+/* Adds the gradients of the i-th cut, NULL = none: completes all trees of which it is the last. Returns the total after
+ * the very last. */
 static struct leaf *add_cut(const struct clime_travel *t, struct tree *tree, int i, struct leaf *made) {
     int level = 0;
     for (; i >> level & 1; level++) {
@@ -268,7 +268,7 @@ static struct leaf *add_cut(const struct clime_travel *t, struct tree *tree, int
     return made;
 }
 
-/* Of the cut at hand: the gradients of its rows x, over dy; of its weights; of the experts, to made. */
+/* For the current cut: gradients of its rows x, over dy; of its weights; of the experts, to made. */
 static void cut_backward(struct clime_travel *t, const struct clime_travel_layer *l, int R, const void *x, void *dy,
                          const float *weights, void *dh, float *dweights, const struct leaf *made) {
     const struct clime_ops *ops = t->ops;
@@ -282,13 +282,13 @@ static void cut_backward(struct clime_travel *t, const struct clime_travel_layer
     ops->grouped_dx(d, R, t->start, t->gu, l->gu, dy);                                     /* dx = , over dy */
 }
 
-/* No row has chosen any of these experts. */
+/* For experts without rows. */
 static void make_zeros(const struct clime_travel *t, const struct clime_travel_layer *l) {
     if (l->d_gu) t->ops->zero(t->dev, l->d_gu, 2 * down_elements(t) * sizeof *l->d_gu);
     if (l->d_down) t->ops->zero(t->dev, l->d_down, down_elements(t) * sizeof *l->d_down);
 }
 
-/* This rank's rows of a cut, the gradients of what came of them and their weights, in their places. */
+/* Places this rank's rows of a cut, the gradients of their outputs and their weights. */
 static void place_rows(struct clime_travel *t, const struct clime_travel_rows *rows, const void *dres,
                        const float *weights, float *placed) {
     const int R = rows->T * t->k;
@@ -297,10 +297,10 @@ static void place_rows(struct clime_travel *t, const struct clime_travel_rows *r
     t->ops->scatter(t->dev, R, R, wide(t), rows->at, weights, placed);
 }
 
-/* A cut of this rank's in the backward pass. */
+/* A cut of this rank in the backward pass. */
 struct back {
     const struct clime_travel_rows *rows;
-    float *weights, *dweights; /* by places */
+    float *weights, *dweights; /* by place */
 };
 
 static struct back back_of(const struct clime_travel *t, const struct clime_travel_rows *rows, int cut) {
@@ -323,8 +323,8 @@ static void bring_gradients_home(struct clime_travel *t, const struct turn *at, 
     end_exchange(t, begin_exchange(t, "bringing gradients home", at, at->here, at->n, 2, c));
 }
 
-/* Another rank's rows are here, or, of turn 0, this one's. Returns the gradients of the experts here, a leaf of the
- * tree's; NULL where no row has come. */
+/* After another rank's rows have arrived, or, in turn 0, for this one's. Returns the gradients of the experts here, a
+ * leaf of the tree's; NULL without rows. */
 static struct leaf *compute_turn(struct clime_travel *t, const struct clime_travel_layer *l, const struct turn *at,
                                  const struct back *b, void *dh, struct tree *tree) {
     const bool own = at->other == t->me;
@@ -349,7 +349,7 @@ void clime_travel_backward(struct clime_travel *t, const struct clime_travel_lay
     for (int c = 0; c < t->cuts && R; c++)
         place_rows(t, &rows[c], row(t, dres, (size_t)c * T), weights + (size_t)c * R, back_of(t, rows, c).weights);
     for (int s = 0; s < t->n * t->cuts; s++) {
-        /* the first that come from another rank come beside what is computed before them */
+        /* overlaps the first remote turn's exchange with the computation before it */
         const int of = s ? s : t->cuts;
         const struct turn at = turn_of(t, l->number, s % t->cuts, s / t->cuts),
                           taken = turn_of(t, l->number, of % t->cuts, of / t->cuts);
