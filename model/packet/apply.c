@@ -1,7 +1,7 @@
-/* Applying a block of a packet. Called where versions are taken in, any thread; blocks may be applied side by side.
+/* Applies a block of a packet. Called where versions are received, any thread; blocks may be applied in parallel.
  *
- * Invariant: a block's bytes are hashed before anything is read out of them, nothing is written outside its elements,
- * and it is done only when the result has the checksum that the publisher gave it.
+ * Invariant: a block's bytes are hashed before they are parsed, nothing is written outside its elements, and it
+ * succeeds only when the result has the publisher's checksum.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +23,7 @@ static bool gap_from(const uint8_t **at, const uint8_t *end, uint64_t *out) {
     return false;
 }
 
-/* flat[n] += what coded[len] says of n_changed elements. */
+/* flat[n] += the n_changed differences in coded[len]. */
 static bool add(const uint8_t *coded, size_t len, uint32_t n_changed, uint32_t width, int64_t n, uint8_t *flat) {
     size_t planes = (size_t)n_changed * width;
     if (len < planes) return false;

@@ -1,10 +1,10 @@
-/* Making a packet by comparing two buffers. Called by whoever publishes versions, on the threads of its pool; a block
- * is one task.
+/* Makes a packet by comparing two buffers. Called by the publisher of versions, on the threads of its pool; a block is
+ * one task.
  *
- * Weights move little in a step: at the learning rates of reinforcement learning most bf16 elements keep their bits and
- * the others move by one unit in the last place. So what is sent is the gaps between elements that change, and the
- * differences of their bits, whose planes of bytes are mostly ones and zeros to zstd. A block of which much changes is
- * made whole too, and the shorter is taken.
+ * Weights change little in a step: at reinforcement learning's learning rates most bf16 elements keep their bits and
+ * the others move by one unit in the last place. A block therefore stores the gaps between changed elements and the
+ * differences of their bits, whose byte planes are mostly ones and zeros to zstd. A block with many changes is also
+ * encoded whole, and the shorter encoding is used.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -25,18 +25,18 @@ static inline uint32_t load(const uint8_t *at, uint32_t width) {
     return x;
 }
 
-/* a to b as a number that is small when they are near, whichever is larger. */
+/* Encodes b - a as a number that is small when they are near, whichever is larger. */
 static inline uint32_t zigzag(uint32_t a, uint32_t b, uint32_t width) {
     uint32_t d = width == 2 ? (uint32_t)(int32_t)(int16_t)(uint16_t)(b - a) : b - a;
     return d << 1 ^ (d >> 31 ? ~(uint32_t)0 : 0);
 }
 
-/* Gaps to out, differences to d[n]; returns the bytes of the gaps. */
+/* Writes gaps to out, differences to d[n]; returns the bytes of the gaps. */
 static inline size_t compare(const uint8_t *a, const uint8_t *b, int64_t n, uint32_t width, uint8_t *out, uint32_t *d,
                              uint32_t *n_changed) {
     size_t len = 0;
     uint32_t k = 0;
-    int64_t next = 0; /* the first place that a gap of 0 would mean */
+    int64_t next = 0; /* the position that a gap of 0 would mean */
     for (int64_t i = 0; i < n; i++) {
         while (i + 8 / width <= n && !memcmp(a + i * width, b + i * width, 8)) i += 8 / width;
         if (i >= n) break;
@@ -69,7 +69,7 @@ static size_t code_whole(const uint8_t *b, int64_t n, uint32_t width, uint8_t *o
     return len;
 }
 
-/* coded as the block's packed bytes, when it has none that are shorter. */
+/* Uses coded as the block's packed bytes if it is shorter than the current ones. */
 static void offer(struct clime_packet_block *b, enum clime_block_kind kind, const uint8_t *coded, size_t n) {
     size_t size = clime_zip_bound(n);
     uint8_t *packed = xmalloc(size);

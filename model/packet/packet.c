@@ -1,7 +1,7 @@
-/* The manifest of a packet: reading one that a stranger sends, and where its parts lie. Any thread.
+/* The manifest of a packet: parsing an untrusted one, and access to its parts. Any thread.
  *
- * Invariant: what is read is of a shape that the reader has named, so its memory is bounded by the reader's own model;
- * every number of a block is within what the format can need.
+ * Invariant: a parsed manifest has the shape that the reader expects, so its memory is bounded by the reader's own
+ * model; every number of a block is within the format's limits.
  */
 #include "model/packet/packet.h"
 

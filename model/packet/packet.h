@@ -1,9 +1,9 @@
-/* A packet: what leads from one version of the flat buffer of weights (model/weights/layout.h) to the next, or, with no
- * base, from nothing to a whole version. It is made once by whoever publishes a version (make.c), handed on by anybody
- * (shelf.h), and applied by whoever wants the version (apply.c).
+/* A packet: the difference between two versions of the flat weight buffer (model/weights/layout.h), or, without a base,
+ * a whole version. Made once by the program that publishes a version (make.c), relayed by any (shelf.h), applied by
+ * those that want the version (apply.c).
  *
- * Bytes, all little-endian. The manifest: a head of 64 bytes, then 64 bytes a block; then the payload: the blocks'
- * packed bytes, one behind the other.
+ * Bytes, all little-endian. The manifest: a head of 64 bytes, then 64 bytes per block; then the payload: the blocks'
+ * packed bytes, contiguous.
  *
  *   head     "climewp1", u32 bytes of an element, u32 elements of a block, u64 layout, u64 elements, i64 version,
  *            i64 base (-1 = none), u64 bytes of the payload, u64 elements that change
@@ -14,7 +14,7 @@
  * differences of the bits, zigzag, as planes of bytes. kind 2, whole: the elements as planes of bytes. Both are packed
  * with zstd.
  *
- * Who it comes from need not be believed: a packet is named by the SHA-256 of its manifest, and this holds the hash of
+ * The source need not be trusted: a packet is named by the SHA-256 of its manifest, which holds the hashes of
  * everything else. Checksums are XXH64 (common/hash.h). A packet is constant once made; any thread.
  */
 #ifndef CLIME_MODEL_PACKET_PACKET_H
@@ -25,14 +25,14 @@
 #include "common/err.h"
 #include "model/weights/layout.h"
 
-#define CLIME_PACKET_BLOCK ((uint32_t)1 << 20) /* elements of a block, in everything but tests */
+#define CLIME_PACKET_BLOCK ((uint32_t)1 << 20) /* elements of a block, except in tests */
 #define CLIME_PACKET_ID 32                     /* bytes of a name */
 
 struct clime_pool;
 
 struct clime_packet_shape { /* of the buffer */
     uint64_t layout;        /* its fingerprint (struct clime_layout's hash) */
-    int64_t n;              /* elements, all of one width: a tensor of a wider type counts as several */
+    int64_t n;              /* elements, all of one width: one of a wider type counts as several */
     uint32_t width;         /* bytes of one: 2 or 4 */
     uint32_t block;         /* elements of a block */
 };
@@ -44,7 +44,7 @@ struct clime_packet_block {
     uint32_t kind, packed_bytes, coded_bytes, n_changed;
     uint64_t base_sum, result_sum;
     uint8_t sha256[32];
-    uint8_t *packed; /* [packed_bytes], owned; NULL: not here (yet), or nothing */
+    uint8_t *packed; /* [packed_bytes], owned; NULL: not received yet, or empty */
 };
 
 struct clime_packet {
@@ -52,7 +52,7 @@ struct clime_packet {
     int64_t version, base; /* base: -1 = none */
     uint64_t payload_bytes, n_changed;
     uint8_t id[CLIME_PACKET_ID];
-    uint8_t *manifest; /* [manifest_bytes] as it travels */
+    uint8_t *manifest; /* [manifest_bytes] as transmitted */
     size_t manifest_bytes;
     int n_blocks;
     struct clime_packet_block *blocks;
@@ -62,27 +62,26 @@ int clime_packet_n_blocks(const struct clime_packet_shape *s);
 int64_t clime_packet_block_elements(const struct clime_packet_shape *s, int i);
 size_t clime_packet_manifest_bytes(const struct clime_packet_shape *s);
 
-/* Makes the packet that leads from base (NULL: from nothing) to flat, both of shape s in host memory. from: base's
- * version. */
+/* Makes the packet from base (NULL: none) to flat, both of shape s in host memory. from: base's version. */
 struct clime_packet *clime_packet_make(struct clime_pool *pool, const struct clime_packet_shape *s, int64_t from,
                                        const void *base, int64_t version, const void *flat);
 
-/* Reads a manifest that a stranger sends, without its payload. CLIME_ERR_INPUT unless it is of shape s and whole. */
+/* Parses an untrusted manifest, without its payload. CLIME_ERR_INPUT unless it is of shape s and complete. */
 enum clime_err clime_packet_read(const void *data, size_t len, const struct clime_packet_shape *s,
                                  struct clime_packet **out, struct clime_error *e);
 void clime_packet_free(struct clime_packet *p); /* NULL is fine */
 
-/* Bytes [at, at + most) of the whole, as many as lie behind each other in memory: *out and how many; 0 at the end, or
- * where a block is not here. */
+/* Bytes [at, at + most) of the packet, as many as are contiguous in memory: sets *out, returns the count; 0 at the end,
+ * or where a block is missing. */
 size_t clime_packet_piece(const struct clime_packet *p, uint64_t at, const uint8_t **out);
 uint64_t clime_packet_bytes(const struct clime_packet *p);         /* manifest and payload */
-uint64_t clime_packet_at(const struct clime_packet *p, int block); /* where its packed bytes begin in the whole */
+uint64_t clime_packet_at(const struct clime_packet *p, int block); /* where its packed bytes begin in the packet */
 
 /* out[n_blocks]: the checksums of flat. */
 void clime_packet_sums(struct clime_pool *pool, const struct clime_packet_shape *s, const void *flat, uint64_t *out);
 
-/* Puts block i, whose packed bytes are given, into flat, which holds the base there, but for a whole block.
- * CLIME_ERR_INTERNAL: these are not the packet's bytes, flat is as it was, and another source may have the right ones.
+/* Applies block i, with its packed bytes, to flat, which holds the base there (except for a whole block).
+ * CLIME_ERR_INTERNAL: these are not the packet's bytes; flat is unchanged, and another source may have the right ones.
  * CLIME_ERR_INPUT: the packet is wrong, or flat is not the base; flat's block is then undefined. */
 enum clime_err clime_packet_apply(const struct clime_packet *p, int i, const void *packed, void *flat,
                                   struct clime_error *e);

@@ -1,4 +1,4 @@
-/* What the files of packets share. Internal to model/packet/. */
+/* Shared by the files of packets. Internal to model/packet/. */
 #ifndef CLIME_MODEL_PACKET_PACKET_INT_H
 #define CLIME_MODEL_PACKET_PACKET_INT_H
 
@@ -9,7 +9,7 @@
 #define CLIME_PACKET_ROW ((size_t)64)
 
 struct clime_packet *clime_packet_new(const struct clime_packet_shape *s); /* its manifest is zero */
-void clime_packet_name(struct clime_packet *p);                            /* its id, of its manifest */
+void clime_packet_name(struct clime_packet *p);                            /* sets its id from its manifest */
 uint64_t clime_packet_sum(const void *data, size_t len);
 
 #endif

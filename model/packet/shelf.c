@@ -1,7 +1,7 @@
-/* The shelf. put is called by whoever publishes or pulls, serve by HTTP workers. Owns the packets.
+/* Bounded cache of packets served over HTTP. Publishers and pullers call put, HTTP workers serve. Owns the packets.
  *
- * Invariant: a packet that is being served stays until the last who reads it has let go, though it is on the shelf no
- * more; paths are looked up in the list and name no file.
+ * Invariant: a removed packet is freed only after its last reader has released it; paths are looked up in the list and
+ * never name a file.
  */
 #include "model/packet/shelf.h"
 
@@ -23,9 +23,9 @@ struct copy {
 
 struct clime_shelf {
     pthread_mutex_t lock;
-    struct copy *first; /* the oldest */
+    struct copy *first; /* oldest */
     int most_deltas;
-    uint64_t most_bytes, n_bytes, n_handed; /* under lock, as all */
+    uint64_t most_bytes, n_bytes, n_handed; /* under lock, like everything here */
 };
 
 struct clime_shelf *clime_shelf_new(int most_deltas, uint64_t most_bytes) {
@@ -53,7 +53,7 @@ void clime_shelf_free(struct clime_shelf *s) {
     free(s);
 }
 
-/* Off the shelf; freed when nobody reads it. Under the lock. */
+/* Removes c; freed once it has no readers. Under the lock. */
 static void take_off(struct clime_shelf *s, struct copy *c) {
     struct copy **at = &s->first;
     while (*at != c) at = &(*at)->next;
@@ -63,7 +63,7 @@ static void take_off(struct clime_shelf *s, struct copy *c) {
     if (c->n_readers == 0) free_copy(c);
 }
 
-/* The oldest that is one too many; NULL: all may stay. Under the lock. */
+/* The oldest packet above a limit; NULL: none. Under the lock. */
 static struct copy *too_many(const struct clime_shelf *s) {
     struct copy *whole = NULL, *delta = NULL;
     int n_whole = 0, n_deltas = 0;

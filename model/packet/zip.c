@@ -1,7 +1,7 @@
 /* zstd. Called where packets are made and applied, any thread. Owns nothing.
  *
- * Invariant: unpacking writes into memory of the size that the packet's manifest says, bounded before, and allocates
- * nothing that the data decide.
+ * Invariant: unpacking writes into memory of the size in the packet's manifest, checked before; no allocation depends
+ * on the data.
  */
 #include "model/packet/zip.h"
 
@@ -20,5 +20,5 @@ size_t clime_zip(const void *data, size_t n, void *out, size_t size) {
 }
 
 bool clime_unzip(const void *data, size_t n, void *out, size_t n_out) {
-    return ZSTD_decompress(out, n_out, data, n) == n_out; /* an error is a number past every size */
+    return ZSTD_decompress(out, n_out, data, n) == n_out; /* an error is a number larger than any size */
 }
