@@ -1,17 +1,17 @@
 /* The backward pass: forward.c's layer in reverse order, the head in row chunks, the embedding last.
  *
  * Called by the trainer's main thread after clime_train_forward with save; works in the buffers of struct clime_train.
- * The invariant: every gradient of a weight is accumulated (+=) in one fixed order, and every gradient of an activation
- * is written (=) by exactly one operation before it is read; a comment says which at each call. A tied head and
- * embedding share one slice: head chunks add to it first, in row order, the embedding's rows last.
+ * Invariant: every weight gradient is accumulated (+=) in one fixed order, and every activation gradient is written (=)
+ * by exactly one operation before it is read; a comment at each call says which. A tied head and embedding share one
+ * slice: head chunks add to it first, in row order, the embedding's rows last.
  *
- * Gradients that begin anew (clime_train_grads_to) are written by the first to add (gradients.c); what nothing has
- * added to when its stage is over is zeroed then.
+ * New gradients (clime_train_grads_to) are overwritten by the first to add (gradients.c); those without any addition
+ * are zeroed at the end of their stage.
  *
- * Of frozen tensors no gradient is made; below the lowest layer that has a trained one nothing runs at all.
+ * Frozen tensors have no gradients; nothing runs below the lowest layer with a trained tensor.
  *
- * swiglu_bwd writes its result over the saved gate|up and fp32's dlogits over its chunk's logits: both are read there
- * for the last time, and they are the two largest activations.
+ * swiglu_bwd overwrites the saved gate|up, and fp32's dlogits its chunk's logits: both are read there for the last
+ * time, and they are the two largest activations.
  */
 #include <stdlib.h>
 
@@ -28,7 +28,7 @@ static void begin(struct clime_train *t) {
     t->anew = false;
 }
 
-/* n_grads alone says that a pass begins: a stage without a trained tensor at the end of the buffer is passed over. */
+/* Only n_grads signals the start of a pass: a stage without trained tensors at the end of the buffer is skipped. */
 static void tell_made(const struct clime_train *t, int i) {
     const struct clime_layout *l = &t->m->layout;
     const int64_t from = clime_train_stage(l, i);
@@ -43,14 +43,13 @@ static void stage_done(struct clime_train *t, int i) {
 
 /* ---- the head ---------------------------------------------------------------------------------------------------- */
 
-/* Something before the head is trained. */
+/* Whether anything before the head is trained. */
 static bool body_trained(const struct clime_train *t) {
     const struct clime_layout *l = &t->m->layout;
     return l->first_trained < t->m->cfg.L || clime_train_grad(t, l->norm);
 }
 
-/* t->dhead: gradient of the final norm's output on the loss rows. That of its input, spread over all rows, to t->dres.
- */
+/* t->dhead: gradient of the final norm's output on the loss rows. Scatters that of its input over t->dres. */
 static void norm_backward(struct clime_train *t, int T, int R) {
     struct clime_model *m = t->m;
     const int D = m->cfg.D, norm = m->layout.norm;
@@ -66,7 +65,7 @@ static void norm_backward(struct clime_train *t, int T, int R) {
     m->ops->scatter(m->dev, T, R, D, t->rows, t->dhead, t->dres); /* dres = */
 }
 
-/* The head's weight, and the gradient of what it reads, to t->dhead. */
+/* The head's weight gradient, and its input's gradient to t->dhead. */
 static void head_backward(struct clime_train *t, const struct clime_packed_batch *b, bool entropy) {
     struct clime_model *m = t->m;
     const struct clime_ops *ops = m->ops;
@@ -82,7 +81,7 @@ static void head_backward(struct clime_train *t, const struct clime_packed_batch
             void *y = clime_train_rows(t, t->head_y, r, D);
             float *logits = clime_train_logits(t, r);
             void *dlogits = t->dlogits ? t->dlogits : logits;
-            if (n < R && !t->o.keep_logits) {       /* a later chunk lies over them */
+            if (n < R && !t->o.keep_logits) {       /* a later chunk overwrote them */
                 clime_head_logits(m, n, y, logits); /* logits = */
                 clime_train_keep(t, b, r, n, logits);
             }
@@ -125,7 +124,7 @@ static void swiglu_again(struct clime_train *t, int l, const struct clime_batch 
 
 /* ---- mixers ----------------------------------------------------------------------------------------------------- */
 
-/* From t->dq, dk and dv to t->dqkv, and the norms of heads. */
+/* From t->dq, dk and dv to t->dqkv, and the gradients of the heads' norms. */
 static void rope_backward(struct clime_train *t, int l, const struct clime_batch *b, const void *qkv) {
     struct clime_model *m = t->m;
     const int *w = m->layout.layer[l].w, q_norm = w[CLIME_W_Q_NORM], k_norm = w[CLIME_W_K_NORM];
@@ -182,7 +181,7 @@ static void attention_again(struct clime_train *t, int l, const struct clime_bat
 
 /* ---- the layer -------------------------------------------------------------------------------------------------- */
 
-/* By kind: back through it, and what SELECTIVE did not keep of it from what it kept. */
+/* By kind: the backward pass, and recomputing what SELECTIVE did not keep. */
 struct half_layer {
     void (*backward)(struct clime_train *t, int l, const struct clime_batch *b, void *const *a);
     void (*again)(struct clime_train *t, int l, const struct clime_batch *b, void *const *a);
@@ -192,7 +191,7 @@ static const struct half_layer mixers[] = {[CLIME_MIXER_ATTENTION] = {attention_
 static const struct half_layer mlps[] = {[CLIME_MLP_SWIGLU] = {swiglu_backward, swiglu_again},
                                          [CLIME_MLP_EXPERTS] = {clime_experts_backward, clime_experts_again}};
 
-/* Back through y = x + f(norm(x)), whose f has left its gradient in t->dnorm: dres = dres + , weight += */
+/* Back through y = x + f(norm(x)), with f's gradient in t->dnorm: dres = dres + , weight += */
 static void residual_backward(struct clime_train *t, int T, int norm, const void *x, const float *rstd) {
     clime_train_norm_grad(t, T, t->m->cfg.D, norm, t->dnorm, x, rstd, t->dres, t->dres);
 }
@@ -208,8 +207,8 @@ static void layer_backward(struct clime_train *t, int l, const struct clime_batc
     residual_backward(t, b->T, at->w[CLIME_W_LN1], a[CLIME_ACT_X], a[CLIME_ACT_RSTD1]);
 }
 
-/* What SELECTIVE did not keep, from what it kept: the same operations on the same bits as in the forward pass. The norm
- * reads the stored sum, which the fused sum-and-norm had rounded before it read it. */
+/* Recomputes what SELECTIVE did not keep: the same operations on the same bits as in the forward pass. The norm reads
+ * the stored sum, rounded as when the fused sum-and-norm read it. */
 static void rows_again(struct clime_train *t, int l, const struct clime_batch *b) {
     struct clime_model *m = t->m;
     const struct clime_layer_at *at = &m->layout.layer[l];
@@ -224,7 +223,7 @@ static void rows_again(struct clime_train *t, int l, const struct clime_batch *b
     mlps[at->mlp].again(t, l, b, a);
 }
 
-/* What lies between a layer's tensors: of another layer, its place in the ring may hold numbers there. */
+/* Zeroes the padding between a layer's tensors: its place in the ring may hold another layer's numbers there. */
 static void clear_gaps(const struct clime_train *t, int l) {
     const struct clime_layout *lay = &t->m->layout;
     const int stage = lay->n_layers - l;
@@ -241,7 +240,7 @@ static void clear_gaps(const struct clime_train *t, int l) {
     }
 }
 
-/* Layer l's weights come, and those of the next in the pass. */
+/* Requests layer l's weights, and prefetches the next layer's. */
 static void ask(const struct clime_train *t, int l) {
     clime_ring_layer(t->m, l, l > t->m->layout.first_trained ? l - 1 : -1);
 }
@@ -253,7 +252,7 @@ static void embedding_backward(struct clime_train *t, int T) {
                           clime_train_rows(t, t->dres, c.from, m->cfg.D), c.grad); /* += */
 }
 
-/* From t->dhead to the embedding; without loss rows only the gradients that are begun anew, which are zeros. */
+/* From t->dhead to the embedding; without loss rows only overwrites new gradients, with zeros. */
 static enum clime_err body_backward(struct clime_train *t, const struct clime_packed_batch *b, struct clime_error *e) {
     struct clime_model *m = t->m;
     struct clime_batch batch = clime_train_batch(t);
@@ -312,7 +311,7 @@ enum clime_err clime_train_backward(struct clime_train *t, const struct clime_pa
     return body_backward(t, b, e);
 }
 
-/* The embedding's rows add to what the head has left of each cut: nothing, where the head is not the model's. */
+/* Without the model's head, the embedding's rows add to zeros in each cut. */
 static void no_head_backward(const struct clime_train *t) {
     const struct clime_layout *l = &t->m->layout;
     struct clime_cut_walk c = {.t = t, .row = l->head, .T = t->R, .held = true};

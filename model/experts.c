@@ -1,21 +1,21 @@
-/* An MLP of experts, forward and backward: the router, the experts that it chose, the one that all rows go to.
+/* An MLP of experts, forward and backward: the router, the chosen experts, the shared one.
  *
- * Called by forward.c and backward.c, on the thread that owns the model; owns nothing. Each row has k places, and an
- * expert's lie together, so that all experts' products are one operation. A row's experts are added in ascending id,
- * the shared one last. Who computes a place depends on where its expert is: this rank, the rank that has the expert
- * whole (ranks.h), or the rank of a trainer that it stays with (context/travel.h). The bits are the same.
+ * Called by forward.c and backward.c, on the thread that owns the model; owns nothing. Each row has k places; an
+ * expert's places are contiguous, so all experts' products are one operation. A row's experts are added in ascending
+ * id, the shared one last. A place is computed where its expert is: on this rank, on the rank that has the expert whole
+ * (ranks.h), or on the trainer rank where it is resident (context/travel.h). The bits are the same.
  */
 #include "model/backward_int.h"
 #include "model/ranks.h"
 
-/* The weight of a shared expert's output is a router's of one expert. */
+/* The weight of a shared expert's output, as a router of one expert. */
 static const struct clime_router shared_router = {
     .E = 1, .k = 1, .sigmoid = true, .scale = 1, .n_groups = 1, .k_groups = 1};
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
-/* shared_out = down(swiglu(gate|up(ln2))) of the expert that all rows go to, this rank's columns of it; with a gate,
- * its weight in shared_weight. */
+/* shared_out = down(swiglu(gate|up(ln2))) of the shared expert, this rank's columns of it; with a gate, its weight in
+ * shared_weight. */
 static void shared_expert(struct clime_model *m, int T, const int *w, void *const *a) {
     const struct clime_ops *ops = m->ops;
     struct clime_dev *d = m->dev;
@@ -31,8 +31,8 @@ static void shared_expert(struct clime_model *m, int T, const int *w, void *cons
                a[CLIME_ACT_SHARED_ID], a[CLIME_ACT_SHARED_WEIGHT], NULL);
 }
 
-/* expert_out = down_e(swiglu(gate|up_e(ln2))) of the chosen experts e in their places, this rank's columns of it. It
- * has rows of all experts: what is gathered is as in swiglu, k rows of each row in their places. */
+/* expert_out = down_e(swiglu(gate|up_e(ln2))) of the chosen experts e by place, this rank's columns of it. The rank has
+ * rows of all experts; gathers as in swiglu, k rows per row. */
 static void rows_of_experts(struct clime_model *m, int T, const int *w, void *const *a) {
     const struct clime_ops *ops = m->ops;
     int k = m->cfg.router.k, R = T * k;
@@ -45,7 +45,7 @@ static void rows_of_experts(struct clime_model *m, int T, const int *w, void *co
                       a[CLIME_ACT_EXPERT_OUT]);
 }
 
-/* The same of experts that lie whole on a rank: it computes its own ones' rows, and their columns go to who adds them.
+/* The same for whole experts: a rank computes its own experts' rows and sends the columns to the ranks that add them.
  */
 static void whole_experts(struct clime_model *m, int T, const int *w, void *const *a) {
     const struct clime_ops *ops = m->ops;
@@ -55,18 +55,18 @@ static void whole_experts(struct clime_model *m, int T, const int *w, void *cons
                         a[CLIME_ACT_EXPERT_IN], a[CLIME_ACT_GU], a[CLIME_ACT_H]);
     ops->grouped_gemm(m->dev, R, own, a[CLIME_ACT_H], &m->matrix[w[CLIME_W_EXPERTS_DOWN]], a[CLIME_ACT_EXPERT_ROWS]);
     clime_ranks_home(m, R, a[CLIME_ACT_START], a[CLIME_ACT_CUTS], a[CLIME_ACT_EXPERT_ROWS],
-                     a[CLIME_ACT_EXPERT_IN] /* nobody reads it any more */, a[CLIME_ACT_EXPERT_OUT]);
+                     a[CLIME_ACT_EXPERT_IN] /* no longer read */, a[CLIME_ACT_EXPERT_OUT]);
 }
 
-/* The same of a trainer's experts that stay with their rank: rows go there, and come home. */
+/* The same for a trainer's resident experts: rows are sent there, and results come back. */
 static void travelling_rows(struct clime_model *m, int l, int cut, const struct clime_batch *b, void *const *a) {
     const struct clime_travel_layer layer = clime_layer_travel(m, l);
     const struct clime_travel_rows rows = clime_rows_travel(b->T, a);
     clime_travel_forward(b->travel, &layer, cut, &rows);
 }
 
-/* down_norm = sum over the chosen experts e of weight_e expert_out_e, plus the shared one's. Every rank chooses alike
- * and adds its columns. cut: of the batch's, which b is; b's given is of this layer. */
+/* down_norm = sum over the chosen experts e of weight_e expert_out_e, plus the shared one's. Every rank makes the same
+ * choice and adds its columns. b is cut `cut` of the batch; b's given is this layer's. */
 static void experts_of_rows(struct clime_model *m, int l, int cut, const struct clime_batch *b, void *const *a) {
     const struct clime_ops *ops = m->ops;
     const struct clime_router *r = &m->cfg.router;
@@ -75,7 +75,7 @@ static void experts_of_rows(struct clime_model *m, int l, int cut, const struct 
     int T = b->T, D = m->cfg.D;
     size_t row = (size_t)D * clime_dtype_bytes(clime_model_dt(m));
     ops->gemm(d, CLIME_F32, T, a[CLIME_ACT_LN2], &m->matrix[w[CLIME_W_ROUTER]], a[CLIME_ACT_SCORES]);
-    if (m->cfg.F_shared) shared_expert(m, T, w, a); /* here: its weights can come while the router still chooses */
+    if (m->cfg.F_shared) shared_expert(m, T, w, a); /* here: its weights can load while the router still runs */
     ops->route(d, T, r, a[CLIME_ACT_SCORES], clime_weight(m, w[CLIME_W_ROUTER_BIAS]), b->given, a[CLIME_ACT_SCORES],
                a[CLIME_ACT_CHOSEN], a[CLIME_ACT_WEIGHTS], b->routing);
     ops->permute(d, T, r, a[CLIME_ACT_CHOSEN], a[CLIME_ACT_START], a[CLIME_ACT_FROM], a[CLIME_ACT_AT]);
@@ -91,7 +91,7 @@ static void experts_of_rows(struct clime_model *m, int l, int cut, const struct 
     clime_ranks_gather(m, T, 1, row, a[CLIME_ACT_PARTS], a[CLIME_ACT_DOWN_NORM]);
 }
 
-/* Cut by cut, as the backward pass adds up the gradients of experts: a cut's rows of an expert lie together. */
+/* Cut by cut, as the backward pass accumulates experts' gradients: a cut's rows of an expert are contiguous. */
 void clime_experts_forward(struct clime_model *m, int l, const struct clime_batch *b, void *const *a) {
     struct clime_batch cut = *b;
     const int k = m->cfg.router.k;
@@ -112,7 +112,7 @@ void clime_experts_forward(struct clime_model *m, int l, const struct clime_batc
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
 
-/* The shared expert's part: adds to t->dnorm. Its input's gradients go through shared_out, which is read no more. */
+/* The shared expert's part: adds to t->dnorm. Its input's gradients use shared_out, no longer read. */
 static void shared_backward(struct clime_train *t, int T, const int *w, void *const *a) {
     struct clime_model *m = t->m;
     const struct clime_ops *ops = m->ops;
@@ -141,8 +141,8 @@ static struct clime_layer_act act_of_cut(const struct clime_cut_walk *c, void *c
     return clime_layer_cut(c->t->m, a, c->done - 1, c->n);
 }
 
-/* From t->dres to expert_out, gradients of the rows in their places, and t->dweights. expert_in and expert_out are not
- * kept; here they hold the rows in their places once more, and gradients of them. Each cut has places of its own. */
+/* From t->dres to expert_out, gradients of the rows by place, and t->dweights. expert_in and expert_out are not kept;
+ * here they hold the rows by place again, and their gradients. Each cut has its own places. */
 static void expert_rows_backward(struct clime_train *t, int T, const int *w, void *const *a) {
     struct clime_model *m = t->m;
     const struct clime_ops *ops = m->ops;
@@ -203,7 +203,7 @@ void clime_experts_backward(struct clime_train *t, int l, const struct clime_bat
     }
 }
 
-/* Experts that stay here, of which others' packs need this layer, while this rank has none. */
+/* Other packs' rows of this layer's resident experts, while this rank has no pack. */
 void clime_experts_others(struct clime_train *t, int l) {
     struct clime_travel_layer layer;
     const struct clime_layer_act a = clime_train_act(t, l);

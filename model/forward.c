@@ -1,13 +1,13 @@
-/* The forward pass: with latent.c and experts.c the only place that knows what a decoder layer computes.
+/* The forward pass: with latent.c and experts.c the only code that defines a decoder layer.
  *
- * Called by the server's engine thread (clime_forward_paged, clime_forward_logits) and by train.c
- * (clime_layer_forward and the head); owns nothing. The invariant: everything but attention is row by row, and
- * attention's rows depend on their own keys alone, so a row's bits do not know whether they were computed in a prefill,
- * a decode step or a training batch (docs/numerics.md). Nothing here may look at T to choose another operation.
+ * Called by the server's engine thread (clime_forward_paged, clime_forward_logits) and by train.c (clime_layer_forward
+ * and the head); owns nothing. Invariant: everything but attention is row by row, and attention's rows depend on their
+ * own keys alone, so a row has the same bits in a prefill, a decode step or a training batch (docs/numerics.md).
+ * Nothing here may choose another operation by T.
  *
  * The sum at the end of a layer is done at the start of the next, fused with its norm: one pass over [T, D] less per
- * layer. The sum is rounded to the context's type before the norm reads it, so a recomputed layer, which starts
- * from the stored sum, sees the same bits.
+ * layer. The sum is rounded to the context's type before the norm reads it, so a recomputed layer, which starts from
+ * the stored sum, sees the same bits.
  */
 #include <stdlib.h>
 
@@ -128,7 +128,7 @@ size_t clime_work_bytes(const struct clime_model *m, int max_rows, int max_out) 
     return n;
 }
 
-/* A row counts as one for each rank. */
+/* One row per rank. */
 static void fill_cuts(struct clime_model *m, int R, void *cuts) {
     int32_t *h = xmalloc((size_t)R * sizeof *h);
     for (int i = 0; i < R; i++) h[i] = i * m->ranks.n;

@@ -1,13 +1,13 @@
-/* Gradients of weights: where each is added up, over the rows of a pass and over its cuts.
+/* Accumulation of weight gradients over the rows of a pass and over its cuts.
  *
- * Called by backward.c, experts.c and latent.c, on the trainer's main thread; owns nothing. The invariant: a tensor's
- * gradient is added up in one fixed order, rows ascending within a cut and the cuts as a tree (context/cut_sum.h), so
- * that as many ranks with one cut each give the same bits. Gradients that begin anew are written by the first product;
- * where something else would be the first to add to a tensor, it is zeroed before.
+ * Called by backward.c, experts.c and latent.c, on the trainer's main thread; owns nothing. Invariant: a tensor's
+ * gradient is summed in one fixed order, rows ascending within a cut and the cuts as a tree (context/cut_sum.h), so as
+ * many ranks with one cut each give the same bits. New gradients are overwritten by the first product; where another
+ * operation would be first to add to a tensor, it is zeroed before.
  */
 #include "model/backward_int.h"
 
-/* Of a row and what is joined to it. */
+/* Elements of a row and of the rows joined to it. */
 static size_t elements(const struct clime_layout *l, int row) {
     int64_t n = l->slices[row].n;
     for (int i = row + 1; i < l->n_slices && l->slices[i].joined; i++) n += l->slices[i].n;
@@ -20,7 +20,7 @@ void clime_train_settle(const struct clime_train *t, int row) {
     t->m->ops->zero(t->m->dev, t->grads + t->at[row], elements(&t->m->layout, row) * sizeof *t->grads);
 }
 
-/* A head that is the embedding: its part of each cut's gradient stays until the embedding's is added. */
+/* A tied head: its part of each cut's gradient is kept until the embedding's is added. */
 static const struct clime_cut_sum *sum_of(const struct clime_train *t, int row) {
     const struct clime_layout *l = &t->m->layout;
     return row == l->embed && l->head == l->embed ? &t->tied_sum : &t->cut_sum;

@@ -1,16 +1,16 @@
 /* Paged key/value memory of a server: one allocation over all layers' planes, cut into pages of CLIME_PAGE positions.
  *
- * Called by the engine thread, which owns the pages' bookkeeping (server/); this file owns only the memory. The
- * invariant: a page number means the same place in every plane, so one page table serves all layers.
- * Pages are not cleared: attention masks slots past the end in k and in v.
+ * Called by the engine thread, which tracks the pages (server/); this file owns only the memory. Invariant: a page
+ * number means the same place in every plane, so one page table serves all layers. Pages are not cleared: attention
+ * masks slots past the end in k and in v.
  */
 #include <stdlib.h>
 
 #include "model/layer.h"
 
-enum { MAX_PLANES = 2 }; /* of a layer */
+enum { MAX_PLANES = 2 }; /* per layer */
 
-/* What one page takes in each plane of layer l; returns how many planes it has. */
+/* Bytes of one page in each plane of layer l; returns the number of planes. */
 static int layer_planes(const struct clime_model *m, int l, size_t bytes[MAX_PLANES]) {
     switch (m->layout.layer[l].mixer) {
     case CLIME_MIXER_ATTENTION: /* [HK, CLIME_PAGE, Dh] */

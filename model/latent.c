@@ -1,16 +1,16 @@
 /* Latent attention (DeepSeek-AI 2024, "DeepSeek-V2"), forward and backward.
  *
- * Called by forward.c and backward.c, on the thread that owns the model; owns nothing. Of a position one row is kept,
- * [latent | rotated], and of each head kv_b has [Dn, R], which makes its keys of the latent, and [Dv, R], which makes
- * its values. Here neither is ever made: the query goes through the first to the latent's own coordinates, attention
- * runs over the rows as they are kept, and its output goes through the second ("absorbed"). Server and trainer compute
- * this one form. Making keys and values first would be other bits: less work over whole sequences, but a product with
- * kv_b for every key of every step of a decode (docs/decisions.md has the numbers).
+ * Called by forward.c and backward.c, on the thread that owns the model; owns nothing. One row per position is cached,
+ * [latent | rotated]; for each head kv_b has [Dn, R], which expands the latent to keys, and [Dv, R], which expands it
+ * to values. Neither is expanded here: the first maps the query to the latent's coordinates, attention runs over the
+ * cached rows, and the second maps its output ("absorbed"). Server and trainer compute this one form. Expanding keys
+ * and values first would give other bits: less work over whole sequences, but a product with kv_b for every key of
+ * every decode step (docs/decisions.md has the numbers).
  */
 #include "model/backward_int.h"
 #include "model/ranks.h"
 
-/* The matrices of the heads in kv_b: from latent to a head's keys, and to its values. */
+/* The heads' matrices in kv_b: from latent to a head's keys, and to its values. */
 static struct clime_head_product keys_of(const struct clime_model *m) {
     const struct clime_latent *l = &m->cfg.latent;
     return (struct clime_head_product){.H = m->heads.H,
@@ -35,7 +35,7 @@ static struct clime_head_product values_of(const struct clime_model *m) {
                                        .w_head = (l->Dn + l->Dv) * l->R};
 }
 
-/* Where the second of those begin behind the first, in elements; and they themselves in layer l. */
+/* Offset of the second from the first, in elements; and their weights in layer l. */
 static int64_t values_at(const struct clime_model *m) {
     return (int64_t)m->cfg.latent.Dn * m->cfg.latent.R;
 }
@@ -45,7 +45,7 @@ static const void *value_weights(const struct clime_model *m, int l) {
     return clime_model_at(m, m->place[row] + values_at(m) * width);
 }
 
-/* q = what attention reads of qkv, k = what is kept of kv_a. */
+/* q = attention's input from qkv, k = the cached row from kv_a. */
 static void to_latent(struct clime_model *m, int l, const struct clime_batch *b, void *const *a) {
     const int *w = m->layout.layer[l].w;
     const struct clime_head_product keys = keys_of(m);
@@ -84,7 +84,7 @@ void clime_latent_forward(struct clime_model *m, int l, const struct clime_batch
     clime_ranks_product(m, T, a[CLIME_ACT_HEADS], w[CLIME_W_O], -1, m->cfg.D, a[CLIME_ACT_PARTS], a[CLIME_ACT_O]);
 }
 
-/* The gradient of kv_b: of what makes values, from that of the heads' outputs, in t->dqkv; and of what makes keys. */
+/* The gradient of kv_b: of the value part, from the heads' output gradient in t->dqkv; and of the key part. */
 static void kv_b_grad(const struct clime_train *t, int l, int T, void *const *a) {
     const struct clime_model *m = t->m;
     const struct clime_head_product keys = keys_of(m), values = values_of(m);
@@ -99,7 +99,7 @@ static void kv_b_grad(const struct clime_train *t, int l, int T, void *const *a)
     }
 }
 
-/* Back from the gradient of the heads' outputs, in t->dqkv, to that of q and k; and kv_b's. */
+/* From the gradient of the heads' outputs, in t->dqkv, to that of q and k; and kv_b's. */
 static void attention_backward(struct clime_train *t, int l, const struct clime_batch *b, void *const *a) {
     struct clime_model *m = t->m;
     const struct clime_ops *ops = m->ops;
@@ -130,7 +130,7 @@ static void rope_backward(struct clime_train *t, int l, const struct clime_batch
                                 clime_train_rows(t, t->dv, c.from, K), c.grad ? c.grad : t->unread); /* weight += */
 }
 
-/* t->dv holds the gradient of kv_a; o, which nothing reads any more, the part of ln1's that comes through it. */
+/* t->dv holds the gradient of kv_a; o, no longer read, receives its part of ln1's gradient. */
 void clime_latent_backward(struct clime_train *t, int l, const struct clime_batch *b, void *const *a) {
     struct clime_model *m = t->m;
     const struct clime_ops *ops = m->ops;

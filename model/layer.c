@@ -1,8 +1,8 @@
-/* The activations of a layer: their sizes, what they cost to make again, and which share memory in a server. One table
- * for the trainer's plan (train.c) and the server's (forward.c). Pure; any thread.
+/* The activations of a layer: their sizes, their recompute cost, and which share memory in a server. One table for the
+ * trainer's plan (train.c) and the server's (forward.c). Pure; any thread.
  *
- * In a server nothing is kept, so what is not alive at the same time lies in the same memory: the residual stream in x,
- * the input of the next product in ln1, and what is added to the stream next in o.
+ * A server keeps nothing, so activations that are not live at the same time share memory: the residual stream in x, the
+ * input of the next product in ln1, and the next addend of the stream in o.
  */
 #include "model/layer.h"
 
@@ -16,16 +16,16 @@ void clime_layer_acts(const struct clime_model *m, struct clime_act_info out[CLI
     size_t latent = c->latent.R ? 1 : 0, V = latent ? 0 : KV, ATT = latent ? H * (size_t)m->heads.Dv / n : Q;
     size_t QKV = latent ? H * (size_t)c->Dh / n : Q / n + 2 * KV;
     size_t QR = (size_t)c->q_rank, ranked = QR ? 1 : 0, HV = H * (size_t)c->latent.Dv;
-    /* with norms of its own a head's q and k go back through them, and latent attention's q through its matrices; else
-     * only what came after the rotation is read */
+    /* norms of heads read q and k in the backward pass, latent attention's matrices read q; else only what follows the
+     * rotation is read */
     enum clime_act_cost qkv = c->qk_norm || latent ? product : cheap;
     size_t E = (size_t)c->router.E, k = (size_t)c->router.k, FE = (size_t)c->F_expert, FS = (size_t)c->F_shared;
     size_t some = E ? 1 : 0, shared = FS ? 1 : 0, gate = c->shared_gate ? 1 : 0, i32 = sizeof(int32_t);
-    size_t start = some * ((E + 1) * i32 + 63) / 64 * 64; /* cuts' lie one behind the other, aligned */
+    size_t start = some * ((E + 1) * i32 + 63) / 64 * 64; /* cuts' are contiguous, aligned */
     size_t whole = E && m->ranks.whole_experts ? 1 : 0, GU = 2 * (k * FE > F ? k * FE : F) / n;
     if (whole && 2 * k * FE > GU) GU = 2 * k * FE; /* all rows may choose one rank's */
     const size_t gathered[] = {D, whole || F > k * FE ? F : k * FE, FS, latent ? HV : Q};
-    if (m->ring && m->ring->experts) /* their rows are elsewhere (context/travel.h): gu and h are dense layers' alone */
+    if (m->ring && m->ring->experts) /* experts' gu and h are elsewhere (context/travel.h): dense layers only */
         GU = 2 * F;
     else if (k * FE > F) /* one place for layers of either kind */
         F = k * FE;

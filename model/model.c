@@ -1,12 +1,11 @@
 /* A model on a device: open, close, replace and read the weights.
  *
- * Called by the engine thread (server) and the main thread (trainer), each owning its model; nothing here is shared.
- * Owns the device context and two allocations: the weights, alone because they may be shared with other processes or
- * belong to one, and the rotary table with the device's packed copies of the matrices.
- * The invariant: packed copies hold the same values as `flat` whenever a forward pass runs, so whoever changes `flat`
- * calls clime_model_repack before the next.
+ * Called by the engine thread (server) and the main thread (trainer), each with its own model. Owns the device context
+ * and two allocations: the weights, separate because they may be shared with other processes or be another's, and the
+ * rotary table with the device's packed copies of the matrices. Invariant: packed copies hold the same values as `flat`
+ * whenever a forward pass runs, so code that changes `flat` calls clime_model_repack before the next.
  *
- * A start copies the checkpoint to the device in blocks that fit a core's cache instead of through a second whole
+ * Loading copies the checkpoint to the device in blocks that fit a core's cache instead of through a second whole
  * buffer, whose page faults cost more than the reading: 1.2 GB of bf16 in the page cache take 0.6 s on one core.
  */
 #include "model/model.h"
@@ -21,7 +20,7 @@
 #include "model/rope.h"
 #include "model/weights/weights_map.h"
 
-#define PACK_ALIGN 256 /* bytes; what ops->alloc promises */
+#define PACK_ALIGN 256 /* bytes; alignment guaranteed by ops->alloc */
 #define PIECE_BYTES ((int64_t)32 << 20)
 
 static size_t carve_matrix(struct clime_model *m, int i, char *base, size_t at) {
@@ -36,13 +35,12 @@ static int first_row(const struct clime_layout *l, int layer) {
     return layer < l->n_layers ? l->layer[layer].w[CLIME_W_LN1] : l->norm;
 }
 
-/* An expert's matrices, which are no part of the ring. */
+/* Whether row i is a matrix of resident experts, outside the ring. */
 static bool stays(const struct clime_model *m, int i) {
     return m->ring && m->ring->experts && m->layout.slices[i].n_experts;
 }
 
-/* Bytes of all packed copies; with base, they are given their places. Layers that have the same place of a ring have
- * the same here. */
+/* Bytes of all packed copies; with base, sets their places. Layers that share a place of the ring share one here. */
 static size_t carve_packed(struct clime_model *m, char *base) {
     const struct clime_layout *l = &m->layout;
     const int places = m->ring ? CLIME_RING_PLACES : l->n_layers;
@@ -62,7 +60,7 @@ static size_t carve_packed(struct clime_model *m, char *base) {
     return at;
 }
 
-/* One after another where they are several. */
+/* Packs a matrix, or each expert's in turn. */
 static void pack(const struct clime_model *m, const struct clime_matrix *w) {
     size_t apart = m->ops->pack_bytes(m->dev, w->N, w->K);
     struct clime_matrix one = *w;
@@ -105,7 +103,7 @@ size_t clime_model_memory(const struct clime_model *m) {
     return clime_model_own_bytes(m) + clime_plan_bytes(&m->plan);
 }
 
-/* Its share as it lies in memory of its own, or in a trainer's. */
+/* Lays out the rank's share as in its own memory, or in a trainer's. */
 static void lay_share(struct clime_model *m, bool in_ring) {
     clime_shard_free(&m->shard);
     CHECK(clime_layout_shard(&m->layout, m->ranks.rank, m->ranks.n, &m->shard, NULL) == CLIME_OK);
@@ -144,7 +142,7 @@ enum clime_err clime_model_new_weights(const struct clime_model *m, void **out, 
                                            : ops->alloc)(m->dev, clime_model_own_bytes(m), "weights", out, e);
 }
 
-/* Memory of the model's own, as it is or fresh. */
+/* The model's own memory, existing or new. */
 enum clime_err clime_model_own(struct clime_model *m, struct clime_error *e) {
     void *p;
     if (m->flat && !m->foreign) return clime_model_take_back(m, e);
@@ -229,7 +227,7 @@ enum clime_err clime_model_open_share(struct clime_model *m, const uint8_t handl
     return open_owners(m, handle, n, &m->coming.flat, e);
 }
 
-/* What was staged becomes the weights: copied where they are the model's own, so that their address stays. */
+/* Makes the staged weights current: copies them if the model has its own, so that their address stays. */
 static void use_staged(struct clime_model *m) {
     if (m->flat && !m->foreign && !m->released) {
         m->ops->copy(m->dev, m->flat, m->coming.flat, clime_model_own_bytes(m));
@@ -282,14 +280,14 @@ static enum clime_err read_piece(const struct clime_weights_source *s, int64_t o
     }
     p->m->ops->copy_out(p->dev, p->piece, clime_model_at(p->m, offset), (size_t)bytes);
     *out = p->piece;
-    return p->m->ops->sync(p->dev, e); /* a copy that failed must not become a file */
+    return p->m->ops->sync(p->dev, e); /* a failed copy must not become a file */
 }
 
 void clime_model_pieces_open(struct clime_model_pieces *p, const struct clime_model *m, struct clime_dev *dev) {
     *p = (struct clime_model_pieces){.from = {.most = PIECE_BYTES, .read = read_piece, .arg = p}, .m = m, .dev = dev};
-    if (m->ring) return; /* what is read lies on the host */
+    if (m->ring) return; /* the source is host memory */
     p->locked = m->ops->host_alloc(dev, PIECE_BYTES, "a piece of the weights", &p->piece, NULL) == CLIME_OK;
-    if (!p->locked) p->piece = xaligned(PACK_ALIGN, PIECE_BYTES); /* slower, and the same */
+    if (!p->locked) p->piece = xaligned(PACK_ALIGN, PIECE_BYTES); /* slower, same result */
 }
 
 void clime_model_pieces_close(struct clime_model_pieces *p) {
@@ -313,7 +311,7 @@ enum clime_err clime_model_check_dtype(const char *name, struct clime_error *e) 
     return clime_fail(e, CLIME_ERR_INPUT, "--dtype: '%.40s' is none of auto, bf16 (bfloat16) and f32 (float32)", name);
 }
 
-/* auto: the checkpoint's type where the device computes in it, else bf16. */
+/* auto: the checkpoint's type where the device supports it, else bf16. */
 static enum clime_err choose_dtype(const char *name, const struct clime_config *c, const struct clime_ops *ops,
                                    enum clime_dtype *dt, struct clime_error *e) {
     if (!name || strcmp(name, "auto") == 0) {
@@ -355,7 +353,7 @@ void clime_model_plan(struct clime_model *m) {
     clime_plan_add(p, "a piece of the weights", clime_model_piece_bytes(m), &m->ranks.piece);
 }
 
-/* By blocks of positions: a legal table may be gigabytes, which only the device's plan may refuse. */
+/* In blocks of positions: a legal table may be gigabytes, which only the device's plan may refuse. */
 static void upload_rope(struct clime_model *m) {
     enum { BLOCK = 4096 };
     size_t half = (size_t)(m->rope.rot / 2), block = BLOCK * half;

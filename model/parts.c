@@ -1,13 +1,12 @@
-/* Parts over the ranks of a trainer: of the gradients (layout.h), and of a ring of weights where they are the shares of
- * a server over as many devices (struct clime_part.as_shares; model.h). The first is called by the learner's parts when
- * they open; pure. The second by ring_kept.c, on the trainer's main thread, and for a server that maps such memory.
+/* Sharding over a trainer's ranks: of the gradients (layout.h), and of a ring of weights as shares of a server over as
+ * many devices (struct clime_part.as_shares; model.h). The first is called by the learner's parts when they open; pure.
+ * The second by ring_kept.c, on the trainer's main thread, and for a server that maps such memory.
  *
- * Invariants: every element is in one range, and no block of the norm in two ranks' ranges. A layer that is smaller
- * than a block for each rank goes to some of them, in turn from layer to layer. Shares: a rank's lies together, as the
- * server would lay it out, at a place that the layout and the number of ranks alone decide, so that both sides know it.
- * Who updates what is decided by whole blocks: a block or less at each edge of a share, and what several ranks have
- * (norms, routers, key/value heads where there are few), is another rank's to update. It goes to the shares that need
- * it in one exchange after each change. */
+ * Invariants: every element is in one range, and no norm block in two ranks' ranges. A layer smaller than one block per
+ * rank goes to some of them, in turn from layer to layer. Shares: a rank's is contiguous, in the server's layout, at a
+ * place that depends on the layout and the number of ranks alone, so both sides know it. Updates are assigned by whole
+ * blocks: a block or less at each edge of a share, and what several ranks have (norms, routers, key/value heads where
+ * there are few), is updated by another rank and sent to the shares that need it in one exchange after each change. */
 #include <stdlib.h>
 
 #include "model/model.h"
@@ -30,7 +29,7 @@ bool clime_layout_stays(const struct clime_layout *l, int layer, int i, struct c
     if (!who.experts || at->mlp != CLIME_MLP_EXPERTS) return false;
     const int row = at->w[tensors[i]];
     const struct clime_slice *s = &l->slices[row];
-    /* gate, up and down are of one size */
+    /* gate, up and down have the same size */
     const int64_t many = s->n_experts * (tensors[i] == CLIME_W_EXPERTS_GU ? 2 : 1);
     CHECK(who.world % who.experts == 0 && s->n_experts % who.experts == 0);
     *out =
@@ -47,7 +46,7 @@ struct cutting {
     int64_t *own;      /* [world] */
 };
 
-/* The blocks up to `end` evenly over n ranks: `first`, and every step-th behind it. */
+/* Splits the blocks up to `end` evenly over n ranks: `first`, and every step-th after it. */
 static void cut_evenly(struct cutting *c, int64_t end, int n, int first, int step) {
     const int64_t lo = c->at, n_blocks = (end - lo + c->block - 1) / c->block;
     for (int r = 0; r < n; r++) {
@@ -57,7 +56,7 @@ static void cut_evenly(struct cutting *c, int64_t end, int n, int first, int ste
     c->at = end;
 }
 
-/* Up to and with a layer's experts. */
+/* Up to the end of a layer's experts. */
 static void cut_at_experts(struct cutting *c, const struct clime_layout *l, int layer) {
     const struct clime_part who = c->p->who;
     struct clime_stay s;
@@ -69,13 +68,13 @@ static void cut_at_experts(struct cutting *c, const struct clime_layout *l, int 
     }
 }
 
-/* Row of the table that layer i begins with, or what comes after the last. */
+/* The first table row of layer i, or the one after the last layer. */
 static int first_row(const struct clime_layout *l, int i) {
     return i < l->n_layers ? l->layer[i].w[CLIME_W_LN1] : l->norm;
 }
 
-/* Where in part i of a server's shares rank's gradients begin: of what every rank has, in an even part of it; -1 = what
- * it has is of a rank before it. */
+/* Start of rank's gradients in part i of a server's shares: for a replicated part, of its even share; -1 = a lower rank
+ * has the part. */
 static int64_t share_from(const struct clime_layout *l, const struct clime_shard *shards, int i, int rank, int world) {
     const struct clime_shard_part *x = &shards[rank].parts[i];
     const struct clime_slice *s = &l->slices[x->slice];
@@ -85,7 +84,7 @@ static int64_t share_from(const struct clime_layout *l, const struct clime_shard
     return s->grad + (x->global - s->offset) / (int64_t)clime_dtype_bytes(s->type);
 }
 
-/* The layer whose rows of the table are [row, end_row), to the blocks in which its shares begin. */
+/* Cuts the layer of table rows [row, end_row) at the blocks in which its shares begin. */
 static void cut_at_shares(struct cutting *c, const struct clime_layout *l, const struct clime_shard *shards, int row,
                           int end_row, int64_t end) {
     const int world = c->p->who.world;
@@ -193,14 +192,14 @@ int64_t clime_shares_in_ring(const struct clime_layout *l, struct clime_shard *s
     int64_t shares = clime_ring_lay(l, &r), n = shares;
     for (int i = 0; i < s->n_parts; i++) {
         struct clime_shard_part *p = &s->parts[i];
-        if (p->global < r.first) continue; /* whole on both sides */
+        if (p->global < r.first) continue; /* replicated on both sides */
         p->local = p->global < r.end ? shares + (p->local - r.first) : r.tail + (p->global - r.end);
         if (p->global < r.end) n = p->local + p->bytes;
     }
     return n;
 }
 
-/* Of what nobody's share has: the next place that is as aligned as it is in the whole. */
+/* For bytes in no share: the next place with the same alignment as in the whole. */
 static int64_t keep_at(struct clime_range *k, int64_t n, int64_t step) {
     k->at = clime_align_up(n, step) + k->lo % step;
     return k->at + (k->hi - k->lo);
@@ -213,7 +212,7 @@ static void keep_cut(struct clime_ring *r, struct clime_range c, int64_t to, int
     r->kept[r->n_kept++] = c;
 }
 
-/* A kept range is all in its rank's share, or nothing of it is. Both sides of an exchange cut alike. */
+/* Splits kept ranges to be wholly inside or outside their rank's share. Both sides of an exchange cut alike. */
 static void cut_kept(struct clime_ring *r, const struct clime_shard *shards, int64_t step) {
     struct clime_range *whole = r->kept, c;
     const int n = r->n_kept;
@@ -240,7 +239,7 @@ static void cut_kept(struct clime_ring *r, const struct clime_shard *shards, int
     free(whole);
 }
 
-/* What of q's share range k has, and q does not keep: the next one from part *i on (0 to begin with). */
+/* Iterates the parts of range k in q's share that q does not keep, from part *i on (initially 0). */
 static bool lacks(const struct clime_range *k, const struct clime_shard *s, int *i, struct clime_range *c,
                   int64_t *there) {
     struct clime_shard_part p;
@@ -252,7 +251,7 @@ static bool lacks(const struct clime_range *k, const struct clime_shard *s, int 
     return true;
 }
 
-/* For rank q what others keep of its share; all ranks find the same in the same order. */
+/* Finds the parts of rank q's share that others keep, in the same order on all ranks. */
 static void find_copies(struct clime_ring *r, const struct clime_shard *shards, int q) {
     struct clime_range c;
     int64_t there;

@@ -1,5 +1,5 @@
-/* Facts of a policy. See policy.h. Called by the server, which says them in /server_info, and by the trainer, which
- * compares; so both make them here. */
+/* Facts of a policy. See policy.h. Called by the server, which reports them in /server_info, and by the trainer, which
+ * compares them. */
 #include "model/policy.h"
 
 #include <stdlib.h>

@@ -1,13 +1,13 @@
-/* A model over several ranks: its share, and what goes between them. See ranks.h.
+/* A model over several ranks: its share, and the exchanges between ranks. See ranks.h.
  *
- * Called by the owner of the model, on every rank alike and in the same order; owns the share and the matrices' table.
- * The invariant: nothing is added across ranks. Every output of a product is computed whole on one rank, from rows that
- * all have, so its bits do not know how many ranks there are (docs/devices.md).
+ * Called by the owner of the model, in the same order on every rank; owns the share and the table of matrices.
+ * Invariant: nothing is summed across ranks. Every output of a product is computed whole on one rank, from rows that
+ * all have, so its bits do not depend on the number of ranks (docs/devices.md).
  *
- * An exchange that fails is kept like a device's failure: later ones do nothing, what is computed from then on means
- * nothing, and whoever ends a step asks (clime_model_ranks_check).
- * Logits are gathered as they are, and rank 0 alone takes their statistics and draws: what it costs is reading them
- * once more over a link, and edits, truncation and lists need all of them in one place anyway.
+ * A failed exchange is recorded like a device failure: later ones do nothing, later results are undefined, and the end
+ * of a step checks it (clime_model_ranks_check). Logits are gathered as they are, and rank 0 alone takes their
+ * statistics and samples: this costs reading them once more over a link, and edits, truncation and lists need all of
+ * them in one place anyway.
  */
 #include "model/ranks.h"
 
@@ -15,8 +15,8 @@
 
 #include "model/rope.h"
 
-#define PIECE ((int64_t)8 << 20) /* bytes of one exchange of weights, */
-enum { SPANS = 64 };             /* and parts of tensors, at most */
+#define PIECE ((int64_t)8 << 20) /* most bytes of one exchange of weights */
+enum { SPANS = 64 };             /* and most parts of tensors */
 #define HOMEWARD "bringing rows of experts home"
 
 size_t clime_model_piece_bytes(const struct clime_model *m) {
@@ -38,8 +38,8 @@ static void head_rows(const struct clime_model *m, int rank, int64_t *from, int6
     clime_layout_head_rows(&m->layout, rank, m->ranks.n, from, to);
 }
 
-/* Names the matrices that products read: the joined tensors of the layers, and the head. held[n_slices]: bytes of each
- * row of the table that are this rank's. */
+/* Sets the matrices that products read: the joined tensors of the layers, and the head. held[n_slices]: bytes of each
+ * table row on this rank. */
 static void make_matrices(struct clime_model *m, const int64_t *held) {
     const struct clime_layout *l = &m->layout;
     int64_t from, to;
@@ -119,7 +119,7 @@ void clime_model_link(struct clime_model *m, struct clime_links *links) {
 }
 
 bool clime_model_records(const struct clime_model *m) {
-    return m->ops->graph_begin && (!m->ranks.links || m->ranks.links->records); /* no links: alone */
+    return m->ops->graph_begin && (!m->ranks.links || m->ranks.links->records); /* no links: not sharded */
 }
 
 enum clime_err clime_model_ranks_check(const struct clime_model *m, struct clime_error *e) {
@@ -178,14 +178,13 @@ void clime_ranks_product(struct clime_model *m, int T, const void *x, int w, int
     clime_ranks_gather(m, T, 1, row, parts, y);
 }
 
-/* ---- experts that lie whole on their rank ---------------------------------------------------------------------------
- */
+/* ---- whole experts -------------------------------------------------------------------------------------------- */
 
 const int32_t *clime_ranks_own(const struct clime_model *m, const int32_t *start) {
     return start + m->ranks.rank * (m->cfg.router.E / m->ranks.n);
 }
 
-/* By exchanges of what there is, for which the host must know it. */
+/* By exchanges of the exact sizes, which the host must know. */
 static void home_by_exchange(struct clime_model *m, const int32_t *start, const int32_t *cuts, const void *rows,
                              void *parts, void *y) {
     struct clime_move sends[CLIME_GROUP_MAX], receives[CLIME_GROUP_MAX];
@@ -238,20 +237,19 @@ void clime_model_share_ids(struct clime_model *m, int T, int32_t *ids) {
     gather(m, "handing out drawn tokens", -1, 1, 1, at, ids, ids);
 }
 
-/* ---- new weights ---------------------------------------------------------------------------------------------------
- */
+/* ---- new weights ---------------------------------------------------------------------------------------------- */
 
-struct span { /* of a part: what goes in one move */
+struct span { /* of a part: one move */
     int64_t global, local, bytes;
 };
 
-struct cursor { /* what of a shard's parts is on its way: whole ones before `part`, and `at` bytes of it */
+struct cursor { /* progress in a shard's parts: whole ones before `part`, and `at` bytes of it */
     int part;
     int64_t at;
 };
 
-/* The spans of the next exchange: PIECE bytes at most, of as many parts as that has. Both sides cut alike; a layer
- * of experts has hundreds of small ones. */
+/* The spans of the next exchange: at most PIECE bytes, of up to SPANS parts. Both sides cut alike; a layer of experts
+ * has hundreds of small ones. */
 static int next_spans(const struct clime_shard *s, struct cursor *c, struct span out[SPANS]) {
     int64_t room = PIECE;
     int n = 0;
@@ -268,7 +266,7 @@ static int next_spans(const struct clime_shard *s, struct cursor *c, struct span
     return n;
 }
 
-/* To rank, from the whole of the weights; where they are the host's, through the device's piece. */
+/* Sends rank its share of the whole weights; from the host through the device's staging buffer. */
 static enum clime_err send_share(struct clime_model *m, int rank, const char *flat, char *piece,
                                  struct clime_error *e) {
     struct span spans[SPANS];

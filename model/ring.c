@@ -1,9 +1,9 @@
-/* Weights in parts: the places that layers come to, and the copy of the whole. See model.h; ring_kept.c says who keeps
- * what. Called by the trainer's main thread; owned by the model.
+/* Ring buffer of layer weights: the places that layers are gathered into, and the copy of the whole. See model.h;
+ * ring_kept.c decides which rank keeps what. Called by the trainer's main thread; owned by the model.
  *
- * Invariant: all ranks begin the same exchanges in the same order, so what is begun depends on which layers were asked
- * for and nothing else. A gather begins when the layer that computes now has been asked for: what had its place before
- * is in front of that one in the queue, and the gather waits for it. */
+ * Invariant: all ranks begin the same exchanges in the same order, so what is begun depends on the requested layers
+ * alone. A gather begins when the current layer has been requested: work on the previous occupant of its place is
+ * earlier in the queue, and the gather waits for it. */
 #include <stdlib.h>
 
 #include "kernels/runs.h"
@@ -12,12 +12,12 @@
 
 /* ---- places ---------------------------------------------------------------------------------------------------- */
 
-/* First byte of a layer; of one behind the last, the final norm's. */
+/* First byte of a layer; for one past the last, the final norm's. */
 static int64_t layer_from(const struct clime_layout *l, int layer) {
     return l->slices[layer < l->n_layers ? l->layer[layer].w[CLIME_W_LN1] : l->norm].offset;
 }
 
-/* Bytes of a layer that are gathered: all but experts that stay. At `at` of its place. */
+/* Bytes of a layer that are gathered: all but resident experts. At `at` of its place. */
 struct span {
     int64_t from, to, at;
 };
@@ -82,7 +82,7 @@ void clime_ring_free(struct clime_ring *r) {
     free(r);
 }
 
-/* Where a layer's place has byte `offset` of it; of experts that stay nothing is there. */
+/* Where byte `offset` is in its layer's place; resident experts have no byte there. */
 static int64_t in_place(const struct clime_model *m, int layer, int64_t offset) {
     struct span spans[CLIME_STAYS + 1];
     int i = gathered(&m->layout, layer, m->ring->who, spans) - 1;
@@ -102,7 +102,7 @@ static void place_rows(struct clime_model *m) {
     }
 }
 
-/* Of a tensor of experts a rank has its own. */
+/* A rank has its own part of each tensor of experts. */
 static void place_experts(struct clime_model *m) {
     const struct clime_layout *l = &m->layout;
     const struct clime_ring *r = m->ring;
@@ -118,7 +118,7 @@ static void place_experts(struct clime_model *m) {
     }
 }
 
-/* Matrices of experts: those that this rank keeps whole. */
+/* Sets the experts' matrices to what this rank keeps whole. */
 static void find_kept(struct clime_model *m) {
     const struct clime_layout *l = &m->layout;
     struct clime_range c;
@@ -166,7 +166,7 @@ static void begin(struct clime_model *m, int l) {
     struct clime_range c, next;
     bool direct, next_direct;
     struct clime_error e;
-    char *run = NULL; /* of one rank's pieces that follow each other: a single move, from place to place */
+    char *run = NULL;                 /* adjacent pieces of one rank: a single move, from place to place */
     struct clime_runs own_runs = {0}; /* of what this rank keeps */
     struct clime_run copied;
     r->holds[l % CLIME_RING_PLACES] = -1;
@@ -208,7 +208,7 @@ static void end(struct clime_model *m) {
                           layer + 1 < l->n_layers ? l->layer[layer + 1].w[CLIME_W_LN1] : l->norm, false);
 }
 
-/* What of each rank's experts another one keeps comes to it; then they are whole. */
+/* Receives the edges of this rank's experts from the ranks that keep them; the experts are then whole. */
 static void take_edges(struct clime_model *m) {
     struct clime_ring *r = m->ring;
     const struct clime_layout *l = &m->layout;
@@ -262,13 +262,13 @@ void clime_ring_changed(struct clime_model *m) {
 
 /* ---- the whole ------------------------------------------------------------------------------------------------- */
 
-/* Where there is no room for it the others must not wait: all goes on, but for the copy. */
+/* Without memory for it the other ranks must not wait: everything but the copy is done. */
 static void copy_whole(struct clime_model *m, int64_t offset, int64_t bytes, int64_t at) {
     if (!m->ring->whole) return;
     m->ops->copy_out(m->dev, (char *)m->ring->whole + offset, clime_model_at(m, at), (size_t)bytes);
 }
 
-/* What a layer's place has, and of rank 0's experts that it keeps whole these. */
+/* Copies what a layer's place has, and the experts that rank 0 keeps whole. */
 static void copy_span(struct clime_model *m, const struct span *s, int64_t place) {
     struct clime_range c;
     for (int64_t lo = s->from; lo < s->to; lo = c.hi) {
@@ -278,7 +278,7 @@ static void copy_span(struct clime_model *m, const struct span *s, int64_t place
     }
 }
 
-/* Bytes [lo, hi) of the rank's experts, at `at` of its flat, to rank 0. */
+/* Sends bytes [lo, hi) of the rank's experts, at `at` of its flat, to rank 0. */
 static void visit(struct clime_model *m, int rank, int64_t lo, int64_t hi, int64_t at) {
     struct clime_ring *r = m->ring;
     struct clime_error e;
@@ -309,7 +309,7 @@ enum clime_err clime_ring_whole(struct clime_model *m, struct clime_error *e) {
     const bool mine = r && r->who.rank == 0;
     enum clime_err rc = CLIME_OK;
     if (!r || !r->is_new) return CLIME_OK;
-    /* page-locked, for which a GPU is three times as fast */
+    /* page-locked: three times as fast for a GPU */
     if (mine && !r->whole)
         rc = m->ops->host_alloc(m->dev, clime_model_bytes(m), "rank 0's whole weights", &r->whole, e);
     for (int i = 0; i < l->n_layers; i++) {
@@ -322,7 +322,7 @@ enum clime_err clime_ring_whole(struct clime_model *m, struct clime_error *e) {
     if (mine) copy_whole(m, r->end, l->bytes - r->end, r->tail);
     if (!rc) rc = clime_model_ranks_check(m, e);
     if (!rc) rc = m->ops->sync(m->dev, e);
-    r->is_new = rc != CLIME_OK || !mine; /* who has no copy takes part whenever it is told to */
+    r->is_new = rc != CLIME_OK || !mine; /* a rank without a copy takes part in every call */
     return rc;
 }
 

@@ -1,18 +1,18 @@
-/* Weights in parts: who keeps which bytes, where they lie in a rank's flat, and who asks for them. See model.h.
- * Called by ring.c, and by the learner with the optimizer, on the trainer's main thread; owned by the model.
+/* Ownership map of sharded weights: which rank keeps which bytes, their places in a rank's flat, and queries. See
+ * model.h. Called by ring.c, and by the learner with the optimizer, on the trainer's main thread; owned by the model.
  *
- * Invariant: the kept ranges are ascending and without gaps, and every rank has the same list but for the places in its
- * own flat: each finds out alone who has what. What is of no layer is on every rank. */
+ * Invariant: the kept ranges are ascending and without gaps, and every rank computes the same list, except for the
+ * places in its own flat. Everything outside the layers is on every rank. */
 #include <stdlib.h>
 
 #include "model/model.h"
 #include "model/weights/layout_int.h"
 
-#define VISIT ((int64_t)8 << 20) /* bytes of another rank's experts that rank 0 takes at a time */
+#define VISIT ((int64_t)8 << 20) /* largest piece of another rank's experts that rank 0 receives at a time */
 
 /* ---- the cut --------------------------------------------------------------------------------------------------- */
 
-/* [lo, hi) is the rank's, and so is the padding before it where the range before ends earlier. */
+/* Gives [lo, hi) to the rank, with the padding before it where the previous range ends earlier. */
 static void keep(struct clime_ring *r, int64_t lo, int64_t hi, int rank) {
     struct clime_range *last = r->n_kept ? &r->kept[r->n_kept - 1] : NULL;
     if (lo >= hi) return;
@@ -42,7 +42,7 @@ static void keep_slice(struct clime_ring *r, const struct clime_layout *l, const
         keep(r, s->offset + (c.lo - s->grad) * width, s->offset + (c.hi - s->grad) * width, c.rank);
 }
 
-/* A tensor of experts that stay and that nobody updates: the first that have them keep them. Returns its last row. */
+/* A frozen tensor of resident experts: kept by the first ranks that have them. Returns its last row. */
 static int keep_experts(struct clime_ring *r, const struct clime_layout *l, const struct clime_stay *s) {
     int i = s->row;
     for (int q = 0; q < r->who.experts; q++) keep(r, s->at + s->each_bytes * q, s->at + s->each_bytes * (q + 1), q);
@@ -69,8 +69,8 @@ static int by_lo(const void *a, const void *b) {
     return ((*x)->lo > (*y)->lo) - ((*x)->lo < (*y)->lo);
 }
 
-/* Places in flat of what this rank keeps and of its experts, each range as aligned as it is in the whole; what overlaps
- * has one. */
+/* Places in flat what this rank keeps and its experts, each range aligned as in the whole; overlapping ranges share a
+ * place. */
 static void place_kept(struct clime_ring *r, const struct clime_layout *l, int n_experts) {
     const int64_t step = clime_layout_step(l);
     struct clime_range **own = xcalloc((size_t)r->n_kept + (size_t)n_experts, sizeof *own);
@@ -93,8 +93,7 @@ static void place_kept(struct clime_ring *r, const struct clime_layout *l, int n
     free(own);
 }
 
-/* Of a tensor of experts, [from, to), the most whole ones that rank q keeps behind each other: none = an empty range.
- */
+/* The longest run of whole experts in tensor [from, to) that rank q keeps contiguously; empty if none. */
 static struct clime_range whole_experts(const struct clime_ring *r, int64_t from, int64_t to, int n_experts, int q) {
     const int64_t each = (to - from) / n_experts;
     struct clime_range best = {0}, c;
@@ -107,7 +106,7 @@ static struct clime_range whole_experts(const struct clime_ring *r, int64_t from
 }
 
 static void find_direct(struct clime_ring *r, const struct clime_layout *l) {
-    const struct clime_part alone = {.world = 1, .experts = 1}; /* whose are all experts */
+    const struct clime_part alone = {.world = 1, .experts = 1}; /* has all experts */
     struct clime_stay s;
     r->direct = xcalloc((size_t)(l->n_layers * CLIME_STAYS * r->who.world), sizeof *r->direct);
     for (int i = 0; i < l->n_layers * CLIME_STAYS && !r->experts; i++) {
@@ -115,7 +114,7 @@ static void find_direct(struct clime_ring *r, const struct clime_layout *l) {
         const int before = r->n_direct;
         for (int q = 0; q < r->who.world; q++) {
             const struct clime_range c = whole_experts(r, s.at, s.at + s.bytes, l->slices[s.row].n_experts, q);
-            int k = r->n_direct; /* ascending, whichever rank has which */
+            int k = r->n_direct; /* ascending, over all ranks */
             if (c.lo == c.hi) continue;
             for (; k > before && r->direct[k - 1].lo > c.lo; k--) r->direct[k] = r->direct[k - 1];
             r->direct[k] = c;
@@ -178,7 +177,7 @@ bool clime_ring_piece(const struct clime_ring *r, int64_t lo, int64_t hi, struct
     return true;
 }
 
-/* ---- who asks -------------------------------------------------------------------------------------------------- */
+/* ---- queries --------------------------------------------------------------------------------------------------- */
 
 bool clime_model_everywhere(const struct clime_model *m, int64_t offset) {
     return !m->ring || offset < m->ring->first || offset >= m->ring->end;
@@ -231,7 +230,7 @@ struct clime_range *clime_model_holds(const struct clime_model *m, int *n, int *
     return out;
 }
 
-/* Bytes [lo, hi), which every rank has at the same place. */
+/* Splits bytes [lo, hi), which every rank has at the same place, evenly. */
 static int give_evenly(struct clime_range *out, int64_t lo, int64_t hi, int64_t at, int world, int64_t step) {
     int n = 0;
     for (int q = 0; q < world; q++) {
@@ -275,7 +274,7 @@ static void put(struct clime_model *m, const struct clime_range *ranges, int n_r
                             (size_t)(c.hi - c.lo));
 }
 
-/* As clime_model_put, which knows the model's own share. */
+/* clime_model_put for a model with a ring. */
 void clime_ring_put(struct clime_model *m, int64_t offset, const void *data, int64_t bytes) {
     struct clime_ring *r = m->ring;
     const struct clime_range all[] = {{.hi = r->first}, {.lo = r->end, .hi = m->layout.bytes, .at = r->tail}};

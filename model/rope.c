@@ -1,14 +1,14 @@
-/* The rotary table: cos and sin of every position, made on the host once and uploaded.
+/* The rotary table: cos and sin of every position, computed on the host once and uploaded.
  *
- * Called by clime_model_prepare; owns nothing. The invariant: server and trainer read one table, so rotation cannot
- * differ between them. Angles are formed in fp32 as the reference implementations do (fp32 inverse frequency times fp32
- * position): at position 10^5 an angle in double would differ from theirs by 10^-3, which the checkpoints were
- * trained with. cos and sin themselves are taken in double and rounded once.
+ * Called by clime_model_prepare; owns nothing. Invariant: server and trainer read one table, so their rotation is
+ * equal. Angles are formed in fp32 as the reference implementations do (fp32 inverse frequency times fp32 position): at
+ * position 10^5 an angle in double would differ by 10^-3 from theirs, which the checkpoints were trained with. cos and
+ * sin are computed in double and rounded once.
  *
- * Formulas: Su et al. 2021, "RoFormer" (theta_i = base^(-2i/rot)); llama3 scaling as published with Llama 3.1
- * (long wavelengths divided by `factor`, short ones kept, a linear blend between); Peng et al. 2023, "YaRN": the same
- * with a blend over dimensions, and what is rotated is made larger by a factor, which is taken as it was published with
- * DeepSeek-V2: mscale of what rotates over mscale of the whole head, whose square is in the scale of attention.
+ * Formulas: Su et al. 2021, "RoFormer" (theta_i = base^(-2i/rot)); llama3 scaling as published with Llama 3.1 (long
+ * wavelengths divided by `factor`, short ones kept, a linear blend between); Peng et al. 2023, "YaRN": the same with a
+ * blend over dimensions, and a factor on what is rotated, as published with DeepSeek-V2: mscale of the rotated part
+ * over mscale of the whole head, whose square is in the scale of attention.
  */
 #include "model/rope.h"
 
@@ -18,7 +18,7 @@
 #include "common/err.h"
 #include "common/hash.h"
 
-/* The dimension that turns so many times over the positions that the model first knew. */
+/* The dimension with this many turns over the original context length. */
 static double yarn_dim(const struct clime_config *c, double turns) {
     return c->rope_rot * log(c->rope_scaling.original_max_pos / (turns * 2 * M_PI)) / (2 * log(c->rope_theta));
 }
@@ -38,7 +38,7 @@ static double yarn_mscale(const struct clime_config *c, double mscale) {
     return factor > 1 ? 0.1 * mscale * log(factor) + 1 : 1;
 }
 
-/* What cos and sin are multiplied by. */
+/* The factor on cos and sin. */
 static float table_scale(const struct clime_config *c) {
     double part = c->rope_scaling.mscale, whole = c->rope_scaling.mscale_all_dim;
     if (!c->rope_scaling.yarn) return 1;

@@ -1,25 +1,24 @@
-/* Weights that lie in parts in other processes' memory, taken into this model's own. See model.h. Called by the model's
- * thread.
+/* Staging of weights that are in parts in other processes' memory. See model.h. Called by the model's thread.
  *
- * Invariants: both sides say by ranges of the whole buffer what they mean, so neither knows how the other is cut, nor
- * why (frozen tensors, experts that stay). What is taken lies beside the weights until the sum over all ranks is known
- * to be right. Memory of others is mapped for as long as this takes, and read only: nothing here waits for who owns it.
+ * Invariants: both sides describe parts as ranges of the whole buffer, so neither depends on how or why the other is
+ * cut (frozen tensors, resident experts). Staged bytes stay beside the weights until the sum over all ranks is
+ * verified. Other processes' memory is mapped only during the copy, read-only; nothing here waits for its owner.
  */
 #include <stdlib.h>
 
 #include "model/model.h"
 #include "model/weights/pieces.h"
 
-#define WORD 8 /* bytes of ops->checksum */
+#define WORD 8 /* bytes of a word of ops->checksum */
 
-/* The tensor that a piece begins in. */
+/* The tensor in which a piece begins. */
 static const char *tensor_of(const struct clime_model *m, const struct clime_piece *p) {
     int i = m->layout.n_slices - 1;
     while (i > 0 && m->layout.slices[i].offset > p->global) i--;
     return m->layout.slices[i].name;
 }
 
-/* Of a piece that lies `at` in a memory. */
+/* Adds the checksum of a piece that is at `at` in data's memory. */
 static enum clime_err add_sum(const struct clime_model *m, const struct clime_piece *p, int64_t at, const void *data,
                               uint64_t *sum, struct clime_error *e) {
     if (p->global % WORD || at % WORD)
@@ -44,10 +43,10 @@ enum clime_err clime_model_sum(const struct clime_model *m, const struct clime_r
     return rc ? rc : m->ops->sync(m->dev, e);
 }
 
-/* ---- taking ---------------------------------------------------------------------------------------------------- */
+/* ---- copying --------------------------------------------------------------------------------------------------- */
 
 struct owners {
-    void *flat[CLIME_GROUP_MAX]; /* mapped; NULL: nothing of it is needed */
+    void *flat[CLIME_GROUP_MAX]; /* mapped; NULL: not needed */
 };
 
 /* Bytes of the owner's memory that any rank may read: all ranks refuse the same handle. */
@@ -77,7 +76,7 @@ static void let_go(struct clime_model *m, struct owners *o) {
         if (o->flat[k]) m->ops->share_close(m->dev, o->flat[k]);
 }
 
-/* A run is one call, as tensors are many; only where something is not they are asked one by one. */
+/* One call per run, as tensors are many; only if it finds a non-finite number are tensors checked one by one. */
 enum clime_err clime_model_finite(const struct clime_model *m, struct clime_dev *dev, int64_t lo, int64_t hi,
                                   const void *data, struct clime_error *e) {
     const struct clime_layout *l = &m->layout;
@@ -95,7 +94,7 @@ enum clime_err clime_model_finite(const struct clime_model *m, struct clime_dev 
                             (const char *)data + (c.lo - lo)))
             return clime_weights_not_finite(s->name, e);
     }
-    return all ? CLIME_OK : m->ops->sync(dev, e); /* only what lies between tensors, or the device has failed */
+    return all ? CLIME_OK : m->ops->sync(dev, e); /* only padding is not finite, or the device has failed */
 }
 
 static enum clime_err take(struct clime_model *m, const struct clime_piece *pieces, int n, const struct owners *from,

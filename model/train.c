@@ -1,12 +1,12 @@
 /* The trainer's forward pass: packed sequences, saved activations, log-probabilities in row chunks of the head.
  *
- * Called by the trainer's main thread (learning, scoring, reference models); computes in what train_memory.c has
- * planned. The invariant: the layer is clime_layer_forward and the head clime_final_norm, clime_head_logits and
- * head_stats, exactly as in the server, so log-probabilities are the server's bits.
+ * Called by the trainer's main thread (learning, scoring, reference models); uses the memory planned by train_memory.c.
+ * Invariant: the layer is clime_layer_forward and the head clime_final_norm, clime_head_logits and head_stats, exactly
+ * as in the server, so log-probabilities have the server's bits.
  *
- * Logits are made a chunk at a time. With keep_logits every chunk has its own place and stays for the backward pass: at
- * 8,192 rows and a vocabulary of 151,936 that is 4.6 GiB of fp32. Without, the chunks share one place and, where the
- * loss rows need more than one, the backward pass makes each again: 2 of the head's 8 units of work (forward, again,
+ * Logits are computed a chunk at a time. With keep_logits every chunk has its own place and is kept for the backward
+ * pass: at 8,192 rows and a vocabulary of 151,936 that is 4.6 GiB of fp32. Without, the chunks share one place and, if
+ * the loss rows need more than one, the backward pass recomputes each: 2 of the head's 8 units of work (forward, again,
  * dx, dw), 2.4 % of a step of 4 B parameters. The gradients' chunks are the same, and so are their bits.
  */
 #include "model/backward_int.h"
@@ -78,7 +78,7 @@ static enum clime_err check_batch(const struct clime_train *t, const struct clim
     return b->given ? check_given(t, b, e) : CLIME_OK;
 }
 
-/* Which rows and loss rows are whose. */
+/* Assigns rows and loss rows to ranks. */
 static void cut_batch(struct clime_train *t, const struct clime_packed_batch *b) {
     const struct clime_train_cuts *r = &t->o.rows;
     const int all = clime_train_filled(t, b->T), cut = all / r->cuts;
@@ -96,7 +96,7 @@ static void cut_batch(struct clime_train *t, const struct clime_packed_batch *b)
     if (t->context) clime_context_rows(t->context, t->T);
 }
 
-/* Of this rank's rows; those that fill its last cut choose themselves. */
+/* For this rank's rows; padding rows of the last cut keep the router's choice. */
 static void upload_given(struct clime_train *t, const struct clime_packed_batch *b) {
     const size_t k = (size_t)t->m->cfg.router.k, n = (size_t)t->T * k;
     const int end = t->first + t->T < b->T ? t->first + t->T : b->T;
@@ -165,7 +165,7 @@ static void run_layers(struct clime_train *t, const struct clime_batch *of) {
     struct clime_model *m = t->m;
     struct clime_batch routed = *of, *b = &routed;
     struct clime_layer_act a = clime_train_act(t, 0);
-    b->routing = t->routing; /* here alone: a layer that is computed again chooses the same */
+    b->routing = t->routing; /* only here: a recomputed layer makes the same choice */
     if (b->routing) m->ops->zero(m->dev, b->routing, (size_t)b->T * sizeof *b->routing);
     m->ops->embed(m->dev, b->T, m->cfg.D, b->ids, clime_weight(m, m->layout.embed), a.at[CLIME_ACT_X]);
     for (int l = 0; l < m->cfg.L; l++) {
@@ -189,7 +189,7 @@ void clime_train_keep(struct clime_train *t, const struct clime_packed_batch *b,
         t->m->ops->head_keep(t->m->dev, n, t->m->cfg.V, logits, b->kept_from + clime_train_first_loss(t) + r, b->kept);
 }
 
-/* Log-probabilities of the R loss rows, chunk by chunk. The logits stay: of all chunks, or of the last. */
+/* Log-probabilities of the R loss rows, chunk by chunk. Leaves the logits of all chunks, or of the last. */
 static void run_head(struct clime_train *t, const struct clime_packed_batch *b, bool entropy) {
     struct clime_model *m = t->m;
     const int D = m->cfg.D, V = m->cfg.V, first = clime_train_first_loss(t);
@@ -210,7 +210,7 @@ static void run_head(struct clime_train *t, const struct clime_packed_batch *b, 
     }
 }
 
-/* Ranks that share the batch have each filled what is of their own loss rows. */
+/* Replicates x, of which each rank that shares the batch has filled its own loss rows. */
 static void share_loss_rows(const struct clime_train *t, void *x) {
     int from[CLIME_CUTS_MAX + 1];
     if (!t->context) return;
@@ -218,7 +218,7 @@ static void share_loss_rows(const struct clime_train *t, void *x) {
     clime_context_share(t->context, from, x);
 }
 
-/* The device has done everything, and the weights were there. */
+/* Waits for the device; checks that the weights arrived. */
 enum clime_err clime_train_wait(struct clime_train *t, struct clime_error *e) {
     enum clime_err rc = clime_model_ranks_check(t->m, e);
     if (!rc && t->context && t->context->error.code) {
@@ -282,7 +282,7 @@ void clime_train_routing(const struct clime_train *t, const struct clime_packed_
     m->ops->copy_out(m->dev, routing, t->loss_routing, (size_t)b->n_loss * sizeof *routing);
 }
 
-/* What layer l chose for all rows of the batch, on the device. */
+/* Layer l's choices for all rows of the batch, on the device. */
 static const int32_t *choices_of(const struct clime_train *t, int l) {
     const int k = t->m->cfg.router.k, own = t->T * k;
     const int32_t *chosen = clime_train_act(t, l).at[CLIME_ACT_CHOSEN];
@@ -297,7 +297,7 @@ static const int32_t *choices_of(const struct clime_train *t, int l) {
 int32_t *clime_train_choices(const struct clime_train *t, const struct clime_packed_batch *b) {
     const struct clime_model *m = t->m;
     size_t n = (size_t)b->T * (size_t)m->cfg.router.k, at = 0;
-    int first = m->layout.first_trained; /* the layers below it keep nothing, they share its place */
+    int first = m->layout.first_trained; /* the layers below it keep nothing and share its place */
     bool kept = t->saved && t->acts[CLIME_ACT_CHOSEN].keep;
     for (int l = 0; l < first && l < m->cfg.L; l++) kept &= !clime_config_has_experts(&m->cfg, l);
     if (!kept) return NULL;
@@ -345,7 +345,7 @@ enum clime_err clime_train_share(struct clime_train *t, float *x, struct clime_e
     const int first = clime_train_first_loss(t), n = t->loss_from[t->o.rows.cuts];
     if (!t->context || n == 0) return CLIME_OK;
     if (t->R) t->m->ops->copy_in(t->m->dev, t->logp + first, x + first, (size_t)t->R * sizeof *x);
-    share_loss_rows(t, t->logp); /* where the model's own head would have left as many */
+    share_loss_rows(t, t->logp); /* as the model's own head would */
     t->m->ops->copy_out(t->m->dev, x, t->logp, (size_t)n * sizeof *x);
     return clime_train_wait(t, e);
 }

@@ -1,10 +1,10 @@
-/* The memory of the trainer's passes: what it is for and how much, one planned allocation, and the gradients in it.
+/* Memory of the trainer's passes: sizes by purpose, one planned allocation, and the gradients in it.
  *
- * Called by the trainer's main thread; owns gradients, activations and scratch, which train.c and backward.c compute
- * in. The invariant: a plan depends on the model and the options alone, so that clime_train_sizes tells before anything
- * is allocated what clime_train_open will ask for.
+ * Called by the trainer's main thread; owns gradients, activations and scratch, which train.c and backward.c use.
+ * Invariant: a plan depends on the model and the options alone, so clime_train_sizes knows in advance what
+ * clime_train_open will allocate.
  *
- * With weights in parts (a ring) gradients are held of two layers at a time, else of all.
+ * With weights in parts (a ring) it holds gradients of two layers at a time, else of all.
  */
 #include "model/backward_int.h"
 
@@ -32,7 +32,7 @@ int64_t clime_train_stage(const struct clime_layout *l, int i) {
 
 /* ---- sizes ---- */
 
-/* Which activations are kept: what the level of recomputing does not make again. */
+/* Selects the activations to keep: those that the recompute level does not recompute. */
 static void size_acts(struct clime_train *t) {
     const enum clime_act_cost most[] = {[CLIME_RECOMPUTE_NONE] = CLIME_ACT_ROW_PASS,
                                         [CLIME_RECOMPUTE_SELECTIVE] = CLIME_ACT_PRODUCT,
@@ -40,9 +40,9 @@ static void size_acts(struct clime_train *t) {
     enum clime_act_cost level = t->o.forward_only ? CLIME_ACT_CHEAP : most[t->o.recompute];
     struct clime_act_info acts[CLIME_ACT_N];
     clime_layer_acts(t->m, acts);
-    /* q, k and v are made again from it */
+    /* q, k and v are recomputed from it */
     if (t->o.recompute == CLIME_RECOMPUTE_SELECTIVE) acts[CLIME_ACT_QKV].cost = CLIME_ACT_PRODUCT;
-    if (t->context) /* of all rows, but of this rank's heads */
+    if (t->context) /* of all rows, but this rank's heads */
         acts[CLIME_ACT_LSE].row_bytes = (size_t)(t->o.rows.ranks * clime_context_heads(t->context)) * sizeof(float);
     for (int i = 0; i < CLIME_ACT_N; i++)
         t->acts[i] = (struct clime_act_buffer){.name = acts[i].name,
@@ -51,8 +51,8 @@ static void size_acts(struct clime_train *t) {
                                                .keep = acts[i].cost != CLIME_ACT_CHEAP && acts[i].cost <= level};
 }
 
-/* What scratch-hungry operations ask for at most: of this rank's rows, and, where ranks share a batch, attention of all
- * rows of its own heads. */
+/* Largest scratch of operations: for this rank's rows, and, where ranks share a batch, for attention over all rows of
+ * its own heads. */
 static size_t scratch_bytes(const struct clime_train *t) {
     const struct clime_config *c = &t->m->cfg;
     struct clime_scratch_shape s = {.T = t->max_rows,
@@ -75,7 +75,7 @@ static int kept_layers(const struct clime_model *m) {
     return n > 0 ? n : 1;
 }
 
-/* Of what lies between the products of an MLP: the chosen experts', the shared one's, or a dense layer's. */
+/* Width between the products of an MLP: the chosen experts', the shared one's, or a dense layer's. */
 static size_t most_width(const struct clime_config *c) {
     size_t n = (size_t)c->router.k * (size_t)c->F_expert;
     if (n < (size_t)c->F_shared) n = (size_t)c->F_shared;
@@ -90,7 +90,7 @@ static size_t widest_norm(const struct clime_config *c) {
     return (size_t)most;
 }
 
-/* Of a head's query or of its output, before and behind latent attention. */
+/* Of a head's query or its output, before and after latent attention. */
 static size_t latent_width(const struct clime_config *c) {
     return (size_t)(c->Dh > c->latent.Dv ? c->Dh : c->latent.Dv);
 }
@@ -101,8 +101,8 @@ static int64_t embedding_grads(const struct clime_layout *l) {
     return clime_train_stage(l, clime_train_stages(l) - 2);
 }
 
-/* Where in a layer's stage the gradient is that lies i elements behind the layer's first, `from`: of experts that stay
- * with their rank only this one's have a place. What lies behind them, padding first, is as aligned as it was. */
+/* Offset in a layer's stage of the gradient i elements after the layer's first, `from`: of resident experts only this
+ * rank's have a place. Everything after them, starting with padding, keeps its alignment. */
 static int64_t held_grad(const struct clime_model *m, int layer, int64_t from, int64_t i) {
     const struct clime_part who = m->ring->who;
     int64_t out = i - from;
@@ -115,7 +115,7 @@ static int64_t held_grad(const struct clime_model *m, int layer, int64_t from, i
     return out;
 }
 
-/* What the longest stage of a layer takes. */
+/* Size of the longest stage of a layer. */
 static int64_t most_grads(const struct clime_model *m) {
     const struct clime_layout *l = &m->layout;
     int64_t most = 0;
@@ -126,7 +126,7 @@ static int64_t most_grads(const struct clime_model *m) {
     return most;
 }
 
-/* The embedding's, the head's and final norm's, and the ring. */
+/* Gradients held: the embedding's, the head's and final norm's, and the ring. */
 static int64_t held_grads(const struct clime_model *m) {
     const struct clime_layout *l = &m->layout;
     if (!m->ring) return l->n_grads;
@@ -147,12 +147,11 @@ int64_t clime_train_grad_at(const struct clime_train *t, int64_t i) {
 
 /* ---- cuts ---- */
 
-static int most_seqs(const struct clime_train *t) { /* those that fill a batch up have a unit's rows, or fewer */
+static int most_seqs(const struct clime_train *t) { /* padding sequences have a unit's rows, or fewer */
     return t->o.max_seqs + (t->o.rows.cuts > 1 ? t->o.rows.cuts : 0);
 }
 
-/* Of the largest tensor as the kernels see it that has a gradient here, and of what may lie behind it (the norms of
- * heads). */
+/* Room for the largest joined tensor with a gradient here, and for what may follow it (the norms of heads). */
 static void plan_cut_sums(struct clime_train *t) {
     const struct clime_layout *l = &t->m->layout;
     size_t n = 0, most = 0;
@@ -169,7 +168,7 @@ static void plan_cut_sums(struct clime_train *t) {
     clime_cut_sum_plan(&t->tied_sum, &t->plan);
 }
 
-/* Who has how many rows of a batch that fills the plan. */
+/* Rows of each rank in a batch that fills the plan. */
 static void cut_rows(struct clime_train *t) {
     struct clime_train_cuts *r = &t->o.rows;
     if (r->cuts < 1) r->cuts = 1;
@@ -185,7 +184,7 @@ static void cut_rows(struct clime_train *t) {
     clime_context_init(t->context, t->m->ops, t->m->dev, &t->m->heads, r->cuts, r->ranks, r->rank, r->links);
 }
 
-/* ---- experts that stay with their rank ---- */
+/* ---- resident experts ---- */
 
 static void open_travel(struct clime_train *t) {
     struct clime_model *m = t->m;
@@ -195,14 +194,14 @@ static void open_travel(struct clime_train *t) {
     t->travel = xcalloc(1, sizeof *t->travel);
     clime_travel_init(t->travel, m->ops, m->dev, &m->cfg.router, m->cfg.D, m->cfg.F_expert, r->who.experts,
                       r->who.rank % r->who.experts, t->n_cuts, r->links);
-    for (int i = 0; i < m->cfg.L * CLIME_STAYS; i++) { /* their gradients are made there alone */
+    for (int i = 0; i < m->cfg.L * CLIME_STAYS; i++) { /* their gradients are made where they are resident */
         if (!clime_layout_stays(&m->layout, i / CLIME_STAYS, i % CLIME_STAYS, r->who, &s)) continue;
         for (int k = s.row; k == s.row || (k < m->layout.n_slices && m->layout.slices[k].joined); k++) t->at[k] = -1;
     }
 }
 
 struct clime_layer_act clime_train_act(const struct clime_train *t, int l) {
-    int first = t->m->layout.first_trained; /* the layers below it, and it, share the first place */
+    int first = t->m->layout.first_trained; /* it and the layers below share the first place */
     struct clime_layer_act a;
     for (int i = 0; i < CLIME_ACT_N; i++) {
         const struct clime_act_buffer *b = &t->acts[i];
@@ -230,7 +229,7 @@ bool clime_train_travels(const struct clime_train *t, int l, struct clime_travel
 
 /* ---- the plan ---- */
 
-/* Adds every buffer to t->plan and says in t->sizes what it is for. */
+/* Adds every buffer to t->plan and its purpose to t->sizes. */
 static void plan_train(struct clime_train *t) {
     const struct clime_config *c = &t->m->cfg;
     struct clime_plan *p = &t->plan;
@@ -240,7 +239,7 @@ static void plan_train(struct clime_train *t) {
     size_t D = (size_t)c->D, K = (size_t)c->router.k, V = (size_t)c->V, H = (size_t)c->H;
     size_t Q = H * (size_t)t->m->heads.Dh, KV = (size_t)(t->m->heads.HK * t->m->heads.Dh),
            back = t->o.forward_only ? 0 : 1;
-    size_t norms = back && t->m->layout.frozen ? 1 : 0 /* some of these, maybe */, made = t->o.keep_logits ? R : C;
+    size_t norms = back && t->m->layout.frozen ? 1 : 0 /* some may be frozen */, made = t->o.keep_logits ? R : C;
     size_acts(t);
     clime_plan_add(p, "gradients", back * (size_t)t->n_grads * 4, (void **)&t->grads);
     if (t->n_cuts > 1 && back) plan_cut_sums(t);

@@ -1,11 +1,11 @@
-/* What products take for a moment at their first use, and all of these beforehand. Called by who plans memory and by
- * the server's start; owns nothing. */
+/* Temporary memory of products at their first use, and running all first uses in advance. Called by memory planning and
+ * at the server's start; owns nothing. */
 #include "model/config/config.h"
 #include "model/model.h"
 
 static size_t most_of(const struct clime_model *m, enum clime_trial first, enum clime_trial last, int T, int N, int K,
                       size_t most) {
-    if (T == 0 || N == 0 || K == 0) return most; /* the family has none */
+    if (T == 0 || N == 0 || K == 0) return most; /* not in this family */
     for (int kind = (int)first; kind <= (int)last; kind++) {
         size_t n = m->ops->trial_bytes(m->dev, (enum clime_trial)kind, T, N, K);
         if (n > most) most = n;
@@ -24,7 +24,7 @@ size_t clime_model_trial_bytes(const struct clime_model *m, int T, int R, bool t
         {T, 2 * c->F, c->D, false},
         {T, c->D, c->F, false},
         {R, c->V, c->D, true},
-        {T, c->router.E, c->D, true}, /* of experts these and the shared one's; grouped ones try nothing */
+        {T, c->router.E, c->D, true}, /* of experts these and the shared one's; grouped products need none */
         {T, 2 * c->F_shared, c->D, false},
         {T, c->D, c->F_shared, false},
     };

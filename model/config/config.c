@@ -1,13 +1,13 @@
 /* config.json of a Hugging Face folder, read into struct clime_config (config_write.c writes it back).
  *
  * Called once at start by clime_model_prepare (and by clime-train init and export); the caller's thread; owns nothing
- * after it returns. The invariant: a config that loads describes a model that clime computes exactly as transformers
- * does. A field that would change the mathematics and is not supported is therefore refused by name, never skipped;
- * fields that cannot change a logit (dropout, initializer_range, cache options) are ignored.
+ * after it returns. Invariant: a config that loads describes a model that clime computes exactly as transformers does.
+ * A field that would change the mathematics and is not supported is therefore refused by name, never skipped; fields
+ * that cannot change a logit (dropout, initializer_range, cache options) are ignored.
  *
- * Both spellings of the rotary settings are read: rope_theta + rope_scaling + partial_rotary_factor beside the other
- * fields (all published checkpoints), and transformers 5's rope_parameters object; what is said in both places is taken
- * from where transformers 5 takes it. The first is written, since every version of transformers reads it.
+ * Both spellings of the rotary settings are read: rope_theta + rope_scaling + partial_rotary_factor among the other
+ * fields (all published checkpoints), and transformers 5's rope_parameters object; if both are present, transformers
+ * 5's precedence applies. The first is written, since every version of transformers reads it.
  */
 #include <math.h>
 #include <stdio.h>
@@ -17,11 +17,11 @@
 #include "model/config/config_int.h"
 #include "model/config/config_keys.h"
 
-/* What every table of operations has room for: a head in registers, a row in a block of norms, the splits of a draw. */
+/* Limits of every table of operations: a head in registers, a row in a block of norms, the splits of sampling. */
 enum { MAX_HEAD_DIM = 256, MAX_D = 1 << 15, MAX_V = 1 << 20 };
 
 #define MAX_CONFIG_BYTES (4 << 20)
-#define MAX_FIELDS 4096 /* of an object; labels of a classifier are the most that are seen */
+#define MAX_FIELDS 4096 /* of an object; the most are a classifier's labels */
 
 #define NAMES(id, model_type, architecture) {model_type, architecture},
 const struct clime_family_names clime_families[] = {CLIME_FAMILIES(NAMES)};
@@ -61,7 +61,7 @@ static const struct clime_family_facts facts[] = {
                         .bias_key = "attention_bias",
                         .experts = true,
                         .sigmoid = true},
-    [CLIME_DEEPSEEK_V3] = /* Moonlight and Kimi K2 too */
+    [CLIME_DEEPSEEK_V3] = /* also Moonlight and Kimi K2 */
     {.max_pos = 4096,
      .eps = 1e-6f,
      .rotary_factor = 1,
@@ -110,7 +110,7 @@ static enum clime_err find_family(const struct cJSON *root, enum clime_family *o
                       CLIME_FAMILIES(ARCHITECTURE) + 2);
 }
 
-/* Readers differ in which of two values they take. */
+/* Refuses duplicate keys: parsers differ in which value they use. */
 static enum clime_err refuse_twice(const struct cJSON *object, struct clime_error *e) {
     if (clime_tree_size(object) > MAX_FIELDS)
         return clime_fail(e, CLIME_ERR_LIMIT, "an object of more than %d fields", MAX_FIELDS);
@@ -141,7 +141,7 @@ static enum clime_err refuse_unsupported(const struct cJSON *root, struct clime_
     return CLIME_OK;
 }
 
-/* Of each layer what its attention sees. */
+/* Reads the attention type of each layer. */
 static enum clime_err read_layer_types(const struct cJSON *root, const struct clime_config *c, struct clime_error *e) {
     const struct cJSON *list = clime_tree_get(root, "layer_types");
     if (clime_key_absent(list)) return CLIME_OK;
@@ -187,7 +187,7 @@ static enum clime_err read_dtype(const struct cJSON *root, struct clime_config *
     return CLIME_OK;
 }
 
-/* DeepSeek's FP8; every other way of quantising is refused. */
+/* DeepSeek's FP8; any other quantisation is refused. */
 static enum clime_err read_quantization(const struct cJSON *root, struct clime_config *c, struct clime_error *e) {
     const struct cJSON *q = clime_tree_get(root, "quantization_config"),
                        *block = clime_tree_get(q, "weight_block_size");

@@ -1,9 +1,8 @@
-/* The part of a configuration that is about attention: latent attention's widths and the rotary settings, read and
- * written.
+/* The attention part of a configuration: latent attention's widths and the rotary settings, read and written.
  *
- * Called by config.c and config_write.c; pure. The invariant is config.c's: a kind of scaling that the table is not
- * made for (model/rope.c) is refused by name. A width that a class has a default for must be said all the same: the
- * defaults are those of one model.
+ * Called by config.c and config_write.c; pure. The invariant is config.c's: a scaling that the table (model/rope.c)
+ * does not support is refused by name. A width is required even where a class has a default, since the defaults are one
+ * model's.
  */
 #include <math.h>
 #include <string.h>
@@ -13,7 +12,7 @@
 
 /* ---- latent attention ------------------------------------------------------------------------------------------- */
 
-enum { MAX_RANK = 1024, MAX_PART = 256 }; /* of the kept row; of a head's parts */
+enum { MAX_RANK = 1024, MAX_PART = 256 }; /* of the cached row; of a head's parts */
 
 enum clime_err clime_config_latent(const struct cJSON *root, struct clime_config *c, struct clime_error *e) {
     struct clime_latent *l = &c->latent;
@@ -65,7 +64,7 @@ static enum clime_err read_llama3(const struct cJSON *scaling, struct clime_conf
     return CLIME_OK;
 }
 
-/* 0 when it is not given. */
+/* 0 when absent. */
 static enum clime_err read_mscale(const struct cJSON *scaling, const char *key, double *out, struct clime_error *e) {
     *out = 0;
     return clime_key_absent(clime_tree_get(scaling, key)) ? CLIME_OK : clime_key_positive(scaling, key, 1, out, e);
@@ -86,7 +85,7 @@ static enum clime_err read_yarn(const struct cJSON *scaling, struct clime_config
     return read_mscale(scaling, "mscale_all_dim", &c->rope_scaling.mscale_all_dim, e);
 }
 
-/* The positions that the model first knew: beside the other fields they go before those among the rotary settings. */
+/* The original context length: among the other fields it takes precedence over the rotary settings. */
 static enum clime_err read_original(const struct cJSON *root, const struct cJSON *scaling, struct clime_config *c,
                                     struct clime_error *e) {
     static const char key[] = "original_max_position_embeddings";
@@ -96,7 +95,7 @@ static enum clime_err read_original(const struct cJSON *root, const struct cJSON
     return clime_key_int(in, key, 1, CLIME_MAX_POSITIONS, c->max_pos, &c->rope_scaling.original_max_pos, e);
 }
 
-/* Whatever is among the rotary settings is there to change them: "rope_scaling: KEY ..." of what nobody reads. */
+/* Every rotary setting is there to change results: refuses unknown ones, "rope_scaling: KEY ...". */
 static enum clime_err refuse_unknown(const struct cJSON *settings, const char *type, struct clime_error *e) {
     static const char *const known[] = {
         "type",
@@ -146,8 +145,8 @@ static enum clime_err read_scaling(const struct cJSON *root, const struct cJSON 
     return rc ? rc : read_original(root, scaling, c, e);
 }
 
-/* *out: rope_scaling or, where that is absent or empty, rope_parameters (transformers 5); NULL: neither. The one that
- * is not taken does not count at all. */
+/* *out: rope_scaling or, where that is absent or empty, rope_parameters (transformers 5); NULL: neither. The other one
+ * is ignored. */
 static enum clime_err find_settings(const struct cJSON *root, const struct cJSON **out, struct clime_error *e) {
     static const char *const keys[] = {"rope_scaling", "rope_parameters"};
     *out = NULL;
@@ -188,7 +187,8 @@ enum clime_err clime_config_rope(const struct cJSON *root, double rotary_factor,
     return read_scaling(root, settings, c, e);
 }
 
-/* What a reader multiplies by the head's width and cuts off to get rope_rot: the quotient alone may come out below. */
+/* The factor that a reader multiplies by the head's width and truncates to get rope_rot: the plain quotient may round
+ * below. */
 static double rotary_factor_of(const struct clime_config *c) {
     double factor = (double)c->rope_rot / c->Dh;
     while ((int)(c->Dh * factor) < c->rope_rot) factor = nextafter(factor, 1);

@@ -1,7 +1,7 @@
-/* The part of a configuration that is about experts: one reader a family, one writer, and the keys that may be there.
+/* The experts' part of a configuration: a reader per family, one writer, and the allowed keys.
  *
- * Called by config.c and config_write.c; pure. The invariant is config.c's. These families still grow, so here it is
- * kept the other way round as well: a key that is neither read nor known to be without effect is refused by name.
+ * Called by config.c and config_write.c; pure. The invariant is config.c's. These families still grow, so it is also
+ * enforced the other way round: a key that is neither read nor known to have no effect is refused by name.
  */
 #include <math.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 
 enum { MAX_EXPERT_WIDTH = 1 << 17 };
 
-/* Which layers have one MLP instead: every one of mlp_only_layers, and all but each decoder_sparse_step-th. */
+/* Layers with a dense MLP: those of mlp_only_layers, and all but each decoder_sparse_step-th. */
 static enum clime_err read_dense_layers(const struct cJSON *root, struct clime_config *c, struct clime_error *e) {
     int step;
     enum clime_err rc = clime_key_int(root, "decoder_sparse_step", 1, 1 << 20, 1, &step, e);
@@ -29,8 +29,8 @@ static enum clime_err read_dense_layers(const struct cJSON *root, struct clime_c
     return CLIME_OK;
 }
 
-/* The number of experts by its name in the family, or by the one that transformers 5 may write. Of two that differ
- * programs take one or the other. */
+/* The number of experts by the family's name for it, or the one that transformers 5 may write. If both are present they
+ * must be equal, since programs differ in which one they use. */
 static enum clime_err read_counts(const struct cJSON *root, const char *name, struct clime_config *c,
                                   struct clime_error *e) {
     static const char other[] = "num_local_experts";
@@ -54,7 +54,7 @@ enum clime_err clime_config_qwen_experts(const struct cJSON *root, struct clime_
     return clime_key_int(root, "shared_expert_intermediate_size", 1, MAX_EXPERT_WIDTH, 0, &c->F_shared, e);
 }
 
-/* DeepSeek's: a sigmoid with a bias that only chooses, groups, a shared expert, the first layers dense. */
+/* DeepSeek's router: a sigmoid with a bias for the choice only, groups, a shared expert, the first layers dense. */
 static enum clime_err read_deepseek(const struct cJSON *root, struct clime_config *c, struct clime_error *e) {
     struct clime_router *r = &c->router;
     int n_shared, n_dense;
@@ -88,7 +88,7 @@ enum clime_err clime_config_glm_experts(const struct cJSON *root, struct clime_c
     return rc ? rc : clime_key_bool(root, "use_qk_norm", false, &c->qk_norm, e);
 }
 
-/* mlp_layer_types says of each layer what it is; it goes before first_k_dense_replace, as in transformers. */
+/* mlp_layer_types has the kind of each layer; it takes precedence over first_k_dense_replace, as in transformers. */
 static enum clime_err read_layer_types(const struct cJSON *root, struct clime_config *c, struct clime_error *e) {
     const struct cJSON *list = clime_tree_get(root, "mlp_layer_types");
     int l = 0;
@@ -104,7 +104,7 @@ static enum clime_err read_layer_types(const struct cJSON *root, struct clime_co
     return CLIME_OK;
 }
 
-/* The classes differ in their defaults, each being those of one model: what chooses experts must be said. */
+/* The classes' defaults differ, each being one model's: the keys of the expert choice are required. */
 enum clime_err clime_config_deepseek_experts(const struct cJSON *root, struct clime_config *c, struct clime_error *e) {
     static const char *const must[] = {"norm_topk_prob", "routed_scaling_factor", "n_group", "topk_group",
                                        "n_shared_experts"};
@@ -177,8 +177,8 @@ static const char *const read_keys[] = {
     "use_qk_norm",
 };
 
-/* Of training with dropout or a loss that balances experts, of other programs' caches and layouts, or of windows that
- * use_sliding_window turns on. */
+/* Keys of training with dropout or a load-balancing loss, of other programs' caches and layouts, or of windows that
+ * use_sliding_window enables. */
 static const char *const inert_keys[] = {
     "_attn_implementation_autoset",
     "_name_or_path",
@@ -207,7 +207,7 @@ static const char *const inert_keys[] = {
     "use_cache",
 };
 
-/* Of latent attention, read too; head_dim and qk_head_dim follow from them. */
+/* Keys of latent attention, also read; head_dim and qk_head_dim follow from them. */
 static const char *const latent_keys[] = {
     "q_lora_rank",     "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim",
     "rope_interleave", "qk_head_dim",  "scoring_func",     "topk_method",      "moe_layer_freq",
@@ -225,7 +225,7 @@ static bool known(const char *key, const struct clime_config *c) {
            (c->family == CLIME_GLM4_MOE_LITE && strcmp(key, "mlp_layer_types") == 0);
 }
 
-/* What a key says as a number; of a list how long it is. */
+/* A key's value as a number; a list's length. */
 static double said(const struct cJSON *n) {
     switch (clime_tree_kind(n)) {
     case CLIME_JSON_NUMBER:
@@ -239,8 +239,8 @@ static double said(const struct cJSON *n) {
     }
 }
 
-/* A key that another family reads may say what is so in this one anyway, as Qwen3-Coder's
- * shared_expert_intermediate_size of 0 does. */
+/* Another family's key may be present if it changes nothing here, such as Qwen3-Coder's shared_expert_intermediate_size
+ * of 0. */
 static enum clime_err refuse_of_others(const struct cJSON *root, const struct clime_config *c, struct clime_error *e) {
     bool deepseek = c->router.sigmoid, qwen2 = c->family == CLIME_QWEN2_MOE;
     const struct {

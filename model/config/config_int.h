@@ -1,5 +1,5 @@
-/* What the files of the configuration share (config.c, config_attention.c, config_experts.c,
- * config_write.c). Internal to model/. */
+/* Shared by the configuration's files (config.c, config_attention.c, config_experts.c, config_write.c). Internal to
+ * model/. */
 #ifndef CLIME_MODEL_CONFIG_CONFIG_INT_H
 #define CLIME_MODEL_CONFIG_CONFIG_INT_H
 
@@ -7,10 +7,10 @@
 #include "common/json/write.h"
 #include "model/config/config.h"
 
-/* All of a config.json. The error does not name the file. */
+/* Parses a whole config.json. The error does not name the file. */
 enum clime_err clime_config_parse(const struct cJSON *root, struct clime_config *c, struct clime_error *e);
 
-/* Reads a family's experts into router, F_expert, F_shared and dense. The sizes of the layers are there. */
+/* Reads a family's experts into router, F_expert, F_shared and dense. The layer sizes must be set. */
 enum clime_err clime_config_qwen_experts(const struct cJSON *root, struct clime_config *c, struct clime_error *e);
 enum clime_err clime_config_glm_experts(const struct cJSON *root, struct clime_config *c, struct clime_error *e);
 enum clime_err clime_config_deepseek_experts(const struct cJSON *root, struct clime_config *c, struct clime_error *e);
@@ -18,14 +18,14 @@ enum clime_err clime_config_deepseek_experts(const struct cJSON *root, struct cl
 /* Reads latent attention: latent, q_rank, HK, Dh and rope_interleaved. */
 enum clime_err clime_config_latent(const struct cJSON *root, struct clime_config *c, struct clime_error *e);
 
-/* Reads the rotary settings; rotary_factor: when partial_rotary_factor is absent; may_be_partial: it may be below 1. */
+/* Reads the rotary settings. rotary_factor: default of partial_rotary_factor; may_be_partial: it may be below 1. */
 enum clime_err clime_config_rope(const struct cJSON *root, double rotary_factor, bool may_be_partial,
                                  struct clime_config *c, struct clime_error *e);
 
-/* CLIME_ERR_INPUT when a key is there that nobody reads and that is not known to change nothing. */
+/* CLIME_ERR_INPUT for a key that is neither read nor known to have no effect. */
 enum clime_err clime_config_known_keys(const struct cJSON *root, const struct clime_config *c, struct clime_error *e);
 
-/* The keys of all this, into an open object. */
+/* Writes the keys of these, into an open object. */
 void clime_config_write_experts(struct clime_jw *w, const struct clime_config *c);
 void clime_config_write_latent(struct clime_jw *w, const struct clime_config *c);
 void clime_config_write_rope(struct clime_jw *w, const struct clime_config *c);

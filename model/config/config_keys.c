@@ -1,5 +1,5 @@
-/* config.json's fields, read with their types. Called by config.c and its families while a model is opened; pure. The
- * invariant: a field of another type, or outside its range, is an error that names it, never taken for absent.
+/* Typed access to config.json's fields. Called by config.c and its families while a model is opened; pure. Invariant: a
+ * field of another type, or outside its range, is an error that names it, never treated as absent.
  */
 #include "model/config/config_keys.h"
 

@@ -1,4 +1,4 @@
-/* config.json's fields, read with their types: CLIME_ERR_INPUT names the field that is wrong. Internal to model/. */
+/* Typed access to config.json's fields: CLIME_ERR_INPUT names the field that is wrong. Internal to model/. */
 #ifndef CLIME_MODEL_CONFIG_CONFIG_KEYS_H
 #define CLIME_MODEL_CONFIG_CONFIG_KEYS_H
 

@@ -1,6 +1,6 @@
-/* struct clime_config written as the config.json that transformers loads, and as facts. Called by export and init, and
- * by whoever compares two configurations; the caller's thread; owns nothing. The invariant: what is written,
- * clime_config_load reads back as it was; so two configurations with the same facts compute the same.
+/* Writes struct clime_config as the config.json that transformers loads, and as facts. Called by export and init, and
+ * to compare two configurations; the caller's thread; owns nothing. Invariant: clime_config_load reads back what is
+ * written unchanged; so two configurations with the same facts compute the same.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 static void write_id(struct clime_jw *w, const char *key, int id) {
     clime_jw_key(w, key);
     if (id < 0)
-        clime_jw_null(w); /* said, because a class default may lie outside the vocabulary */
+        clime_jw_null(w); /* explicit, because a class default may be outside the vocabulary */
     else
         clime_jw_int(w, id);
 }
@@ -65,7 +65,7 @@ static void write_text(struct clime_buf *text, const struct clime_config *c, enu
     CHECK(!text->full);
 }
 
-/* What says nothing of the numbers: how a folder stores them; how long a sequence may be, which is limited elsewhere;
+/* Keys that do not affect results: how a folder stores the numbers; the longest sequence, which is limited elsewhere;
  * and ids that are the tokenizer's. */
 static bool is_computed_with(const char *key) {
     static const char *const not [] = {"max_position_embeddings", "torch_dtype", "bos_token_id", "pad_token_id",
