@@ -1,6 +1,6 @@
-/* What two sides compare, one definition for every kind of device: a term of ops->checksum, the sum over (word, index)
- * of a copy, and the fold of the experts that a row's routers chose. For kernels/ alone; a header of its own because a
- * CUDA compiler must be told that a function runs on host and device. */
+/* Hashes that two sides compare, one definition for every kind of device: a term of ops->checksum, the sum over (word,
+ * index) of a copy, and the fold of the experts that a row's routers chose. Internal to kernels/; separate because CUDA
+ * needs functions marked for host and device. */
 #ifndef CLIME_KERNELS_CHECKSUM_H
 #define CLIME_KERNELS_CHECKSUM_H
 
@@ -18,7 +18,7 @@ HOST_AND_DEVICE static inline uint64_t clime_checksum_term(uint64_t word, uint64
     return x ^ x >> 32;
 }
 
-/* A row's fold goes from router to router: what it was, and the sum of the chosen experts' terms, in any order. */
+/* A row's fold chains over routers: the old fold, and the sum of the chosen experts' terms, in any order. */
 HOST_AND_DEVICE static inline uint32_t clime_choice_term(uint32_t expert) {
     uint32_t x = (expert + 1) * 0x9e3779b1u;
     x = (x ^ x >> 15) * 0x85ebca6bu;

@@ -1,4 +1,4 @@
-/* The collectives, as exchanges. Called by the owner of the links; owns nothing. */
+/* The collectives of links.h, built on exchanges. Called by the owner of the links; owns nothing. */
 #include "kernels/links.h"
 
 enum clime_err clime_links_open(const struct clime_ops *ops, struct clime_dev *d, struct clime_group *g,
@@ -70,7 +70,7 @@ enum clime_err clime_links_all_gather(struct clime_links *l, const char *what, v
     return clime_links_exchange(l, what, sends, n, receives, n, e);
 }
 
-/* The columns of all ranks to the one that wants the rows. */
+/* Sends all ranks' columns to the rank that wants the rows. */
 static enum clime_err columns_to(struct clime_links *l, const char *what, int root, const size_t *from, char *parts,
                                  struct clime_error *e) {
     struct clime_move moves[CLIME_GROUP_MAX];

@@ -1,21 +1,21 @@
-/* Moving bytes between the devices of a group: one process a device, and nothing is ever added on the way
- * (docs/devices.md). A sum over ranks is an exchange and a local sum in a fixed order.
+/* Transport between the devices of a group: one process per device; bytes are moved, never added (docs/devices.md). A
+ * sum over ranks is an exchange and a local sum in a fixed order.
  *
- * Links belong to a device context: what they send is made by its operations, and what they receive is read by them.
+ * Links belong to a device context, whose operations make what they send and read what they receive.
  *
- * Everything is one operation, an exchange: each rank says what it sends to whom and what it gets from whom; what goes
- * from one rank to another arrives in the order in which both name it, cut alike. The collectives below are exchanges
- * that all ranks call alike. at is memory of the device (ops->alloc); on a device that queues, an exchange is queued
- * like any operation, and what it sent may be written again by what is queued after it.
+ * Everything is one operation, an exchange: each rank lists its sends and receives. Bytes from one rank to another
+ * arrive in the order in which both list them, cut alike. The collectives below are exchanges that all ranks call
+ * alike. at is device memory (ops->alloc). On a device that queues, an exchange is queued like any operation; later
+ * operations may overwrite what it sent.
  *
- * Or it is queued beside the operations: begin lets it run from what is queued before, end makes what is queued after
- * wait for it. In between nobody may write what it sends, nor touch what it receives. Exchanges run in the order in
- * which they begin, so an end is one of all that began before; a device that does not queue has done it in begin.
+ * An exchange can also overlap operations: begin starts it after the work queued so far, end makes later work wait for
+ * it. In between, its send buffers must not be written, nor its receive buffers accessed. Exchanges run in the order of
+ * their begins, so an end also waits for all earlier ones. A device that does not queue completes it in begin.
  *
- * What goes to a window can be put there, where the way can: nothing lies in between, and nobody copies it on.
+ * Bytes for a window can be put there directly, without an intermediate copy, where the transport supports it.
  *
- * Every wait ends: at once (some 50 ms) when a rank is lost, at the group's limit when one does not move, with an error
- * that names rank and operation. After an error only close may follow. One thread: the owner of dev and of the group.
+ * No wait is unbounded. It fails, naming rank and operation, in about 50 ms when a rank is lost, at the group's limit
+ * when one is stuck. After an error only close may follow. One thread: the owner of dev and of the group.
  */
 #ifndef CLIME_KERNELS_LINKS_H
 #define CLIME_KERNELS_LINKS_H
@@ -25,21 +25,21 @@
 
 #define CLIME_LINKS_WINDOWS 32
 
-struct clime_links_window { /* memory of every rank in which the others may put what they send */
+struct clime_links_window { /* memory of every rank into which the others may put */
     char *at;
     size_t bytes;
 };
 
-struct clime_links_moved { /* since the owner of the links has zeroed it */
+struct clime_links_moved { /* since the links' owner last zeroed it */
     uint64_t sent_bytes;
-    int64_t waited_us[CLIME_GROUP_MAX]; /* the host, for whom; where it is the device that waits nobody knows: 0 */
+    int64_t waited_us[CLIME_GROUP_MAX]; /* host wait per rank; 0 where the device waits, which is not measured */
 };
 
-struct clime_links { /* the head of each table's own */
+struct clime_links { /* the head of each table's own struct */
     const struct clime_ops *ops;
     struct clime_dev *dev;
     struct clime_group *group;
-    const char *way; /* how bytes go, for people */
+    const char *way; /* name of the transport, for messages */
     int rank, world;
     bool records; /* gathers of few rows may be recorded */
     struct clime_links_moved moved;
@@ -50,13 +50,13 @@ struct clime_links { /* the head of each table's own */
 #define CLIME_LINKS_FEW_ROWS 256
 
 struct clime_move {
-    int rank; /* the other one; never this rank itself */
+    int rank; /* the other rank; never this one */
     void *at;
     size_t bytes;
-    void *to; /* of what is put: where it goes, as this rank has that place in its own window; else NULL */
+    void *to; /* for puts: the destination, as an address in this rank's own window; else NULL */
 };
 
-/* All ranks of the group call it. CLIME_ERR_UNAVAILABLE where the ranks are too far apart for them. */
+/* Collective. CLIME_ERR_UNAVAILABLE where the ranks cannot be linked. */
 enum clime_err clime_links_open(const struct clime_ops *ops, struct clime_dev *d, struct clime_group *g,
                                 struct clime_links **out, struct clime_error *e);
 void clime_links_close(struct clime_links *l); /* NULL is fine */
@@ -71,34 +71,33 @@ enum clime_err clime_links_begin(struct clime_links *l, const char *what, const 
                                  struct clime_error *e);
 void clime_links_end(struct clime_links *l, uint32_t number);
 
-/* A window: what lies at some distance from `at` means the same on every rank. All call it alike, with as many bytes;
- * the memory must stay until the links are closed. An allocation with small ones beside it would go out with them
- * (ops->alloc_shared makes one that has none). */
+/* Registers a window: the same offset from `at` has the same meaning on every rank. Collective, with equal bytes; the
+ * memory must stay until the links are closed. Small allocations in the same block would be exported with it
+ * (ops->alloc_shared gives a block of its own). */
 enum clime_err clime_links_window(struct clime_links *l, void *at, size_t bytes, struct clime_error *e);
 
-/* As begin, of bytes that all go to windows: each send says where to, which is where the other receives it. Nobody may
- * touch that from before the begin of the one that receives it. */
+/* As begin, for bytes that all go to windows: each send's `to` is where the other rank receives it. The destination
+ * must not be accessed from before the receiver's begin. */
 enum clime_err clime_links_put(struct clime_links *l, const char *what, const struct clime_move *sends, int n_sends,
                                const struct clime_move *receives, int n_receives, uint32_t *number,
                                struct clime_error *e);
 
-/* buf holds every rank's part behind each other, rank r's at bytes [from[r], from[r + 1]); each has its own and gets
- * the others'. from: [world + 1], the same on all. */
+/* buf holds every rank's part, rank r's at bytes [from[r], from[r + 1]); each rank has its own and receives the
+ * others'. from: [world + 1], the same on all ranks. */
 enum clime_err clime_links_all_gather(struct clime_links *l, const char *what, void *buf, const size_t *from,
                                       struct clime_error *e);
 
-/* Rows of which every rank has computed its columns: y[R] rows of at[world] bytes, rank r's are the bytes [at[r],
- * at[r + 1]) of each, R = T * each: `each` of every row of a step. parts has room for all: rank r's columns of R rows
- * lie at parts + R * at[r], its own are there. root: the rank that gets y, -1 = all. y may lie where parts does where
- * one rank has all columns. Up to T of CLIME_LINKS_FEW_ROWS, where links record, it is an operation like others: it may
- * be recorded, and fails as they do. */
+/* Gathers rows from columns: y[R] rows of at[world] bytes, of which rank r computed the bytes [at[r], at[r + 1]); R = T
+ * * each, `each` per row of a step. parts has room for all: rank r's columns of R rows are at parts + R * at[r]; this
+ * rank's own are already there. root: the rank that gets y, -1 = all. y may alias parts where one rank has all columns.
+ * Up to T of CLIME_LINKS_FEW_ROWS, where links record, it is an ordinary operation: it may be recorded and fails as
+ * operations do. */
 enum clime_err clime_links_gather_rows(struct clime_links *l, const char *what, int root, int T, int each,
                                        const size_t *at, void *parts, void *y, struct clime_error *e);
 
-/* Of R rows of world * row_bytes, rank r has made those from start[r * each] up to start[(r + 1) * each], whole and in
- * their places. y[R] becomes this rank's row_bytes of each. start is the device's: no host need know it, and as much
- * may be a rank's as will, all or nothing. Where links record; an operation like others. rows may be written again by
- * what is queued after it. */
+/* Of R rows of world * row_bytes, rank r has made rows start[r * each] up to start[(r + 1) * each], whole and in place.
+ * y[R] becomes this rank's row_bytes of each. start is in device memory; a rank may have any number of rows. Only where
+ * links record; an ordinary operation. Later operations may overwrite rows. */
 void clime_links_home(struct clime_links *l, const char *what, int R, size_t row_bytes, const int32_t *start, int each,
                       const void *rows, void *y);
 

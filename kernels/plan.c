@@ -1,6 +1,6 @@
-/* Carves one device allocation by a list of names and sizes. Called by model and trainer when they open, by their one
- * owner thread. Owns the allocation between commit and free. Every piece starts at a multiple of ALIGN, which is a
- * cache line for the CPU and a coalesced transaction for the GPU, so kernels may assume aligned bases.
+/* Carves one device allocation by a list of names and sizes. Called by model and trainer when they open, by their owner
+ * thread. Owns the allocation between commit and free. Every piece starts at a multiple of ALIGN, a cache line for the
+ * CPU and a coalesced transaction for the GPU, so kernels may assume aligned bases.
  */
 #include "kernels/plan.h"
 

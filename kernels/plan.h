@@ -1,4 +1,4 @@
-/* A plan of device memory: name what is needed, then one allocation, carved.
+/* A plan of device memory: list the buffers, then make one allocation for all.
  *
  *   struct clime_plan p = {0};
  *   clime_plan_add(&p, "logits", R * V * 4, (void **)&ws->logits);
@@ -20,7 +20,7 @@ struct clime_plan {
         void **at;
     } items[CLIME_PLAN_MAX];
     int n;
-    bool shared; /* a part of it will be shared with other processes: no other allocation may lie beside it */
+    bool shared; /* part of it will be shared with other processes: it must be an allocation of its own */
     void *base;  /* the allocation, NULL before commit */
 };
 

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* CUDA takes no larger one for a copy by rows. */
+/* CUDA's limit for a copy by rows. */
 #define MOST_STEP ((size_t)INT32_MAX)
 
 static size_t step_of(const struct clime_run *r, const struct clime_run *piece, int i) {
@@ -20,7 +20,7 @@ static bool goes_on(const struct clime_run *r, const struct clime_run *piece) {
     return true;
 }
 
-/* The run without gaps is one row. */
+/* A run without gaps becomes one row. */
 static void take(struct clime_runs *r, struct clime_run *out) {
     bool gaps = false;
     *out = r->open[0];

@@ -1,7 +1,7 @@
-/* Rows of bytes that lie at even distances, found among pieces that come one by one: so many small copies or sums are a
- * few large ones. A piece has n_at places (a copy's two, a sum's outputs and inputs), of which each must go on evenly.
+/* Merges pieces of bytes at equal distances into strided runs, so that many small copies or sums become a few large
+ * ones. A piece has n_at addresses (a copy's two, a sum's outputs and inputs); each must continue with an equal stride.
  *
- * Pieces need not come run by run: CLIME_RUNS of them are open at a time. Pure; the caller owns both structs. */
+ * Runs may be interleaved: CLIME_RUNS are open at a time. Pure; the caller owns both structs. */
 #ifndef CLIME_KERNELS_RUNS_H
 #define CLIME_KERNELS_RUNS_H
 
@@ -14,7 +14,7 @@ struct clime_run {
     int n;        /* rows */
     int n_at;
     char *at[CLIME_RUN_PLACES];    /* of the first row */
-    size_t step[CLIME_RUN_PLACES]; /* bytes from row to row, at least a row; of a single row its own */
+    size_t step[CLIME_RUN_PLACES]; /* bytes from row to row, at least a row; for a single row its size */
 };
 
 struct clime_runs {
@@ -22,9 +22,9 @@ struct clime_runs {
     int n;
 };
 
-/* A piece (n = 1) goes on with a run, or begins one. True: *out is a run that nothing will go on with. */
+/* Adds a piece (n = 1) to a run, or begins one. True: *out is a finished run. */
 bool clime_runs_add(struct clime_runs *r, const struct clime_run *piece, struct clime_run *out);
-/* One of those that are left; false when there is none. */
+/* Flushes one of the remaining runs; false when there is none. */
 bool clime_runs_end(struct clime_runs *r, struct clime_run *out);
 
 #endif

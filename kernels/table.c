@@ -1,5 +1,5 @@
-/* Chooses the table of operations by the user's word. Called once by each program's main before any thread starts.
- * Holds nothing. This is the only file that knows whether the CUDA table was linked.
+/* Chooses the table of operations by the --device option. Called once by each program's main before any thread starts.
+ * Holds nothing. Only this file depends on whether the CUDA table was linked.
  */
 #include <string.h>
 
@@ -18,7 +18,7 @@ enum clime_err clime_ops_choose(const char *device, const struct clime_ops **out
         return clime_fail(e, CLIME_ERR_INPUT, "unknown device \"%s\" (auto, cpu or cuda)", device);
     }
 #ifdef CLIME_CUDA
-    if (!automatic || clime_cuda_probe(0, e) == CLIME_OK) *out = &clime_cuda_ops; /* named: open says what is wrong */
+    if (!automatic || clime_cuda_probe(0, e) == CLIME_OK) *out = &clime_cuda_ops; /* if named: open reports the error */
     return CLIME_OK;
 #else
     if (automatic) return CLIME_OK;
