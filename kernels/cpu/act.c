@@ -1,8 +1,8 @@
 /* SwiGLU: h = silu(gate) * up, silu(g) = g / (1 + e^-g) (Shazeer 2020, "GLU Variants Improve Transformer").
  *
  * Called by the context's owner; blocks of rows run on the pool. Owns nothing. Element by element in fp32 with one
- * rounding, so bits depend on nothing else. Backward reads both inputs of an element before it writes either, which is
- * what lets dgu overwrite gu.
+ * rounding, so bits depend on nothing else. Backward reads both inputs of an element before it writes either, so dgu
+ * may overwrite gu.
  */
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/vec.h"

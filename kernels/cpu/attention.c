@@ -1,17 +1,17 @@
 /* Causal attention of packed and paged batches: online softmax over blocks of CLIME_PAGE keys (Dao et al. 2022,
  * "FlashAttention"; Milakov & Gimelshein 2018 for the running maximum).
  *
- * Called by the context's owner; a task is a few query rows with all the query heads of one KV head, on the pool.
- * Owns nothing. The invariant: a row's steps are the same whichever rows share its task: blocks by absolute position,
- * a chain over Dh for each score, a fixed tree for the sum of a block, a chain over keys for each output. A block is
- * rows with a stride in both layouts, so packed and paged run the same code.
- * Keys behind a row's position never enter its sums, not even with weight 0: 0 x NaN is NaN, and -0 + 0 is not -0.
- * P stays in fp32: on the CPU rounding it would save nothing.
+ * Called by the context's owner; a task is a few query rows with all the query heads of one KV head, on the pool. Owns
+ * nothing. Invariant: a row's steps are the same whichever rows share its task: blocks by absolute position, a chain
+ * over Dh for each score, a fixed tree for the sum of a block, a chain over keys for each output. A block is rows with
+ * a stride in both layouts, so packed and paged run the same code. Keys after a row's position never enter its sums,
+ * not even with weight 0: 0 x NaN is NaN, and -0 + 0 is not -0. P stays in fp32: on the CPU rounding it would save
+ * nothing.
  */
 #include "kernels/cpu/attention_tile.h"
 #include "kernels/cpu/cpu_ops.h"
 
-#define TASK_ROWS 32 /* query rows times heads of a task: they share the transposed block of keys */
+#define TASK_ROWS 32 /* query rows times heads per task: they share the transposed block of keys */
 
 struct attn_tile {
     int32_t seq, row, n; /* first row in the batch, rows */
@@ -29,7 +29,7 @@ struct attn_job {
 };
 
 struct attn_block {
-    size_t at, ld; /* first element, elements from key to key */
+    size_t at, ld; /* first element, elements between keys */
 };
 
 static struct attn_block attn_block_of(const struct clime_heads *h, const struct clime_attn *a, int seq, int head,
@@ -47,8 +47,8 @@ static struct attn_block attn_block_of(const struct clime_heads *h, const struct
     return b;
 }
 
-/* Scores of one row to weights in place, with n valid keys; rescales the running sum and returns the factor for the
- * running output. */
+/* Turns one row's scores into weights in place, with n valid keys; rescales the running sum and returns the factor for
+ * the running output. */
 static float softmax_block(float *s, int n, float scale, float *m, float *l) {
     vf top = vf_set1(-INFINITY);
     for (int i = 0; i < n; i += VW) {
@@ -79,7 +79,7 @@ VEC_INLINE void attn_values(const bool bf16, int rows, int Dv, const int *n, con
     }
     const size_t size = bf16 ? 2 : 4;
     for (int r = 0; r < rows;) {
-        /* up to four rows share the keys that all of them see; each goes on alone with the rest */
+        /* up to four rows share the keys that all of them see; the rest is row by row */
         int group = rows - r < 4 ? rows - r : 4, shared = n[r];
         sum_rows(bf16, Dv, group, shared, p + r * CLIME_PAGE, CLIME_PAGE, 1, v, ld, r == 0 ? ahead : NULL, o + r * pad,
                  (size_t)pad);
@@ -93,7 +93,7 @@ VEC_INLINE void attn_values(const bool bf16, int rows, int Dv, const int *n, con
 }
 
 /* The block of keys that this thread most likely reads after block b of task i: the same sequence's next, or the first
- * of the task after it. */
+ * of the next task. */
 static const char *attn_next_keys(const struct attn_job *j, int i, int b, int last, size_t size) {
     const struct clime_heads *h = j->h;
     if ((b + 1) * CLIME_PAGE <= last) {
@@ -109,7 +109,7 @@ VEC_INLINE void attn_task_body(const struct attn_job *j, int i, int slot, const 
     const int head = i % h->HK, G = h->H / h->HK, Dh = h->Dh, Dv = attn_value(h), pad = attn_pad(Dv);
     const int KW = gemm_words(Dh, bf16);
     const int rows = tile->n * G;
-    const bool ahead = tile->n == 1 && j->a->page_table; /* few rows: memory decides, so the next blocks are fetched */
+    const bool ahead = tile->n == 1 && j->a->page_table; /* few rows: memory-bound, so the next blocks are prefetched */
     const size_t size = bf16 ? 2 : 4;
     const int pos0 = (j->a->pos0 ? j->a->h_pos0[tile->seq] : 0) + tile->row - j->a->h_q_start[tile->seq];
     const int last = pos0 + tile->n - 1;
@@ -136,7 +136,7 @@ VEC_INLINE void attn_task_body(const struct attn_job *j, int i, int slot, const 
         const char *values = (const char *)(h->Dv ? j->k : j->v) + at.at * size, *next_keys = NULL;
         if (ahead) next_keys = attn_next_keys(j, i, b, last, size);
         gemm_streams(&keys, bf16, 0, nk, CLIME_PAGE, 1, 0, KW, kt);
-        int r0 = pos0 >= key0 ? 0 : (key0 - pos0) * G; /* rows before it see nothing of this block */
+        int r0 = pos0 >= key0 ? 0 : (key0 - pos0) * G; /* earlier rows see nothing of this block */
         score_rows(bf16, qs + r0, rows - r0, KW, kt, nk, ahead ? values : NULL, s + (size_t)r0 * CLIME_PAGE);
         for (int r = r0; r < rows; r++) {
             int valid = pos0 + r / G + 1 - key0;

@@ -1,11 +1,11 @@
 /* Backward of causal attention over a packed batch (Dao et al. 2022, algorithm 4), P recomputed from the stored
  * log-sum-exp.
  *
- * Called by the context's owner; a task is a (sequence, KV head), on the pool. Owns nothing.
- * The invariant: order. Blocks of keys ascend; within a block the query heads in order, their rows ascending. So dk and
- * dv of a key are chains over (head, row), dq of a row is a chain over keys, and no two tasks share an output.
- * Blocks are outside and query tiles inside: a block of keys and values is transposed once for all the rows that see
- * it, its dk and dv (64 x Dh) stay in the cache, and only dq needs fp32 memory for the whole sequence.
+ * Called by the context's owner; a task is a (sequence, KV head), on the pool. Owns nothing. Invariant: the order.
+ * Blocks of keys ascend; within a block the query heads in order, their rows ascending. dk and dv of a key are chains
+ * over (head, row), dq of a row is a chain over keys, and no two tasks share an output. Blocks are the outer loop,
+ * query tiles the inner: a block of keys and values is transposed once for all the rows that see it, its dk and dv (64
+ * x Dh) stay in the cache, and only dq needs fp32 memory for the whole sequence.
  */
 #include "kernels/cpu/attention_tile.h"
 #include "kernels/cpu/cpu_ops.h"
@@ -21,7 +21,7 @@ struct attn_bwd_job {
     void *dq, *dk, *dv;
 };
 
-/* One task's scratch, all fp32 rows padded to whole vectors. */
+/* One task's scratch; all fp32 rows are padded to whole vectors. */
 struct attn_bwd_room {
     float *dq;         /* [G][len][pad] */
     float *delta;      /* [G][len] sum of dout * out over the head */
@@ -49,7 +49,7 @@ static void attn_bwd_carve(struct clime_dev *d, int slot, size_t G, size_t len, 
     r->delta = (float *)(void *)(r->vt + words);
 }
 
-/* Rows of the context's type to padded fp32; ld elements from row to row. */
+/* Converts rows of the context's type to padded fp32; rows are ld elements apart. */
 VEC_INLINE void attn_widen(const bool bf16, const void *from, size_t at, size_t ld, int rows, int Dh, float *to) {
     int pad = attn_pad(Dh);
     for (int r = 0; r < rows; r++) {
@@ -86,7 +86,7 @@ static size_t attn_bwd_output(const struct attn_bwd_job *j, int row, int head) {
     return ((size_t)row * (size_t)j->h->H + (size_t)head) * (size_t)attn_value(j->h);
 }
 
-/* Keys and values of a block of nk positions from element kv on, as score_rows wants them. */
+/* Keys and values of a block of nk positions from element kv on, in the form that score_rows reads. */
 VEC_INLINE void attn_bwd_keys(const struct attn_bwd_job *j, size_t kv, int nk, const struct attn_bwd_room *m,
                               const bool bf16) {
     const int Dh = j->h->Dh, Dv = attn_value(j->h);
@@ -97,7 +97,7 @@ VEC_INLINE void attn_bwd_keys(const struct attn_bwd_job *j, size_t kv, int nk, c
     gemm_streams(&values, bf16, 0, nk, CLIME_PAGE, 1, 0, gemm_words(Dv, bf16), m->vt);
 }
 
-/* m->p = q k, m->ds = dout v: of the rows of one head from row0 on with the block. */
+/* m->p = q k, m->ds = dout v for the rows of one head from row0 on and the block. */
 VEC_INLINE void attn_bwd_scores(const struct attn_bwd_job *j, int row0, int head, int rows, int nk,
                                 const struct attn_bwd_room *m, const bool bf16) {
     const size_t size = bf16 ? 2 : 4;
@@ -138,7 +138,7 @@ VEC_INLINE void attn_exact_delta(const struct attn_bwd_job *j, int seq, int head
     }
 }
 
-/* The gradient of keys that are values too: dk[nk][pad] += dv[nk][pad_v]. */
+/* Gradient of keys that are also values: dk[nk][pad] += dv[nk][pad_v]. */
 VEC_INLINE void attn_bwd_join(int nk, int pad, int pad_v, const float *dv, float *dk) {
     for (int r = 0; r < nk; r++) {
         for (int i = 0; i < pad_v; i += VW)

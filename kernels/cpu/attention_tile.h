@@ -9,7 +9,7 @@
 
 #include "kernels/cpu/gemm_pack.h"
 
-#define ATTN_VECS (VW == 16 ? 4 : 2) /* vectors of outputs of a tile, beside up to 4 rows */
+#define ATTN_VECS (VW == 16 ? 4 : 2) /* vectors of outputs per tile, for up to 4 rows */
 
 /* Elements of a head's row in fp32 scratch: whole vectors. */
 static inline int attn_pad(int Dh) {
@@ -21,8 +21,8 @@ static inline int attn_value(const struct clime_heads *h) {
     return h->Dv ? h->Dv : h->Dh;
 }
 
-/* s[r][key] = q_r . key for rows r < mr, nb vectors of keys. rows[r]: the words of q_r, any alignment.
- * ahead: a block as large as kt that is read next, brought in meanwhile (fetch). */
+/* s[r][key] = q_r . key for rows r < mr, nb vectors of keys. rows[r]: the words of q_r, any alignment. ahead: the next
+ * block to read, as large as kt, prefetched with fetch. */
 VEC_INLINE void score_tile(const int mr, const int nb, const bool bf16, const bool fetch, const char *const *rows,
                            int KW, const uint32_t *kt, const char *ahead, float *s) {
     vf acc[4][4];
@@ -87,7 +87,7 @@ __attribute__((noinline)) static void score_rows(bool bf16, const char *const *r
 }
 
 /* c[r][:] += sum over k in [0, K) of a[r * am + k * ak] * b[k][:] for mr rows and nb vectors, the last of them with
- * `last` lanes of b. c rows are ldc floats apart, b rows ldb elements. ahead: laid out as b, read next (fetch). */
+ * `last` lanes of b. c rows are ldc floats apart, b rows ldb elements. ahead: the next b, prefetched with fetch. */
 VEC_INLINE void sum_tile(const int mr, const int nb, const bool bf16, const bool fetch, int last, int K, const float *a,
                          size_t am, size_t ak, const void *b, size_t ldb, const char *ahead, float *c, size_t ldc) {
     const size_t size = bf16 ? 2 : 4;

@@ -1,4 +1,4 @@
-/* What other ranks computed becomes rows. Called by the context's owner; owns nothing. Bytes only, the same for every
+/* Joins other ranks' columns to rows. Called by the context's owner; owns nothing. Bytes only, the same for every
  * instruction set. */
 #include <string.h>
 

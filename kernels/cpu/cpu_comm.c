@@ -1,8 +1,8 @@
-/* Groups of processes on CPUs of one host, over sockets: what NCCL is between GPUs, so that a hand-over by broadcast is
- * the same code and is tested without a GPU.
+/* Groups of processes on CPUs of one host, over sockets: the CPU's counterpart of NCCL, so that a handover by broadcast
+ * uses the same code and is tested without a GPU.
  *
- * Rank 0 listens on a loopback port that is in the id, with a random word that a peer must say; the others connect.
- * Every socket is non-blocking, every wait polls for the deadline, the cancel flag and a peer that has closed.
+ * Rank 0 listens on a loopback port that is in the id, with a random secret that a peer must send; the others connect.
+ * Every socket is non-blocking; every wait polls for the deadline, the cancel flag and a closed peer.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -89,7 +89,7 @@ enum clime_err clime_cpu_comm_id(struct clime_dev *d, uint8_t id[CLIME_COMM_ID_B
     return CLIME_OK;
 }
 
-/* Rank 0: takes the others in; who does not say the secret, or a rank that is there, is shown the door. */
+/* Rank 0: accepts the others; closes connections without the secret or with a rank already present. */
 static enum clime_err accept_all(struct clime_comm *c, const struct id *id, const struct waiting *w,
                                  struct clime_error *e) {
     enum clime_err rc = CLIME_OK;
@@ -155,7 +155,7 @@ enum clime_err clime_cpu_comm_broadcast(struct clime_comm *c, const struct clime
     return rc;
 }
 
-/* Rank 0 adds up. */
+/* Rank 0 computes the sum. */
 enum clime_err clime_cpu_comm_greet(struct clime_comm *c, const struct clime_comm_wait *wait, struct clime_error *e) {
     struct waiting w = {clime_now_us() + wait->limit_us, wait, "a greeting over sockets"};
     enum clime_err rc = CLIME_OK;

@@ -1,8 +1,7 @@
 /* The CPU context: the thread pool, memory, parallel loops.
  *
- * Called by the one thread that owns the context; clime_cpu_scratch by the pool's threads, each for its own slot.
- * Owns the pool and the scratch rooms.
- * Work is done when a call returns, so sync has nothing to wait for.
+ * Called by the thread that owns the context; clime_cpu_scratch by the pool's threads, each for its own slot. Owns the
+ * pool and the scratch buffers. Calls are synchronous, so sync has nothing to wait for.
  */
 #include <stdatomic.h>
 #include <stdio.h>
@@ -16,7 +15,7 @@
 
 #define ALIGN 256
 #define HUGE_PAGE ((size_t)2 << 20)
-#define INLINE_NS 20000.0 /* work shorter than this does not pay for waking a thread */
+#define INLINE_NS 20000.0 /* shorter work is not worth waking a thread */
 
 void clime_cpu_close(struct clime_dev *d) {
     if (!d) return;
@@ -33,7 +32,7 @@ void clime_cpu_memory(struct clime_dev *d, size_t *free_bytes, size_t *total_byt
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     *total_bytes = (size_t)sysconf(_SC_PHYS_PAGES) * page;
     *free_bytes = (size_t)sysconf(_SC_AVPHYS_PAGES) * page;
-    FILE *f = fopen("/proc/meminfo", "r"); /* MemAvailable counts the page cache, which gives way */
+    FILE *f = fopen("/proc/meminfo", "r"); /* MemAvailable includes the page cache, which can be evicted */
     if (!f) return;
     char line[128];
     while (fgets(line, sizeof line, f)) {
@@ -44,7 +43,7 @@ void clime_cpu_memory(struct clime_dev *d, size_t *free_bytes, size_t *total_byt
 
 size_t clime_cpu_scratch_bytes(const struct clime_scratch_shape *s) {
     (void)s;
-    return 0; /* rooms of a few MiB a thread, which grow */
+    return 0; /* buffers of a few MiB per thread, which grow */
 }
 
 size_t clime_cpu_trial_bytes(struct clime_dev *d, enum clime_trial kind, int T, int N, int K) {
@@ -67,7 +66,7 @@ enum clime_err clime_cpu_alloc(struct clime_dev *d, size_t bytes, const char *wh
     *out = NULL;
     size_t available, total;
     clime_cpu_memory(d, &available, &total);
-    /* Linux promises more memory than there is; what cannot fit at all is refused here. */
+    /* Linux overcommits memory; sizes that cannot fit at all are refused here. */
     size_t align = bytes >= HUGE_PAGE ? HUGE_PAGE : ALIGN;
     if (bytes > total || posix_memalign(out, align, bytes ? bytes : 1) != 0) {
         *out = NULL;
@@ -90,7 +89,7 @@ void clime_cpu_copy_rows(struct clime_dev *d, int n, size_t bytes, void *dst, si
 }
 
 void clime_cpu_copy_start(struct clime_dev *d, void *dst, const void *src, size_t bytes, int mark) {
-    (void)mark; /* done when it returns */
+    (void)mark; /* the copy was synchronous */
     clime_cpu_copy(d, dst, src, bytes);
 }
 
@@ -135,7 +134,7 @@ struct loop {
     atomic_int next;
 };
 
-/* One per slot: takes tiles until there are none, so that a slow core does not hold up the rest. */
+/* One per slot: processes tiles until none are left, so that a slow core does not delay the others. */
 static void drain(void *arg, int slot) {
     struct loop *l = arg;
     for (int i; (i = atomic_fetch_add_explicit(&l->next, 1, memory_order_relaxed)) < l->n;) l->fn(l->arg, i, slot);

@@ -1,4 +1,4 @@
-/* Context and memory entries of the CPU table, as kernels.h describes them. For cpu_table.c. */
+/* Context and memory entries of the CPU table, documented in kernels.h. For cpu_table.c. */
 #ifndef CLIME_KERNELS_CPU_CPU_DEVICE_H
 #define CLIME_KERNELS_CPU_CPU_DEVICE_H
 
@@ -20,7 +20,7 @@ void clime_cpu_choose(struct clime_dev *d, enum clime_trial kind, int T, int N, 
 enum clime_err clime_cpu_reserve_scratch(struct clime_dev *d, size_t bytes, struct clime_error *e);
 
 /* cpu_share.c */
-void clime_cpu_free(struct clime_dev *d, void *p); /* what any of the allocators gave */
+void clime_cpu_free(struct clime_dev *d, void *p); /* from any of the allocators */
 enum clime_err clime_cpu_alloc_shared(struct clime_dev *d, size_t bytes, const char *what, void **out,
                                       struct clime_error *e);
 enum clime_err clime_cpu_share_export(struct clime_dev *d, const void *p, uint8_t handle[CLIME_SHARE_BYTES],

@@ -1,5 +1,5 @@
-/* One build's table of operations. Compiled once for each instruction set (cpu.h); read by cpu_table.c at open.
- * Holds nothing that changes. The context and memory entries stay empty: they do not depend on the instruction set.
+/* One build's table of operations. Compiled once per instruction set (cpu.h); read by cpu_table.c at open. Constant.
+ * The context and memory entries stay empty: they do not depend on the instruction set.
  */
 #include "kernels/cpu/cpu_ops.h"
 

@@ -1,8 +1,8 @@
-/* Links between CPU ranks of one host: a ring of bytes in shared memory for every ordered pair of ranks.
+/* Links between CPU ranks of one host: a ring buffer in shared memory for every ordered pair of ranks.
  *
- * Called by the owner of the group; owns the mapping. A ring has one writer and one reader, each of whom moves a
- * counter of its own. Who can do nothing sleeps at its own bell (a futex), which the others ring when they have moved
- * something of its; it wakes after some ms anyhow to see whether a rank is lost. It never spins: ranks may share cores.
+ * Called by the owner of the group; owns the mapping. A ring has one writer and one reader, each with its own counter.
+ * A rank that cannot progress sleeps on its futex, its bell, which the others wake when they have moved its bytes; it
+ * also wakes after some ms to check for lost ranks. It never spins: ranks may share cores.
  *
  * Invariant: head - tail <= RING bytes are in a ring, written before head moved and read before tail does.
  */
@@ -29,7 +29,7 @@ struct bell {
 };
 
 struct ring {
-    _Alignas(64) _Atomic uint64_t head; /* bytes written so far, all exchanges together */
+    _Alignas(64) _Atomic uint64_t head; /* bytes written so far, over all exchanges */
     _Alignas(64) _Atomic uint64_t tail; /* bytes read */
     _Alignas(64) char bytes[RING];
 };
@@ -39,14 +39,14 @@ struct cpu_links {
     size_t bytes;        /* of the mapping */
     struct bell *bell;   /* [world] */
     struct ring *ring;   /* [world][world] from, to */
-    int64_t answered_us; /* when rank 0's question was looked for */
+    int64_t answered_us; /* last poll for rank 0's question */
 };
 
 static struct ring *ring_of(const struct cpu_links *l, int from, int to) {
     return &l->ring[(size_t)from * (size_t)l->head.world + (size_t)to];
 }
 
-size_t clime_cpu_links_bytes(int world) { /* a rank's share of what all have together */
+size_t clime_cpu_links_bytes(int world) { /* a rank's share of the total */
     return sizeof(struct bell) + (size_t)world * sizeof(struct ring);
 }
 
@@ -84,7 +84,7 @@ static void wake(struct bell *b) {
     if (atomic_load(&b->asleep)) syscall(SYS_futex, &b->rung, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
-/* Until it is rung after `seen` was read, or for a nap. */
+/* Waits until it is rung after `seen` was read, or for a nap. */
 static void nap(struct bell *b, uint32_t seen) {
     const struct timespec t = {.tv_nsec = NAP_MS * 1000000L};
     atomic_store(&b->asleep, 1);
@@ -94,7 +94,7 @@ static void nap(struct bell *b, uint32_t seen) {
 
 /* ---- moving ---- */
 
-/* As much of [*done, bytes) as the ring takes or has; true when that was something. */
+/* Moves as much of [*done, bytes) as the ring has room or data for; true when any was moved. */
 static bool push(struct ring *r, const struct clime_move *m, size_t *done) {
     uint64_t head = atomic_load_explicit(&r->head, memory_order_relaxed), tail = atomic_load(&r->tail);
     size_t room = RING - (size_t)(head - tail), n = m->bytes - *done < room ? m->bytes - *done : room;
@@ -119,14 +119,14 @@ static bool pull(struct ring *r, const struct clime_move *m, size_t *done) {
     return true;
 }
 
-struct side { /* what this rank sends, or what it receives */
+struct side { /* this rank's sends, or its receives */
     const struct clime_move *move;
-    size_t *done; /* [n] bytes of each */
+    size_t *done; /* [n] bytes of each done */
     int n;
     bool out;
 };
 
-/* Moves what can be moved; of what goes the same way only the first that is not done, for they share a ring. */
+/* Moves what it can; per direction only the first unfinished move, since they share a ring. */
 static bool advance(struct cpu_links *l, const struct side *s, bool *all) {
     bool moved = false, busy[CLIME_GROUP_MAX] = {false};
     *all = true;
@@ -146,7 +146,7 @@ static bool advance(struct cpu_links *l, const struct side *s, bool *all) {
     return moved;
 }
 
-/* The rank that this one waits for: from whom something is missing, else who does not take what it is sent. */
+/* The rank being waited for: one whose bytes are missing, else one that does not read what it is sent. */
 static int awaited(const struct side *in, const struct side *out) {
     for (int i = 0; i < in->n; i++)
         if (in->done[i] < in->move[i].bytes) return in->move[i].rank;
@@ -158,7 +158,7 @@ static int awaited(const struct side *in, const struct side *out) {
 enum clime_err clime_cpu_links_begin(struct clime_links *links, const char *what, bool put,
                                      const struct clime_move *sends, int n_sends, const struct clime_move *receives,
                                      int n_receives, uint32_t *number, struct clime_error *e) {
-    (void)put; /* all that comes is copied out of a ring */
+    (void)put; /* everything received is copied out of a ring */
     struct cpu_links *l = (struct cpu_links *)(void *)links;
     size_t *done = xcalloc((size_t)(n_sends + n_receives) + 1, sizeof *done);
     const struct side out = {sends, done, n_sends, true}, in = {receives, done + n_sends, n_receives, false};
@@ -172,7 +172,7 @@ enum clime_err clime_cpu_links_begin(struct clime_links *links, const char *what
         moved |= advance(l, &in, &got);
         if (sent && got) break;
         int64_t now = clime_now_us();
-        if (now - l->answered_us > NAP_MS * 1000) { /* busy or not */
+        if (now - l->answered_us > NAP_MS * 1000) { /* also while busy */
             l->answered_us = now;
             rc = clime_group_answer(l->head.group, e);
             if (rc && e) clime_error_prefix(e, "%s", what);
@@ -186,7 +186,7 @@ enum clime_err clime_cpu_links_begin(struct clime_links *links, const char *what
         l->head.moved.waited_us[awaited(&in, &out)] += clime_now_us() - now;
         if (atomic_load(&bell->rung) != seen) continue;
         rc = clime_group_check(l->head.group, e);
-        if (rc && atomic_load(&bell->rung) != seen) { /* who has gone has left what was missing */
+        if (rc && atomic_load(&bell->rung) != seen) { /* a rank that has left may have sent what was missing */
             rc = CLIME_OK;
             continue;
         }
@@ -197,7 +197,7 @@ enum clime_err clime_cpu_links_begin(struct clime_links *links, const char *what
     return rc;
 }
 
-/* Its begin has waited. */
+/* begin has already waited. */
 void clime_cpu_links_end(struct clime_links *links, uint32_t number) {
     (void)links, (void)number;
 }

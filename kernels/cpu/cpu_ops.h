@@ -1,4 +1,4 @@
-/* The operations of one build, as kernels.h describes them; cpu_isa.c gathers them in its table. */
+/* The operations of one build, documented in kernels.h; cpu_isa.c collects them in its table. */
 #ifndef CLIME_KERNELS_CPU_CPU_OPS_H
 #define CLIME_KERNELS_CPU_CPU_OPS_H
 

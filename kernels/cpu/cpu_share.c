@@ -1,10 +1,10 @@
 /* Memory shared with other processes of the host, for the CPU table: anonymous files (memfd), mapped by both sides; and
- * memory that is given back while its address stays.
+ * memory that can be released and keeps its address.
  *
- * Called by the context's owner thread; owns the list of shared allocations and mappings until they are freed.
- * A handle is (magic, process, descriptor, bytes); the other side opens the descriptor under /proc, which the kernel
- * allows to the same user only, and refuses what is no memfd. A mapping is read-only, so that a server cannot write
- * into a trainer's weights.
+ * Called by the context's owner thread; owns the list of shared allocations and mappings until they are freed. A handle
+ * is (magic, process, descriptor, bytes); the other side opens the descriptor under /proc, which the kernel allows to
+ * the same user only, and refuses anything but a memfd. A mapping is read-only, so that a server cannot write into a
+ * trainer's weights.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -91,7 +91,7 @@ enum clime_err clime_cpu_share_open(struct clime_dev *d, const uint8_t handle[CL
     return CLIME_OK;
 }
 
-/* false: p is no shared memory of this context */
+/* false: p is not shared memory of this context */
 static bool share_free(struct clime_dev *d, void *p) {
     for (struct clime_cpu_share **at = &d->shares; *at; at = &(*at)->next) {
         struct clime_cpu_share *s = *at;
@@ -113,8 +113,8 @@ void clime_cpu_share_close(struct clime_dev *d, void *p) {
     CHECK(share_free(d, p));
 }
 
-/* The kernel gives pages at their first touch and takes them with MADV_DONTNEED; what is given back is made
- * inaccessible, so that a use of it shows. */
+/* The kernel allocates pages at first touch and frees them with MADV_DONTNEED; released memory is made inaccessible, so
+ * that a use of it is caught. */
 enum clime_err clime_cpu_alloc_fixed(struct clime_dev *d, size_t bytes, const char *what, void **out,
                                      struct clime_error *e) {
     size_t available, total;
@@ -168,5 +168,5 @@ uint64_t clime_cpu_checksum(struct clime_dev *d, uint64_t first, size_t bytes, c
 }
 
 void clime_cpu_bind(struct clime_dev *d) {
-    (void)d; /* memory and thread pool are the process's */
+    (void)d; /* memory and thread pool belong to the process */
 }

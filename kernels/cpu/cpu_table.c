@@ -1,6 +1,6 @@
-/* The CPU table: context and memory from cpu_device.c, and every operation sent to the build for the instruction set
- * that the context was opened with. Holds nothing; the owner of the context calls. The invariant: the instruction set
- * is chosen once, at open, and is part of the context's name, since bits are promised within one instruction set only.
+/* The CPU table: context and memory from cpu_device.c; dispatches every operation to the build for the context's
+ * instruction set. Holds nothing; called by the owner of the context. Invariant: the instruction set is chosen once, at
+ * open, and is part of the context's name, since bits are promised within one instruction set only.
  */
 #include <stdio.h>
 #include <string.h>
@@ -15,7 +15,7 @@
 #include "kernels/cpu/grouped.h"
 
 struct isa {
-    const char *name;  /* the option's word */
+    const char *name;  /* the option's value */
     const char *title; /* as recorded with samples */
     const struct clime_ops *ops;
     bool (*runs)(void);
@@ -36,7 +36,7 @@ static bool runs_avx512(void) {
            __builtin_cpu_supports("avx512bf16");
 }
 
-/* Linux gives tile registers to a process that asks once, for all its threads (Documentation/arch/x86/xstate.rst). */
+/* Linux grants tile registers to a process that asks once, for all its threads (Documentation/arch/x86/xstate.rst). */
 static bool runs_amx(void) {
     enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA */
     unsigned a, b, c, d;

@@ -1,8 +1,8 @@
 /* Rows moved by index: embedding, its gradient, gather and scatter.
  *
- * Called by the context's owner; blocks of rows or columns run on the pool. Owns nothing.
- * The gradient of a table row is a chain over t ascending, for which the work is cut by columns: two rows of the batch
- * may hold the same id, two columns never meet.
+ * Called by the context's owner; blocks of rows or columns run on the pool. Owns nothing. The gradient of a table row
+ * is a chain over t ascending, so work is cut by columns: two rows of the batch may have the same id, two columns never
+ * conflict.
  */
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/vec.h"
@@ -17,7 +17,7 @@ struct move_job {
     const void *x;
     void *y;
     float *dtable;
-    bool to; /* the index is of the destination */
+    bool to; /* the index is the destination's */
 };
 
 static void move_rows(void *arg, int i, int slot) {

@@ -1,8 +1,8 @@
-/* Routers and sums over experts: which of them a row is given to, with what weight, and what comes back.
+/* Routers and sums over experts: a row's experts, their weights, and the sum of their outputs; and back.
  *
- * Called by the context's owner; blocks of rows run on the pool. Owns nothing. The invariant: all is of one row, by a
- * fixed tree or in ascending expert id, so that neither the batch nor the order in which a choice was found changes a
- * bit (Shazeer et al. 2017; the sigmoid with a bias that only chooses: DeepSeek-V3, 2024).
+ * Called by the context's owner; blocks of rows run on the pool. Owns nothing. Invariant: everything depends on one
+ * row, by a fixed tree or in ascending expert id, so neither the batch nor the order in which a choice was found
+ * changes a bit (Shazeer et al. 2017; the sigmoid with a bias for the choice only: DeepSeek-V3, 2024).
  */
 #include "kernels/checksum.h"
 #include "kernels/cpu/cpu_ops.h"
@@ -55,7 +55,7 @@ static void route_sigmoid(int E, const float *x, float *s) {
     }
 }
 
-/* The index of the largest of c that is not out; the lowest among equals. With NaN some index that is not out. */
+/* The index of the largest of c that is not out; ties by lower index. With NaN some index that is not out. */
 static int route_largest(int n, const float *c, const bool *out) {
     int best = -1;
     for (int i = 0; i < n; i++)
@@ -64,7 +64,7 @@ static int route_largest(int n, const float *c, const bool *out) {
     return best;
 }
 
-/* Takes out the experts of all groups but the best. */
+/* Excludes the experts of all groups but the best. */
 static void route_groups(const struct clime_router *r, const float *c, bool *out) {
     float sum[CLIME_MAX_EXPERTS];
     bool kept[CLIME_MAX_EXPERTS] = {0};
@@ -80,7 +80,7 @@ static void route_groups(const struct clime_router *r, const float *c, bool *out
     for (int e = 0; e < r->E; e++) out[e] = !kept[e / size];
 }
 
-/* The k experts with the largest score + bias become chosen. */
+/* Marks the k experts with the largest score + bias as chosen. */
 static void route_choose(const struct route_job *j, const float *s, bool *chosen) {
     const struct clime_router *r = j->r;
     float c[CLIME_MAX_EXPERTS];
@@ -146,8 +146,8 @@ void CPU(route)(struct clime_dev *d, int T, const struct clime_router *r, const 
     clime_cpu_for(d, (T + ROUTE_ROWS - 1) / ROUTE_ROWS, (double)T * r->E * (r->k + 8) / 2, route_rows, &j);
 }
 
-/* Of a weight: w = scale s / S with S = sum of the chosen, or scale s. Of a score: s' = s (1 - s), or, over all E,
- * dl_e = p_e (ds_e - sum ds p). */
+/* Gradient of a weight: w = scale s / S with S = sum of the chosen, or scale s. Of a score: s' = s (1 - s), or, over
+ * all E, dl_e = p_e (ds_e - sum ds p). */
 static void route_bwd_row(const struct route_job *j, int t) {
     const struct clime_router *r = j->r;
     size_t row = (size_t)t * (size_t)r->E, slot = (size_t)t * (size_t)r->k;

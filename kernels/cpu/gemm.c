@@ -1,31 +1,30 @@
 /* Matrix products: forward, and the two of the backward pass, as one blocked product over word streams.
  *
  * Called by the context's owner; tiles run on the pool. Owns nothing: packed weights belong to the caller, everything
- * else lives in the context's scratch rooms.
- * The invariant: an output is one fp32 chain over ascending K, whatever the number of rows, the blocking or the
- * threads (docs/numerics.md). K is cut into pieces only between steps of that chain, with the sum kept in fp32.
- * Zero padding at odd ends is part of the chain and the same for every row.
+ * else is in the context's scratch. Invariant: an output is one fp32 chain over ascending K, whatever the number of
+ * rows, the blocking or the threads (docs/numerics.md). K is cut into pieces only between steps of that chain, with the
+ * sum kept in fp32. Zero padding at odd ends is part of the chain and the same for every row.
  *
  * Blocking (Goto & van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication"): a task is a block of C;
- * within it a piece of B of a few vectors times K_PIECE words stays in the first-level cache while all row tiles of
- * the block pass over it.
+ * within it a piece of B of a few vectors times K_PIECE words stays in the L1 cache while all row tiles of the block
+ * pass over it.
  */
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/gemm_pack.h"
 #include "kernels/cpu/gemm_store.h"
 #include "kernels/cpu/gemm_tile.h"
 
-/* Products whose A is made before: 96 x 1024 bf16 = 192 KiB of it stay in the second cache. */
+/* Products whose A is packed in advance: 96 x 1024 bf16 = 192 KiB of it stay in the L2 cache. */
 #define BLOCK_ROWS 96
 #define BLOCK_VECS 8 /* vectors of outputs */
 #define K_PIECE 256  /* words: a piece of B of 2 AVX-512 vectors is 32 KiB */
 
-/* Products of the backward pass: each task packs its own A and B, in blocks large enough to repay it. */
+/* Products of the backward pass: each task packs its own A and B, in blocks large enough to amortise it. */
 #define OWN_ROWS 384
 #define OWN_VECS 16
 #define OWN_K_PIECE 128
 
-#define STRIP_ROWS 512    /* rows whose A is made at once, which bounds the shared room */
+#define STRIP_ROWS 512    /* rows whose A is packed at once, which bounds the shared scratch */
 #define PACK_INLINE 32768 /* words of A that the caller's thread packs alone */
 
 struct product {
@@ -35,12 +34,12 @@ struct product {
     int M, N, KW; /* KW: K in words */
     int block_rows, block_vecs, k_piece;
     int n_row_blocks, n_col_blocks;
-    const uint32_t *a_stream; /* all rows of a, made before; NULL: each task packs */
+    const uint32_t *a_stream; /* all rows of a, packed in advance; NULL: each task packs */
     const uint32_t *b_stream; /* all of b in packed order; NULL: each task packs */
     struct gemm_result c;
 };
 
-/* The most vectors that a tile of mr rows takes at once. */
+/* The most vectors per tile of mr rows. */
 static int tile_vecs(bool bf16, int mr, int vecs) {
     int nb = 8;
     while (nb > vecs || !GEMM_TILE[bf16][mr][nb]) nb /= 2;
@@ -51,9 +50,9 @@ static int tile_vecs(bool bf16, int mr, int vecs) {
 struct piece {
     int kn;
     const uint32_t *a, *b;
-    size_t a_row, a_k;     /* a tile from row r of mr rows begins at a + r * a_row + a_k * mr */
+    size_t a_row, a_k;     /* the tile of mr rows from row r begins at a + r * a_row + a_k * mr */
     size_t bs;             /* words from one vector's stream in b to the next */
-    const uint32_t *after; /* what is read of b when this piece is done */
+    const uint32_t *after; /* next part of b to be read */
 };
 
 /* Adds a piece of the product to the block's sums c[rows][vecs * VW]. */
@@ -62,7 +61,7 @@ static void block_piece(const struct product *p, int rows, int vecs, const struc
     size_t ldc = (size_t)vecs * VW;
     int widest = tile_vecs(p->bf16, (rows + n_tiles - 1) / n_tiles, vecs);
     for (int v = 0; v < vecs; v += widest) {
-        /* the first tile to pass over a group of vectors brings in the group after it */
+        /* the first tile on a group of vectors prefetches the next group */
         const uint32_t *next = v + widest < vecs ? in->b + (size_t)(v + widest) * in->bs : in->after;
         int end = v + widest < vecs ? v + widest : vecs;
         for (int t = 0; t < n_tiles; t++) {
@@ -129,7 +128,7 @@ static void product_run(struct product *p) {
     clime_cpu_for(p->d, p->n_row_blocks * p->n_col_blocks, product_ns(p->M, p->N, p->a.K), block_task, p);
 }
 
-/* ---- streams made before the product --------------------------------------------------------------------- */
+/* ---- streams packed before the product ------------------------------------------------------------------ */
 struct a_packing {
     const struct product *p;
     uint32_t *out;
@@ -178,7 +177,7 @@ void CPU(pack)(struct clime_dev *d, const struct clime_matrix *w) {
 }
 
 /* ---- the operations -------------------------------------------------------------------------------------- */
-/* Rows of x and of y that lie x_row and y_row elements apart. */
+/* Rows of x and of y are x_row and y_row elements apart. */
 static void forward_product(struct clime_dev *d, enum clime_dtype out, int T, const void *x, int x_row,
                             const struct clime_matrix *w, void *y, int y_row) {
     bool bf16 = clime_cpu_bf16(d);

@@ -1,16 +1,16 @@
 /* Matrix products on AMX tiles: forward and the two of the backward pass, for contexts of bf16.
  *
  * Called by the context's owner; tiles run on the pool. Owns nothing: packed weights belong to the caller, everything
- * else lives in the context's scratch rooms. Contexts of fp32 go to the AVX-512 build, as all other operations do.
- * The invariant: an output is one chain over steps of 32 of K in ascending order, at every number of rows and whatever
- * the blocking or the threads. A step is one TDPBF16PS: the even and the odd products are two fp32 chains of 16, whose
- * sum is added (Intel's instruction reference); denormals are zero. So the bits are this build's own.
+ * else is in the context's scratch. Contexts of fp32 use the AVX-512 build, as do all other operations. Invariant: an
+ * output is one chain over steps of 32 of K in ascending order, whatever the number of rows, the blocking or the
+ * threads. A step is one TDPBF16PS: the even and the odd products are two fp32 chains of 16, whose sum is added
+ * (Intel's instruction reference); denormals are zero. The bits are specific to this build.
  *
- * Operands lie in tiles of 1 KiB, zero beyond the matrix:
+ * Operands are in tiles of 1 KiB, zero beyond the matrix:
  *   a  [row tile][step][16 rows][16 words]     words: two neighbours along K
  *   b  [column vector][step][16 words][16 columns]
- * Both are whole in shared rooms before a product begins (weights of a server were packed at load): at this speed
- * packing in each task would take longer than multiplying. Groups of columns, then of rows, bound the rooms.
+ * Both are packed in shared scratch before a product begins (a server's weights at load): at this speed packing in each
+ * task would take longer than multiplying. Groups of columns, then of rows, bound the scratch.
  */
 #define CLIME_CPU_AVX512
 #define CLIME_CPU_AMX
@@ -23,17 +23,17 @@
 #define TILE_WORDS (TILE * TILE)      /* 1 KiB */
 #define STEP 32                       /* elements of K */
 #define BLOCK_TILES 8                 /* rows and columns of a task's block, in tiles */
-#define STEPS_AT_ONCE 16              /* of a pair of column vectors: 32 KiB stay in the first cache */
-#define ROOM_BYTES ((size_t)16 << 20) /* of each operand that is packed for one product */
-#define AHEAD 16                      /* tiles of b that are fetched before they are needed, where rows are few */
+#define STEPS_AT_ONCE 16              /* of a pair of column vectors: 32 KiB stay in the L1 cache */
+#define ROOM_BYTES ((size_t)16 << 20) /* of each operand packed for one product */
+#define AHEAD 16                      /* tiles of b prefetched when rows are few */
 
 struct product {
     struct clime_dev *d;
     struct gemm_operand a, b; /* lanes: rows of C, columns of C */
     int M, N, steps;
-    const uint32_t *b_tiles; /* all of b, packed before; NULL: each group is packed */
+    const uint32_t *b_tiles; /* all of b, packed in advance; NULL: each group is packed */
     struct gemm_result c;
-    /* the group */
+    /* the current group */
     int row0, rows, col0, cols, n_row_blocks;
     uint32_t *a_room, *b_room; /* packed: row tiles from row0 on, column vectors from col0 on */
 };
@@ -48,14 +48,14 @@ static int steps_of(int K) {
 
 /* ---- packing --------------------------------------------------------------------------------------------- */
 
-/* Lanes [lane0, lane0 + TILE) of m as word streams [steps * 16][16], which is b's order. */
+/* Lanes [lane0, lane0 + TILE) of m as word streams [steps * 16][16], in b's order. */
 static void pack_b_vector(const struct gemm_operand *m, int lane0, int steps, uint32_t *out) {
     int words = gemm_words(m->K, true), lanes = m->n_lanes - lane0 < TILE ? m->n_lanes - lane0 : TILE;
     gemm_streams(m, true, lane0, lanes, TILE, 1, 0, words, out);
     memset(out + (size_t)words * TILE, 0, ((size_t)steps * TILE - (size_t)words) * TILE * 4);
 }
 
-/* Rows that lie along K: 64 bytes of each row a step. */
+/* Rows along K: 64 bytes of each row per step. */
 static void pack_a_along(const struct gemm_operand *m, int lane0, int lanes, int steps, uint32_t *out) {
     for (int r = 0; r < TILE; r++) {
         const uint16_t *row = (const uint16_t *)m->p + (size_t)(lane0 + r) * m->ld;
@@ -69,7 +69,7 @@ static void pack_a_along(const struct gemm_operand *m, int lane0, int lanes, int
     }
 }
 
-/* Rows that lie across K: b's order, each tile turned. */
+/* Rows across K: b's order, each tile transposed. */
 static void pack_a_across(const struct gemm_operand *m, int lane0, int steps, uint32_t *out) {
     pack_b_vector(m, lane0, steps, out);
     for (int s = 0; s < steps; s++) {
@@ -128,7 +128,7 @@ void GEMM(pack)(struct clime_dev *d, const struct clime_matrix *w) {
 
 /* Tile registers: 0 to 3 are sums, 4 and 5 rows, 6 and 7 columns; all of 16 rows of 64 bytes. */
 static void configure(void) {
-    /* A constant: gcc's intrinsic names only 8 bytes of it as read, so stores to the rest of a local may be dropped. */
+    /* A constant: gcc's intrinsic marks only 8 bytes of it as read, so stores to the rest of a local may be dropped. */
     static const struct {
         uint8_t palette, start_row, reserved[14];
         uint16_t bytes[16];
@@ -139,8 +139,8 @@ static void configure(void) {
     _tile_loadconfig(&c);
 }
 
-/* c[2 or 1 tiles of rows][2 or 1 of columns] over n steps from a and b; row tiles and column vectors `apart` words from
- * one to the next. first: the chains begin; else they go on from c, rows ldc floats apart. */
+/* c[2 or 1 tiles of rows][2 or 1 of columns] over n steps from a and b; row tiles and column vectors are `apart` words
+ * apart. first: the chains begin; else they continue from c, rows ldc floats apart. */
 VEC_INLINE void multiply(const bool two_rows, const bool two_columns, int n, const uint32_t *a, const uint32_t *b,
                          size_t apart, float *c, size_t ldc, bool first) {
     size_t stride = ldc * 4;
@@ -179,8 +179,8 @@ VEC_INLINE void fetch_tile(const uint32_t *at) {
     for (int i = 0; i < TILE; i++) __builtin_prefetch(at + i * TILE, 0, 2);
 }
 
-/* One tile of rows, four of columns, all n steps. Weights come from memory: they are fetched AHEAD tiles before, the
- * first of the next four vectors too. */
+/* One tile of rows, four of columns, all n steps. Weights are in memory: they are prefetched AHEAD tiles in advance,
+ * also the first of the next four vectors. */
 static void multiply_few(int n, const uint32_t *a, const uint32_t *b, size_t apart, float *c, size_t ldc) {
     size_t stride = ldc * 4;
     _tile_zero(0);
@@ -248,7 +248,7 @@ static void block_task(void *arg, int i, int slot) {
     gemm_store(&p->c, c, ldc, p->row0 + r0, rows, p->col0 + c0, cols);
 }
 
-/* Rows or columns of a group whose packed operand fits its room: whole blocks, one at least. */
+/* Rows or columns per group whose packed operand fits its scratch: whole blocks, one at least. */
 static int group_of(const struct product *p, int all) {
     size_t lane = (size_t)p->steps * TILE * 4, n = ROOM_BYTES / lane / (BLOCK_TILES * TILE) * (BLOCK_TILES * TILE);
     if (n < BLOCK_TILES * TILE) n = BLOCK_TILES * TILE;
@@ -273,7 +273,7 @@ static void run_product(struct product *p) {
     for (p->col0 = 0; p->col0 < p->N; p->col0 += cols) {
         p->cols = p->N - p->col0 < cols ? p->N - p->col0 : cols;
         if (p->b_tiles) {
-            p->b_room = (uint32_t *)(uintptr_t)p->b_tiles; /* read only from here on */
+            p->b_room = (uint32_t *)(uintptr_t)p->b_tiles; /* read-only from here on */
         } else {
             p->b_room = p->a_room + a_words;
             clime_cpu_for(p->d, tiles_of(p->cols), (double)p->cols * p->steps * STEP / 4, pack_b_tile, p);

@@ -1,4 +1,4 @@
-/* Reordering of matrices into the word streams of gemm_tile.h; attention transposes its blocks of keys with it too.
+/* Reorders matrices into the word streams of gemm_tile.h; attention uses it to transpose blocks of keys.
  *
  * A stream is [kn][width] words: step k holds, for each of width lanes, the word of K elements 2k and 2k+1 (bf16) or
  * element k (fp32). Lanes past the matrix and a missing last bf16 are zero, which adds nothing to a chain.
@@ -10,7 +10,7 @@
 
 #define PACK_GROUP 4 /* panels packed together */
 
-/* A matrix whose product runs along its rows ([lanes, K], as weights and activations lie) or along its columns
+/* A matrix whose product runs along its rows ([lanes, K], as weights and activations are stored) or along its columns
  * ([K, lanes], as in the transposed products of the backward pass). */
 struct gemm_operand {
     const void *p;
@@ -19,7 +19,7 @@ struct gemm_operand {
     size_t ld;   /* elements from one stored row to the next */
 };
 
-/* First lane of panel p of n: panels are as even as can be, 13 rows in two are 6 + 7, not 12 + 1. */
+/* First lane of panel p of n: panels are as even as possible, 13 rows in two are 6 + 7, not 12 + 1. */
 static inline int gemm_panel(int width, int n, int p) {
     return (int)((long)width * p / n);
 }
@@ -28,8 +28,8 @@ static inline int gemm_words(int K, bool bf16) {
     return bf16 ? (K + 1) / 2 : K;
 }
 
-/* One step's lanes at out[k * width]. A whole vector may run over the end of the step into later ones, which are
- * written after it; at the stream's end only the step's own lanes are stored. */
+/* Stores one step's lanes at out[k * width]. A whole vector may overrun into later steps, which are written after it;
+ * at the stream's end only the step's own lanes are stored. */
 VEC_INLINE void pack_store(uint32_t *out, int width, int kn, int k, vu v) {
     size_t at = (size_t)k * (size_t)width;
     if (at + VW <= (size_t)kn * (size_t)width) {
@@ -39,8 +39,8 @@ VEC_INLINE void pack_store(uint32_t *out, int width, int kn, int k, vu v) {
     }
 }
 
-/* Rows lie along K: a square of VW lanes by VW words, from the given byte address, is transposed in registers.
- * whole: all its words exist, and its stores stay within the stream. */
+/* Rows along K: transposes a square of VW lanes by VW words, from the given byte address, in registers. whole: all its
+ * words exist, and its stores stay within the stream. */
 VEC_INLINE void pack_square(const char *from, size_t ld_bytes, const bool whole, int lanes, int width, int k, int kn,
                             uint32_t *out) {
     int n = kn - k < VW ? kn - k : VW;
@@ -89,15 +89,15 @@ static void pack_along(const struct gemm_operand *m, bool bf16, int lane0, int l
     }
 }
 
-/* Rows lie across K: lanes are neighbours in memory. Panels go in groups: one at a time would fetch the same cache
- * lines again for each, and rows are often a multiple of 4 KiB apart, where few of them fit a cache; all at once would
- * write to more places than a set of the first cache has ways. */
+/* Rows across K: lanes are neighbours in memory. Panels are packed in groups: one at a time would fetch the same cache
+ * lines again for each, and rows are often a multiple of 4 KiB apart, so that few of them fit a cache; all at once
+ * would write to more places than an L1 set has ways. */
 VEC_INLINE void pack_across(const struct gemm_operand *m, const bool bf16, int lane0, int lanes, int width,
                             int n_panels, int first, int k0, int kn, uint32_t *out) {
     static const uint16_t zeros[VW];
     int starts[PACK_GROUP + 1], n = n_panels - first < PACK_GROUP ? n_panels - first : PACK_GROUP;
     for (int p = 0; p <= n; p++) starts[p] = gemm_panel(width, n_panels, first + p);
-    /* whole: every load of VW lanes lies within the matrix and holds no lane that must be zero */
+    /* whole: every load of VW lanes is within the matrix and has no lane that must be zero */
     const bool whole = starts[n] <= lanes && lane0 + starts[n - 1] + VW <= m->n_lanes;
     for (int k = 0; k < kn; k++) {
         const size_t row = (size_t)(bf16 ? 2 * (k0 + k) : k0 + k) * m->ld + (size_t)lane0;
@@ -122,7 +122,7 @@ VEC_INLINE void pack_across(const struct gemm_operand *m, const bool bf16, int l
     }
 }
 
-/* Lanes [lane0, lane0 + lanes) as n_panels streams, words [k0, k0 + kn). Together the panels are width lanes, each
+/* Lanes [lane0, lane0 + lanes) as n_panels streams, words [k0, k0 + kn). The panels together are width lanes, each
  * gemm_panel's share; panel p is at out + kn * its first lane. */
 static void gemm_streams(const struct gemm_operand *m, bool bf16, int lane0, int lanes, int width, int n_panels, int k0,
                          int kn, uint32_t *out) {

@@ -1,4 +1,4 @@
-/* A block's sums into the product's matrix: rounded, or added to what is there. For gemm.c and gemm_amx.c. */
+/* Stores a block's sums into the product's matrix: rounded, or added to it. For gemm.c and gemm_amx.c. */
 #ifndef CLIME_KERNELS_CPU_GEMM_STORE_H
 #define CLIME_KERNELS_CPU_GEMM_STORE_H
 

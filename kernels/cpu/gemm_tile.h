@@ -1,13 +1,13 @@
-/* Micro-kernels of the matrix product: mr rows times nb vectors of outputs, the sums held in registers. For gemm.c.
+/* Micro-kernels of the matrix product: mr rows times nb vectors of outputs, with the sums in registers. For gemm.c.
  *
- * Operands are streams of 32-bit words, one a step: two bf16 that are neighbours along K, or one fp32.
+ * Operands are streams of 32-bit words, one per step: two bf16 that are neighbours along K, or one fp32.
  *   a: [kn][mr]    rows interleaved, so one word is broadcast for each row
  *   b: [kn][VW]    for each vector of outputs, vectors bs words apart; lanes are outputs
- * Each output is one fp32 chain over ascending K. Its bits do not depend on mr, nb or where the stream was cut into
- * pieces, because the chain goes on from the fp32 value that the piece before left in c.
+ * Each output is one fp32 chain over ascending K. Its bits do not depend on mr, nb or where the stream was cut, because
+ * the chain continues from the fp32 value that the previous piece left in c.
  *
- * The tile is sized so that the sums, nb vectors of b and one of a fit the register file: 32 registers with AVX-512,
- * 16 with AVX2 and SSE. Fewer rows take more vectors, since one chain alone would wait for the latency of its adds.
+ * The tile is sized so that the sums, nb vectors of b and one of a fit the register file: 32 registers with AVX-512, 16
+ * with AVX2 and SSE. Fewer rows use more vectors, since a single chain would stall on the latency of its adds.
  */
 #ifndef CLIME_KERNELS_CPU_GEMM_TILE_H
 #define CLIME_KERNELS_CPU_GEMM_TILE_H
@@ -47,8 +47,8 @@
 #endif
 /* clang-format on */
 
-/* first: the chains start at 0; else they go on from c[mr][nb * VW] (rows ldc floats apart). ahead: what the next tiles
- * read of b, brought to the second cache meanwhile: the first kn steps there of two vectors, bs words apart. */
+/* first: the chains start at 0; else they continue from c[mr][nb * VW] (rows ldc floats apart). ahead: b of the next
+ * tiles, prefetched to the L2 cache: the first kn steps of two vectors, bs words apart. */
 typedef void gemm_tile_fn(int kn, const uint32_t *a, const uint32_t *b, size_t bs, const uint32_t *ahead, float *c,
                           size_t ldc, bool first);
 

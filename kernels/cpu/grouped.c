@@ -1,9 +1,8 @@
 /* Rows sorted by expert, and products of each expert's rows with its own weights.
  *
- * Called by the context's owner; the products run on the pool, one expert after another. Owns nothing. The invariant:
- * an expert's rows meet the same chain as rows of any other product, so a row's bits do not know which others chose its
- * expert. An expert without rows is not looked at: decoding reads the weights of the experts that are hit and no
- * others.
+ * Called by the context's owner; the products run on the pool, one expert after another. Owns nothing. Invariant: an
+ * expert's rows use the same chain as rows of any other product, so a row's bits do not depend on the other rows of its
+ * expert. An expert without rows is skipped: decoding reads only the weights of the chosen experts.
  */
 #include "kernels/cpu/grouped.h"
 
@@ -53,7 +52,7 @@ void clime_cpu_grouped_gemm(struct clime_dev *d, int R, const int32_t *start, co
 void clime_cpu_grouped_swiglu(struct clime_dev *d, int R, const int32_t *start, const int32_t *from, const void *x,
                               const struct clime_matrix *w, void *in, void *gu, void *h) {
     size_t first = (size_t)start[0], F = (size_t)w->N / 2;
-    int n = start[w->n_experts] - start[0]; /* of R, whose others are another rank's */
+    int n = start[w->n_experts] - start[0]; /* of R; the others are another rank's */
     d->head.ops->gather(d, n, w->K, from + first, x, clime_cpu_at_mut(d, in, first * (size_t)w->K));
     clime_cpu_grouped_gemm(d, R, start, in, w, gu);
     d->isa->swiglu(d, n, w->N / 2, clime_cpu_at(d, gu, 2 * F * first), clime_cpu_at_mut(d, h, F * first));

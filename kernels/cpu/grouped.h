@@ -1,5 +1,5 @@
-/* Rows sorted by expert, and products of each expert's rows with its own weights. As kernels.h describes them; the same
- * for every instruction set, over its products. */
+/* Rows sorted by expert, and products of each expert's rows with its weights; documented in kernels.h. Compiled once,
+ * on top of each instruction set's products. */
 #ifndef CLIME_KERNELS_CPU_GROUPED_H
 #define CLIME_KERNELS_CPU_GROUPED_H
 

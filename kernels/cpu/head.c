@@ -1,15 +1,15 @@
 /* Log-softmax of the head: log-sum-exp, log-probability, entropy, and their gradient.
  *
- * Called by the context's owner; groups of splits (or rows) run on the pool. Owns nothing.
- * The invariant: server and trainer get every log-probability from here. A row is cut into splits of HEAD_SPLIT logits;
- * each has its maximum and sums by a fixed tree, and splits are merged in order (Milakov & Gimelshein 2018). So a row's
- * bits depend neither on the batch nor on how the splits were spread over threads.
+ * Called by the context's owner; groups of splits (or rows) run on the pool. Owns nothing. Invariant: server and
+ * trainer get every log-probability from here. A row is cut into splits of HEAD_SPLIT logits; each has its maximum and
+ * sums by a fixed tree, and splits are merged in order (Milakov & Gimelshein 2018). A row's bits depend neither on the
+ * batch nor on how the splits were spread over threads.
  */
 #include "kernels/cpu/head.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/vec.h"
 
-#define GROUP_SPLITS 16    /* splits of a task */
+#define GROUP_SPLITS 16    /* splits per task */
 #define LOGP_FLOOR -200.0f /* e^LOGP_FLOOR is 0: keeps 0 * -inf out of sums of p log p */
 
 struct head_partial {
@@ -39,7 +39,7 @@ VEC_INLINE struct head_partial head_split(const float *x, int n, float inv_temp,
         top = vf_max(lanes == VW ? z : vf_first_n(z, lanes, -INFINITY), top);
     }
     struct head_partial p = {.max = vf_hmax(top)};
-    float zero = p.max == -INFINITY ? 0 : p.max; /* all banned: every term is 0, unless it is a NaN */
+    float zero = p.max == -INFINITY ? 0 : p.max; /* all banned: every term is 0, or NaN */
     for (int i = 0; i < n; i += VW) {
         int lanes = vec_lanes(i, n);
         vf z = dt_load(x, (size_t)i, lanes, false) * inv_temp - zero;
@@ -77,7 +77,7 @@ static void head_merge(void *arg, int r, int slot) {
     for (int s = 0; s < j->n_splits; s++) max = p[s].max > max ? p[s].max : max;
     for (int s = 0; s < j->n_splits; s++) {
         if (p[s].max == -INFINITY) {
-            sum += p[s].sum; /* 0, or the NaN that the split held */
+            sum += p[s].sum; /* 0, or the split's NaN */
             continue;
         }
         float shift = p[s].max - max, w = f32_exp(shift);

@@ -1,4 +1,4 @@
-/* The vocabulary's fixed cut and the one formula of a log-probability, for head.c and sample.c. */
+/* The fixed splits of the vocabulary and the only formula of a log-probability, for head.c and sample.c. */
 #ifndef CLIME_KERNELS_CPU_HEAD_H
 #define CLIME_KERNELS_CPU_HEAD_H
 

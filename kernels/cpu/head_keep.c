@@ -1,4 +1,4 @@
-/* Rows of logits cut to sets of ids. Called by the context's owner; owns nothing. Stores alone, the same for every
+/* Restricts rows of logits to sets of ids. Called by the context's owner; owns nothing. Stores only, the same for every
  * instruction set. */
 #include <math.h>
 

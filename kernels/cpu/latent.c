@@ -1,7 +1,7 @@
-/* Before latent attention: the row that is kept of a position, and the rotating part of the queries; and back.
+/* Inputs of latent attention: the cached row of a position, and the rotated part of the queries; and back.
  *
- * Called by the context's owner; blocks of rows run on the pool. Owns nothing. The invariant is rope.c's: what is kept
- * goes through fp32 from load to store and is rounded once, so a cache and a training batch hold the same bits. The
+ * Called by the context's owner; blocks of rows run on the pool. Owns nothing. Invariant, as rope.c's: a cached row
+ * stays in fp32 from load to store and is rounded once, so a cache and a training batch have the same bits. The
  * gradient of the norm is summed in fixed chunks of rows, chunks in order.
  */
 #include "kernels/cpu/cpu_ops.h"
@@ -49,7 +49,7 @@ VEC_INLINE void latent_rotate(const struct latent_job *j, int t, float sign, con
     latent_store(x, j->l->Dr, to, out_at, bf16);
 }
 
-/* First of the elements of head i of row t that rotate: in a query, and in what comes to the kept rows. */
+/* First rotated element of head i of row t: in a query, and in the input of the cached rows. */
 static size_t latent_query_at(const struct latent_job *j, int t, int i) {
     size_t width = (size_t)(j->l->Dn + j->l->Dr);
     return ((size_t)t * (size_t)j->h->H + (size_t)i) * width + (size_t)j->l->Dn;
@@ -60,7 +60,7 @@ static size_t latent_out_at(const struct latent_job *j, int t, int i) {
 
 VEC_INLINE void latent_row(const struct latent_job *j, int t, const bool bf16) {
     const int R = j->l->R;
-    /* pages hold CLIME_PAGE rows and nothing between them: a slot is its row */
+    /* pages have CLIME_PAGE rows and no padding: a slot is its row */
     size_t W = (size_t)j->h->Dh, from = (size_t)t * W, to = (size_t)(j->slot ? j->slot[t] : t) * W;
     float x[LATENT_MAX];
     latent_load(j->kv, from, R, x, bf16);

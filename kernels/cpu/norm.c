@@ -1,13 +1,13 @@
 /* RMSNorm, forward and backward, and the residual sums around it (Zhang & Sennrich 2019).
  *
- * Called by the context's owner; blocks of rows (or of columns, for dw) run on the pool. Owns nothing.
- * The invariant: the sum of squares of a row is one fixed tree over its D elements, so a row's bits depend on it alone.
- * dw is summed by columns, t ascending, so threads share no sums; it is taken before dx, which may overwrite dy.
+ * Called by the context's owner; blocks of rows (or of columns, for dw) run on the pool. Owns nothing. Invariant: the
+ * sum of squares of a row is one fixed tree over its D elements, so a row's bits depend on it alone. dw is summed by
+ * columns, t ascending, so threads share no sums; it is computed before dx, which may overwrite dy.
  */
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/vec.h"
 
-#define NORM_ROWS 16 /* rows of a task */
+#define NORM_ROWS 16 /* rows per task */
 
 struct norm_job {
     struct clime_dev *d;
@@ -27,7 +27,7 @@ static int norm_end(const struct norm_job *j, int i) {
     return (i + 1) * NORM_ROWS < j->T ? (i + 1) * NORM_ROWS : j->T;
 }
 
-/* The vector at k of the row that is normalised: x, or x + delta rounded, which is kept in sum. */
+/* The vector at k of the normalised row: x, or x + delta rounded, which is stored in sum. */
 VEC_INLINE vf norm_input(const struct norm_job *j, size_t row, int k, const bool bf16) {
     int n = vec_lanes(k, j->D);
     size_t at = row + (size_t)k;

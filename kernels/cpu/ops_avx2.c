@@ -1,5 +1,5 @@
-/* Every operation of the CPU table once more, compiled for AVX2 with FMA (the Makefile gives this file's flags).
- * cpu.h tells how builds are named; vec.h is where they differ. Holds nothing of its own.
+/* Every operation of the CPU table, compiled for AVX2 with FMA (flags in the Makefile). cpu.h has the naming of builds;
+ * vec.h is where they differ. Holds nothing of its own.
  */
 #define CLIME_CPU_AVX2
 

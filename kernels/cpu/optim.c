@@ -1,15 +1,15 @@
 /* AdamW and the norm of the gradient.
  *
  * Called by the trainer's owner of the context; fixed chunks run on the pool. Owns nothing. Each element is updated
- * alone (Loshchilov & Hutter 2019, in the order of torch.optim.AdamW); the norm is made of sums in double over fixed
+ * alone (Loshchilov & Hutter 2019, in the order of torch.optim.AdamW); the norm is built from sums in double over fixed
  * chunks, so neither depends on threads.
  */
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/vec.h"
 
 #define CHUNK CLIME_CPU_NORM_BLOCK
-/* Of memory that is touched for the first time: a huge page of each array, which two threads would otherwise both clear
- * and one of them for nothing. */
+/* Chunk for first-touch memory: a huge page of each array, which two threads would otherwise both clear, one in
+ * vain. */
 #define FIRST_CHUNK ((size_t)1 << 19)
 
 struct optim_job {
@@ -105,7 +105,7 @@ struct tree_job {
 
 enum { TREE_BLOCK = 512 };
 
-/* The sum of x[first, first + size), of n elements from `at` on: where it lies, or in out. */
+/* The sum of x[first, first + size), for n elements from `at` on: in place, or in out. */
 static const float *tree_of(const struct tree_job *j, int first, int size, size_t at, size_t n, float *out) {
     float other[TREE_BLOCK];
     if (size == 1) return j->x[first] + at;

@@ -1,9 +1,9 @@
 /* From the joined q|k|v row to attention's operands: split, q/k RMSNorm per head, rotary embedding, KV write; and back.
  *
  * Called by the context's owner; blocks of rows run on the pool. Owns nothing. Rotation: Su et al. 2021 (RoFormer),
- * pairs (i, i + rot/2) as in Llama or (2i, 2i+1) as in GLM, by the host's one table of cos and sin.
- * The invariant: a head goes through fp32 from load to store and is rounded once, so K in a cache and K in a training
- * batch are the same bits. The gradients of the q/k norms are summed in fixed chunks of rows, chunks in order.
+ * pairs (i, i + rot/2) as in Llama or (2i, 2i+1) as in GLM, with the host's table of cos and sin. Invariant: a head
+ * stays in fp32 from load to store and is rounded once, so K in a cache and K in a training batch have the same bits.
+ * The gradients of the q/k norms are summed in fixed chunks of rows, chunks in order.
  */
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/rope_row.h"
@@ -97,7 +97,7 @@ void CPU(qkv_rope)(struct clime_dev *d, int T, const struct clime_heads *h, cons
 }
 
 /* ---- backward -------------------------------------------------------------------------------------------- */
-/* The head's gradient turned back, then through the norm. dw: this chunk's sum or NULL. */
+/* Rotates the head's gradient back, then through the norm. dw: this chunk's sum or NULL. */
 VEC_INLINE void rope_head_bwd(const struct rope_job *j, int t, size_t at, const void *norm, const void *dy, size_t from,
                               float *dw, const bool bf16) {
     int Dh = j->h->Dh;

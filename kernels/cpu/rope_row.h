@@ -1,5 +1,5 @@
-/* One vector in fp32 through what comes before attention, and back: a norm of its own (Zhang & Sennrich 2019) and the
- * rotation by its position (Su et al. 2021). For rope.c (heads of q and k) and latent.c (the row that all heads share).
+/* One fp32 vector through the steps before attention, and back: its norm (Zhang & Sennrich 2019) and the rotation by
+ * its position (Su et al. 2021). For rope.c (heads of q and k) and latent.c (the row shared by all heads).
  */
 #ifndef CLIME_KERNELS_CPU_ROPE_ROW_H
 #define CLIME_KERNELS_CPU_ROPE_ROW_H
@@ -47,7 +47,7 @@ VEC_INLINE void rope_norm(float *x, int D, const void *norm, float eps, const bo
     }
 }
 
-/* g[D], the gradient of the norm of x, becomes that of x (norm.c has the formula); dw[D] += that of norm, or NULL. */
+/* g[D], the gradient of the norm of x, becomes that of x (formula in norm.c); dw[D] += that of norm, or NULL. */
 VEC_INLINE void rope_norm_bwd(const float *x, int D, const void *norm, float eps, float *g, float *dw,
                               const bool bf16) {
     float r = rope_rstd(x, D, eps);

@@ -1,12 +1,12 @@
-/* Drawing tokens: edits, temperature, top-k, top-p, min-p, one uniform, inverse CDF; and the n best of a row.
+/* Sampling: edits, temperature, top-k, top-p, min-p, one uniform, inverse CDF; and the n best of a row.
  *
- * Called by the context's owner; a task is a row, on the pool. Owns nothing.
- * The order of everything is (value descending, id ascending). What top-k and top-p keep is a prefix of it, so it is
- * described by one value and how many of the ids with exactly that value are in: a `cut`. A cut is found by a radix
- * search over the values' bits, three passes at most, with counts or probability masses in the bins: linear
- * whatever the distribution. It runs over candidates, the few values above a floor that provably holds the prefix;
- * only where the nucleus is wider than FLOOR_NUCLEUS does it run over the whole vocabulary.
- * The invariant: a draw depends on its row, seed and position alone. Sums run over the head's fixed splits in order.
+ * Called by the context's owner; a task is a row, on the pool. Owns nothing. Everything is ordered by (value
+ * descending, id ascending). top-k and top-p keep a prefix of this order, described by one value and the number of ids
+ * kept with exactly that value: a `cut`. A cut is found by a radix search over the values' bits, three passes at most,
+ * with counts or probability masses in the bins: linear whatever the distribution. It runs over candidates, the few
+ * values above a floor that provably contains the prefix, or over the whole vocabulary if the nucleus is wider than
+ * FLOOR_NUCLEUS. Invariant: a draw depends on its row, seed and position alone. Sums run over the head's fixed splits
+ * in order.
  */
 #include <stdlib.h>
 
@@ -17,7 +17,7 @@
 
 #define STREAM_TOKEN 0     /* the Philox stream of token draws */
 #define FLOOR_COLUMNS 1024 /* columns whose maxima bound the k largest values */
-#define FLOOR_NUCLEUS 256  /* a top-p nucleus up to this wide is found among the candidates */
+#define FLOOR_NUCLEUS 256  /* a top-p nucleus up to this size is found among the candidates */
 
 struct sample_job {
     struct clime_dev *d;
@@ -26,12 +26,12 @@ struct sample_job {
     const struct clime_sampling *p;
     struct clime_drawn *out;
     int32_t *kept;
-    const size_t *kept_at; /* [R] where a row's list begins in kept */
+    const size_t *kept_at; /* [R] start of a row's list in kept */
 };
 
 /* ---- the radix search ------------------------------------------------------------------------------------ */
 struct cut {
-    uint32_t key; /* of the last value that is kept */
+    uint32_t key; /* of the last kept value */
     int32_t ties; /* how many ids with that value are kept, lowest first */
 };
 
@@ -45,12 +45,12 @@ static uint32_t order_key(float x) {
 
 static const struct { int shift, bits; } RADIX[] = {{21, 11}, {10, 11}, {0, 10}};
 
-/* Walks the kept values in order and keeps each before which less than target was kept: counts when weight is NULL,
- * else the weights, summed in double. Returns the tighter cut; the same when all is kept. */
+/* Walks the kept values in order and keeps each whose predecessors sum to less than target: counts when weight is NULL,
+ * else the weights, summed in double. Returns the tighter cut; the same when all are kept. */
 static struct cut cut_tighten(const float *x, const float *weight, int V, struct cut old, double target) {
-    double above = 0; /* what lies over the bins of this level */
+    double above = 0; /* sum above the bins of this level */
     uint32_t prefix = 0;
-    int known = 0; /* leading bits that prefix fixes */
+    int known = 0; /* leading bits fixed by prefix */
     for (size_t level = 0; level < CLIME_COUNT(RADIX); level++) {
         double mass[2048] = {0};
         int32_t count[2048] = {0};
@@ -68,7 +68,7 @@ static struct cut cut_tighten(const float *x, const float *weight, int V, struct
         if (bin < 0) return old;
         known += RADIX[level].bits;
         prefix = prefix << RADIX[level].bits | (uint32_t)bin;
-        if (known == 32) { /* one value: all its ids weigh the same */
+        if (known == 32) { /* one value: all its ids have the same weight */
             struct cut c = {prefix, 0};
             double each = mass[bin] / count[bin];
             for (; c.ties < count[bin] && (c.ties == 0 || above < target); c.ties++) above += each;
@@ -123,7 +123,7 @@ static float weights_of(const float *x, int n, float inv_temp, float ref, float 
 }
 
 /* ---- truncated rows -------------------------------------------------------------------------------------- */
-/* The values that can be kept, ids ascending. */
+/* The values that may be kept, ids ascending. */
 struct candidates {
     int n;
     int32_t *id;
@@ -134,7 +134,7 @@ static bool truncates(const struct clime_sampling *p, int V) {
     return (p->top_k > 0 && p->top_k < V) || p->top_p < 1 || p->min_p > 0;
 }
 
-/* A value that at least k of the row reach: the k-th largest of the maxima of FLOOR_COLUMNS interleaved columns. */
+/* A value reached by at least k of the row: the k-th largest of the maxima of FLOOR_COLUMNS interleaved columns. */
 static float floor_of(const float *x, int V, int k) {
     if (k >= FLOOR_COLUMNS || V < 2 * FLOOR_COLUMNS) return -INFINITY;
     float top[FLOOR_COLUMNS];
@@ -156,7 +156,7 @@ static float floor_of(const float *x, int V, int k) {
     return least;
 }
 
-/* All values that reach the floor, with their weights. */
+/* Collects all values that reach the floor, with their weights. */
 static void gather_candidates(const float *x, int V, float least, float inv_temp, float ref, struct candidates *c) {
     c->n = 0;
     for (int i = 0; i < V; i += VW) {
@@ -184,7 +184,7 @@ static void drop_behind(struct cut cut, struct candidates *c) {
     }
 }
 
-/* Fills c with what top-k, top-p and min-p leave of the row. mass: of the whole row. */
+/* Fills c with what top-k, top-p and min-p keep of the row. mass: of the whole row. */
 static void truncate_row(const float *x, int V, float ref, double mass, const struct clime_sampling *p,
                          struct candidates *c) {
     struct cut cut = {0, 0};
@@ -213,8 +213,8 @@ static void truncate_row(const float *x, int V, float ref, double mass, const st
 }
 
 /* ---- the inverse CDF ------------------------------------------------------------------------------------- */
-/* The index at which the running sum of n weights, begun at *run, passes target; else the last that weighs anything,
- * or -1, with *run moved on. */
+/* The index at which the running sum of n weights, started at *run, passes target; else the last with a positive
+ * weight, or -1, with *run advanced. */
 static int pass_target(const float *w, int n, double target, double *run) {
     int last = -1;
     for (int i = 0; i < n; i++) {
@@ -231,7 +231,7 @@ static int32_t invert_row(const float *x, int V, float inv_temp, float ref, cons
     int n_splits = head_splits(V), s = 0;
     double target = (double)u * upto[n_splits - 1];
     while (s < n_splits - 1 && upto[s] <= target) s++;
-    for (; s >= 0; s--) { /* back only where rounding put the target behind the split's last weight */
+    for (; s >= 0; s--) { /* back only where rounding put the target after the split's last weight */
         int n = V - s * HEAD_SPLIT < HEAD_SPLIT ? V - s * HEAD_SPLIT : HEAD_SPLIT;
         float w[HEAD_SPLIT];
         weights_of(x + s * HEAD_SPLIT, n, inv_temp, ref, w);
@@ -242,7 +242,7 @@ static int32_t invert_row(const float *x, int V, float inv_temp, float ref, cons
     return -1;
 }
 
-/* ---- what could have been drawn -------------------------------------------------------------------------- */
+/* ---- candidate lists ------------------------------------------------------------------------------------ */
 struct kept_list {
     int32_t *ids;
     int room, n;
@@ -256,7 +256,7 @@ static void list_weighing(struct kept_list *l, const float *w, int n, const int3
     }
 }
 
-/* Of a row from which nothing is cut but what edits have ruled out. */
+/* For a row without truncation: all ids not ruled out by edits. */
 static void list_row_ids(struct kept_list *l, const float *x, int V, float inv_temp, float ref) {
     float w[HEAD_SPLIT];
     for (int first = 0; first < V; first += HEAD_SPLIT) {
@@ -281,13 +281,13 @@ static void draw_greedy(const struct sample_job *j, const float *row, const floa
     if (l->room > 0) l->ids[l->n++] = id;
 }
 
-/* upto: scratch, a double a split; c: scratch for V candidates. */
+/* upto: scratch, a double per split; c: scratch for V candidates. */
 static void draw_random(const struct sample_job *j, const float *row, const float *x, float lse, double *upto,
                         struct candidates *c, const struct clime_sampling *p, struct kept_list *l,
                         struct clime_drawn *out) {
     const int V = j->V, n_splits = head_splits(V);
     const bool edited = clime_sampling_edits(p), cut = truncates(p, V);
-    /* Without edits the row's own lse serves as reference; edits may move everything away from it. */
+    /* Without edits the row's own lse is the reference; edits may move everything away from it. */
     float ref = edited ? row_max(x, V) * p->inv_temp : lse;
     float u = clime_rng_uniform(p->seed, (uint64_t)p->position, STREAM_TOKEN);
     double total = 0;
@@ -387,7 +387,7 @@ struct list_job {
     const float *logits, *lse;
     const struct clime_logp_list *lists;
     struct clime_id_logp *out;
-    const size_t *at; /* [n] where a list begins in out */
+    const size_t *at; /* [n] start of a list in out */
 };
 
 static void top_of_row(const struct list_job *j, const struct clime_logp_list *l, int slot, struct clime_id_logp *out) {

@@ -1,12 +1,12 @@
 /* Vectors of VW floats, the width of the instruction set that the including file is compiled for.
  *
- * Every operation of the CPU table is written once over these and compiled for each instruction set (see cpu.h).
- * Plain +, -, *, comparisons and shifts are the compiler's vector extension; here is what it has no operator for.
- * Nothing contracts by itself (-ffp-contract=off): a multiply-add is fused only where vf_fma says so, so that a value
- * is the same bits in a main loop, a tail or another function.
+ * Every operation of the CPU table is written once over these and compiled for each instruction set (see cpu.h). Plain
+ * +, -, *, comparisons and shifts are the compiler's vector extension; this file has the rest. Nothing is contracted
+ * implicitly (-ffp-contract=off): a multiply-add is fused only by vf_fma, so a value has the same bits in a main loop,
+ * a tail or another function.
  *
- * Lanes are independent in everything but vf_sum and vf_hmax, whose trees are fixed. Tails use the same vector code
- * on a partly filled vector, never a scalar copy of the formula.
+ * Lanes are independent except in vf_sum and vf_hmax, whose trees are fixed. Tails use the same vector code on a partly
+ * filled vector, never a scalar copy of the formula.
  */
 #ifndef CLIME_KERNELS_CPU_VEC_H
 #define CLIME_KERNELS_CPU_VEC_H
@@ -77,7 +77,7 @@ VEC_INLINE void vf_store_n(void *p, vf v, int n) {
 #endif
 }
 
-VEC_INLINE vu vu_load_u16(const uint16_t *p) { /* each to its own 32-bit lane */
+VEC_INLINE vu vu_load_u16(const uint16_t *p) { /* zero-extends each to a 32-bit lane */
 #if defined(CLIME_CPU_AVX512)
     return (vu)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)p));
 #elif defined(CLIME_CPU_AVX2)
@@ -113,7 +113,7 @@ VEC_INLINE void vf_store_bf16(uint16_t *p, vf v) {
 #endif
 }
 
-/* Element i of an array of the context's type, n <= VW lanes from there. bf16 is a constant where it matters. */
+/* Element i of an array of the context's type, n <= VW lanes from there. bf16 is constant where it matters. */
 VEC_INLINE vf dt_load(const void *p, size_t i, int n, bool bf16) {
     if (!bf16) return n == VW ? vf_load((const float *)p + i) : vf_load_n((const float *)p + i, n);
     if (n == VW) return vf_load_bf16((const uint16_t *)p + i);
@@ -155,8 +155,8 @@ VEC_INLINE vf vf_fma(vf a, vf b, vf c) {
 #endif
 }
 
-/* c + a.even * b.even + a.odd * b.odd, where each 32-bit lane holds two bf16 (even in the low half).
- * AVX-512: vdpbf16ps, which takes the products without rounding in between and flushes denormals. */
+/* c + a.even * b.even + a.odd * b.odd, where each 32-bit lane holds two bf16 (even in the low half). AVX-512:
+ * vdpbf16ps, which does not round the products and flushes denormals. */
 VEC_INLINE vf vf_dot2(vf c, vu a, vu b) {
 #if defined(CLIME_CPU_AVX512)
     return (vf)_mm512_dpbf16_ps((__m512)c, (__m512bh)a, (__m512bh)b);
@@ -196,7 +196,7 @@ VEC_INLINE vf vf_first_n(vf v, int n, float rest) { /* lanes >= n become rest */
     return vf_select(vi_iota() < (n - (vi){0}), v, vf_set1(rest));
 }
 
-/* r[i] becomes column i: perfect shuffles of the upper with the lower half of the rows, log2(VW) times. */
+/* r[i] becomes column i: perfect shuffles of the upper and lower half of the rows, log2(VW) times. */
 VEC_INLINE void vu_transpose(vu r[VW]) {
     vu low, high;
     for (unsigned i = 0; i < VW; i++) {
@@ -216,7 +216,7 @@ VEC_INLINE void vu_transpose(vu r[VW]) {
     }
 }
 
-/* Halves are added to halves until one lane is left. */
+/* Adds halves until one lane is left. */
 VEC_INLINE float vf_sum(vf v) {
     float a[VW];
     memcpy(a, &v, sizeof a);
@@ -257,7 +257,7 @@ VEC_INLINE float f32_exp(float x) {
     return vf_exp(vf_set1(x))[0];
 }
 
-/* By way of double, so that the bits do not depend on which libm is installed. */
+/* Through double, so that the bits do not depend on the installed libm. */
 VEC_INLINE float f32_log(float x) {
     return (float)log((double)x);
 }
