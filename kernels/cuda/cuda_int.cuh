@@ -1,8 +1,8 @@
-/* What the CUDA files share: the context, error capture, launch and conversion helpers. Included by kernels/cuda only.
+/* Shared by the CUDA files: the context, error capture, launch and conversion helpers. Included by kernels/cuda only.
  *
- * One stream a context; every launch goes to it, so order is program order and ops->sync is one stream sync. The first
- * CUDA or cuBLASLt failure is kept in the context and reported by sync; after it the context is dead and launches are
- * skipped, because a sticky CUDA error leaves nothing to continue with. */
+ * One stream per context; every launch goes to it, so order is program order and ops->sync is one stream sync. The
+ * first CUDA or cuBLASLt failure is kept in the context and reported by sync; the context is then dead and launches are
+ * skipped, because a CUDA error is sticky. */
 #ifndef CLIME_KERNELS_CUDA_CUDA_INT_CUH
 #define CLIME_KERNELS_CUDA_CUDA_INT_CUH
 
@@ -20,7 +20,7 @@ typedef __nv_bfloat16 bf16;
 struct clime_lt; /* cuBLASLt: handle, cached algorithms (lt.cu) */
 struct clime_cuda_links;
 struct clime_word_room;
-struct clime_row_program; /* products of a single row that wait to be launched together (row/program.cu) */
+struct clime_row_program; /* single-row products waiting to be launched together (row/program.cu) */
 
 struct clime_dev {
     struct clime_dev_head head; /* must be first */
@@ -28,56 +28,56 @@ struct clime_dev {
     cudaEvent_t copied[2]; /* the marks of copy_out_start */
     struct clime_lt *lt;
     struct clime_row_program *rows;
-    struct clime_rope_args *rope; /* put off while recording (rope.cu) */
-    bool flushing;                /* what was put off is being launched */
+    struct clime_rope_args *rope; /* deferred while recording (rope.cu) */
+    bool flushing;                /* deferred operations are being launched */
     int gpu, n_sm;
     bool deterministic;
     struct clime_error failure; /* the first device failure, code CLIME_OK = none */
-    void *scratch;              /* grows; for partial sums and splits of one operation */
+    void *scratch;              /* grows; partial sums and splits of one operation */
     size_t scratch_bytes;
-    void *outgrown[64]; /* scratch that a graph may hold the address of: kept until close */
+    void *outgrown[64]; /* old scratch whose address a graph may hold: kept until close */
     int n_outgrown, n_graphs;
     bool recording;                /* between graph_begin and graph_end */
     struct clime_word_room *words; /* words.cu */
     unsigned *ended;               /* latent/few.cu: splits of each panel; 0 between launches */
     int *ticket;                   /* the next tile of attention/forward_wgmma.cu; 0 between launches */
-    char *h_draw;                  /* where a step's parameters and masks are put together (draw/sample.cu); grows */
+    char *h_draw;                  /* staging of a step's parameters and masks (draw/sample.cu); grows */
     size_t h_draw_bytes;
-    char *h_stage; /* pinned ring that small copies to the device go through */
-    /* Bytes put into it so far; how many of them the stream has certainly read; and had been put at each mark. */
+    char *h_stage; /* pinned ring buffer for small copies to the device */
+    /* Bytes written to it; bytes the stream has certainly read; and bytes written at each mark. */
     size_t staged, unstaged, staged_at[2];
     struct clime_cuda_fixed *fixed; /* memory at fixed addresses (fixed.cu) */
-    unsigned n_launched;            /* kernels that may start before the one before has ended */
+    unsigned n_launched;            /* kernels launched that may overlap the previous one */
     const int32_t *gated_start;     /* of the last gated product of experts (grouped.cu), and n_launched since then */
     unsigned gated_at;
-    struct clime_cuda_links *links; /* open ones, which its waits are told by (links/links.cu) */
+    struct clime_cuda_links *links; /* open links, notified of this context's waits (links/links.cu) */
     enum clime_links_way links_way;
 };
 
-/* Keeps the first failure; returns whether all is well. */
+/* Records the first failure; returns whether there has been none. */
 bool clime_cuda_ok(struct clime_dev *d, cudaError_t rc, const char *what);
 #define CU(d, call) clime_cuda_ok((d), (call), #call)
 
-/* Until the stream has nothing left to do; false after a failure. There is no other way to wait for it: while links are
- * open, what it waits for may never come (links/links.cu). */
+/* Waits until the stream is idle; false after a failure. The only way to wait for it: while links are open, what it
+ * waits for may never arrive (links/links.cu). */
 bool clime_cuda_wait(struct clime_dev *d);
 bool clime_cuda_links_wait(struct clime_cuda_links *l, cudaEvent_t event);
 
-/* At least bytes of device scratch, valid until the next operation asks; NULL after a failure. */
+/* At least `bytes` of device scratch, valid until the next operation requests some; NULL after a failure. */
 void *clime_cuda_scratch(struct clime_dev *d, size_t bytes);
 
-/* Most scratch of clime_cuda_attn for a server's step; draw/: of drawing R tokens, a sequence having had up to max_len
- * of them, and of listing of R rows. */
+/* Largest scratch of clime_cuda_attn for a server's step; of draw/ for sampling R tokens in sequences of up to max_len
+ * sampled tokens, and for listing R rows. */
 size_t clime_cuda_attn_scratch(const struct clime_heads *h, int n_seq, int max_len);
 size_t clime_cuda_draw_scratch(int R, int V, int max_len);
 size_t clime_cuda_keep_scratch(int R, int V);
 size_t clime_cuda_list_scratch(int R);
 
-/* latent/: scratch of latent attention, forward and backward; 0 where the shape is not one for it. */
+/* latent/: scratch of latent attention, forward and backward; 0 for shapes it does not support. */
 size_t clime_cuda_latent_scratch(const struct clime_heads *h, int n_seq, int max_len);
 size_t clime_cuda_latent_bwd_scratch(const struct clime_heads *h, int T);
 
-/* Chunks that the rows of a sum are cut into, at most. */
+/* Most chunks of the rows of a sum. */
 enum { MOST_CHUNKS = 1024 };
 
 /* norm.cu: out[N] += the first n rows of partial[n + n_more][N], more[N] += the others (NULL: not wanted), in a fixed
@@ -87,21 +87,21 @@ void clime_cuda_add_chunks(struct clime_dev *d, int N, const float *partial, int
 
 /* share.cu: the UUID as the driver's tools write it. */
 void clime_cuda_unit(const cudaDeviceProp *prop, char out[64]);
-/* Where the allocation begins that p lies in: what a handle of it maps. */
+/* Start of the allocation that contains p: what its handle maps. */
 enum clime_err clime_cuda_share_base(struct clime_dev *d, void *p, char **base, struct clime_error *e);
 
-/* fixed.cu: frees p when it is memory of a fixed address; false: it is none. */
+/* fixed.cu: frees p if it is memory at a fixed address; false: it is not. */
 bool clime_cuda_free_fixed(struct clime_dev *d, void *p);
-/* A copy in pinned memory, which kernels of this context can read; it lives until the next sync, or until a copy_wait
- * says that what was queued after it has run. */
+/* Copies to pinned memory that kernels of this context can read; valid until the next sync, or until a copy_wait
+ * confirms that work queued after it has run. */
 const void *clime_cuda_stage(struct clime_dev *d, const void *h_src, size_t bytes);
 
-/* ---- matrix products: gemm.cu picks, the others compute ---- */
+/* ---- matrix products: gemm.cu selects one of the others ---- */
 
 enum clime_lt_kind { CLIME_LT_FORWARD, CLIME_LT_FORWARD_F32, CLIME_LT_DX, CLIME_LT_DW };
 enum clime_out { CLIME_OUT_BF16, CLIME_OUT_F32, CLIME_OUT_F32_ADD };
 
-/* An operand as the product sees it: element (i, k) at at[i * stride i + k * stride k]. */
+/* An operand of a product: element (i, k) at at[i * stride i + k * stride k]. */
 struct clime_strided {
     const bf16 *at;
     int64_t i, k;
@@ -132,17 +132,17 @@ static inline __host__ __device__ struct clime_product clime_product_of(enum cli
 
 void clime_cuda_product_plain(struct clime_dev *d, const struct clime_product *p);
 
-/* Products of experts: each has rows start[e] .. start[e+1]-1 of R, and an [N,K] of its own behind the others'. kind is
- * not CLIME_LT_FORWARD_F32. a, b, y as in clime_product_of; b of dW is x. */
+/* Products of experts: each has rows start[e] .. start[e+1]-1 of R, and its own [N,K], contiguous with the others'.
+ * kind is not CLIME_LT_FORWARD_F32. a, b, y as in clime_product_of; b of dW is x. */
 struct clime_grouped {
     enum clime_lt_kind kind;
     int R, E, N, K;
-    const int32_t *start; /* the device's */
+    const int32_t *start; /* device memory */
     const bf16 *a, *b;
     void *y;
-    bool add;   /* dW: to what is there; else an expert without rows gets zeros */
-    bool early; /* start is there before the kernel before this one has ended */
-    struct {    /* not dW: as of struct clime_matrix */
+    bool add;   /* dW: to the old value; else an expert without rows gets zeros */
+    bool early; /* start is ready before the previous kernel ends */
+    struct {    /* not dW: as in struct clime_matrix */
         const bf16 *b;
         int from, to;
     } kept;
@@ -160,54 +160,54 @@ static inline __device__ struct clime_product clime_product_of_expert(const stru
     return p;
 }
 
-/* embed.cu, norm.cu: gather and swiglu of the places of E experts. In a recording they leave a multiprocessor room for
- * the product that comes next, which gather lets start when `start` is there. */
-enum { CLIME_BESIDE = 2 }; /* blocks of a multiprocessor */
+/* embed.cu, norm.cu: gather and swiglu over the places of E experts. In a recording they leave room on a multiprocessor
+ * for the next product, which gather lets start once `start` is ready. */
+enum { CLIME_BESIDE = 2 }; /* blocks per multiprocessor */
 void clime_cuda_gather_places(struct clime_dev *d, int R, int D, const int32_t *start, int E, const int32_t *rows,
                               const void *x, void *y);
 void clime_cuda_swiglu_places(struct clime_dev *d, int R, int F, const int32_t *start, int E, const void *gu, void *h);
 
 void clime_cuda_grouped_plain(struct clime_dev *d, const struct clime_grouped *g);
-/* grouped_tiles.cu, grouped_rows.cu: false when the shape is not one for it. */
+/* grouped_tiles.cu, grouped_rows.cu: false for unsupported shapes. */
 bool clime_cuda_grouped_tiles(struct clime_dev *d, const struct clime_grouped *g);
 bool clime_cuda_grouped_rows(struct clime_dev *d, const struct clime_grouped *g);
-/* a has the rows that `from` names, in any order; g->y is gate|up, h besides. */
+/* a has the rows that `from` names, in any order; g->y is gate|up; also writes h. */
 bool clime_cuda_grouped_rows_swiglu(struct clime_dev *d, const struct clime_grouped *g, const int32_t *from, void *h);
-/* False when the shape is not one for it. 16-byte aligned operands. */
+/* False for unsupported shapes. 16-byte aligned operands. */
 bool clime_cuda_gemm_small(struct clime_dev *d, int T, int N, int K, const void *x, const void *w, void *y, bool f32);
-/* w [2F,K]: gate, then up; h [T,F] besides. */
+/* w [2F,K]: gate, then up; also writes h [T,F]. */
 bool clime_cuda_gemm_small_swiglu(struct clime_dev *d, int T, int F, int K, const void *x, const void *w, void *gu,
                                   void *h);
 
-/* row/program.cu: products of one row, put off while recording. y = x w^T; with h, w is gate and up. False when the
- * shape is not one for it. 16-byte aligned operands. */
+/* row/program.cu: single-row products, deferred while recording. y = x w^T; with h, w is gate and up. False for
+ * unsupported shapes. 16-byte aligned operands. */
 bool clime_cuda_row_product(struct clime_dev *d, int N, int K, const void *x, const void *w, void *y, void *h,
                             bool f32);
-/* add_rmsnorm of one row (rmsnorm: delta and sum NULL), where what it reads is waiting; false: it is not taken. */
+/* add_rmsnorm of one row (rmsnorm: delta and sum NULL), if its input is deferred; false: not accepted. */
 bool clime_cuda_row_norm(struct clime_dev *d, int D, float eps, const void *x, const void *delta, const void *scale,
                          void *sum, void *y);
-/* Of one row, while recording: what a router chooses, where the product that makes its logits is waiting, and how its
- * experts are sorted then; the sum of its experts, which add_rmsnorm reads next. False: it is not taken. */
+/* For one row, while recording: the router's choice, if the product of its logits is deferred, and the sort of its
+ * experts; the sum of its experts, which add_rmsnorm reads next. False: not accepted. */
 bool clime_cuda_row_route(struct clime_dev *d, const struct clime_router *r, const float *logits, const float *bias,
                           float *scores, int32_t *ids, float *weights, uint32_t *fold);
 bool clime_cuda_row_permute(struct clime_dev *d, const int32_t *ids, int32_t *start, int32_t *from, int32_t *at);
 bool clime_cuda_row_combine(struct clime_dev *d, int D, int k, const int32_t *at, const float *weights, const void *x,
                             const void *last, const float *last_weight, void *y);
-/* Launches what waits; asked by clime_cuda_flush. */
+/* Launches deferred products; called by clime_cuda_flush. */
 void clime_cuda_row_end(struct clime_dev *d);
 void clime_cuda_row_close(struct clime_dev *d);
 
-/* rope.cu: launches a rotation that was put off. */
+/* rope.cu: launches a deferred rotation. */
 void clime_cuda_rope_end(struct clime_dev *d);
 bool clime_cuda_rope_waits(const struct clime_dev *d);
 void clime_cuda_rope_open(struct clime_dev *d);
 void clime_cuda_rope_close(struct clime_dev *d);
 
-/* graph.cu: launches what operations have put off while recording, to do it together with the next; called before
- * anything is queued, and at the recording's end. */
+/* graph.cu: launches what operations deferred while recording to fuse it with the next; called before anything is
+ * queued, and at the recording's end. */
 void clime_cuda_flush(struct clime_dev *d);
 
-/* What kernels must be told once, at open: shared memory above 48 KB. */
+/* Kernel attributes set once, at open: shared memory above 48 KB. */
 void clime_cuda_gemm_small_open(struct clime_dev *d);
 void clime_cuda_row_open(struct clime_dev *d);
 void clime_cuda_grouped_tiles_open(struct clime_dev *d);
@@ -217,52 +217,52 @@ void clime_cuda_attn_bwd_open(struct clime_dev *d);
 void clime_cuda_latent_open(struct clime_dev *d);
 void clime_cuda_heads_open(struct clime_dev *d);
 
-/* library.cu: opens one of NVIDIA's libraries (soname; the folder of its Python package under nvidia/); NULL when it is
- * nowhere. */
+/* library.cu: opens an NVIDIA library (soname; the folder of its Python package under nvidia/); NULL when not found. */
 void *clime_cuda_library(const char *soname, const char *package);
 
-/* lt.cu: without the library a context opens all the same, and clime_lt_matmul answers false. */
+/* lt.cu: without the library a context still opens, and clime_lt_matmul returns false. */
 void clime_lt_open(struct clime_dev *d);
 void clime_lt_close(struct clime_dev *d);
 /* False when cuBLASLt has no split-free algorithm with the canonical bits for this shape, or it is not aligned: use the
- * plain kernel. It says so once. */
+ * plain kernel. Logged once. */
 bool clime_lt_matmul(struct clime_dev *d, enum clime_lt_kind kind, bool aligned, int T, int N, int K, const void *a,
                      const void *b, bool add, void *y);
 
-/* ---- words (words.cuh): rows that go from kernel to kernel, or from block to block, before a kernel has ended ---- */
+/* ---- words (words.cuh): rows passed from kernel to kernel, or from block to block, before a kernel has ended ---- */
 
-/* Of one launch: a number, which no other of 2^31 has, and where they lie on the device. */
+/* Of one launch: a number, unique among 2^31 launches, and the words' place on the device. */
 struct clime_words {
-    uint64_t *at;           /* NULL: there are none */
-    const uint32_t *before; /* the device's; NULL: there is no number */
+    uint64_t *at;           /* NULL: no words */
+    const uint32_t *before; /* device memory; NULL: no number */
     uint32_t ordinal;
 };
 enum clime_words_of {
     CLIME_WORDS_STEPS,  /* rows between the products of a program */
-    CLIME_WORDS_LOGITS, /* a router's */
+    CLIME_WORDS_LOGITS, /* a router's logits */
     CLIME_WORDS_CHOSEN, /* experts of a row's places */
     CLIME_WORDS_GATED,  /* h of experts' rows */
-    CLIME_WORDS_SPLITS  /* attention's, before they are merged */
+    CLIME_WORDS_SPLITS  /* attention's splits, before they are merged */
 };
 void clime_cuda_words_open(struct clime_dev *d);
 void clime_cuda_words_close(struct clime_dev *d);
-/* n of them for the kernel that is launched next; none outside of a recording, and where there is no room. */
+/* n words for the next kernel launched; none outside of a recording or without room. */
 struct clime_words clime_cuda_words(struct clime_dev *d, enum clime_words_of of, size_t n);
 uint64_t *clime_cuda_words_at(const struct clime_dev *d, enum clime_words_of of);
-/* The kernel that is launched next puts `what` into these words: rows of bf16, two values a word, or, where what is the
- * `start` of a sorting, the experts of its places. Then, while no other has been launched: those words; else none. */
+/* Declares that the next kernel launched puts `what` into these words: rows of bf16, two values per word, or, if what
+ * is the `start` of a sort, the experts of its places. words_given returns them until another kernel is launched; else
+ * none. */
 void clime_cuda_words_give(struct clime_dev *d, const void *what, struct clime_words words);
 struct clime_words clime_cuda_words_given(const struct clime_dev *d, const void *what);
-/* At a recording's end: the next replay's words have other numbers. */
+/* At a recording's end: the next replay uses other numbers. */
 void clime_cuda_words_recorded(struct clime_dev *d);
 
 /* ---- launches of a decode step ----
  *
- * A step is a long row of short kernels. Inside a recording each may start while the one before it still runs
- * (programmatic dependent launch): it calls wait_for_last() before it touches what others write, words apart
- * (words.cuh), or writes what others read, and start_next() as early as it likes. Every kernel launched this way
- * must call wait_for_last, for the one after it trusts that all that went before has ended. Outside of a recording both
- * do nothing. */
+ * A step is a long chain of short kernels. Inside a recording each may start while the previous one still runs
+ * (programmatic dependent launch): it calls wait_for_last() before it reads what others write, except words
+ * (words.cuh), or writes what others read, and start_next() as early as it likes. Every kernel launched this way must
+ * call wait_for_last, since the next one relies on all earlier ones having ended. Outside of a recording both do
+ * nothing. */
 
 static __device__ __forceinline__ void wait_for_last() {
     asm volatile("griddepcontrol.wait;\n" ::: "memory");
@@ -271,9 +271,9 @@ static __device__ __forceinline__ void start_next() {
     asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
 }
 
-/* A launch's number is how many there were before of the kernels that count together, in 32 bits; no two of them run at
- * the same time. Each of a launch's at most LAUNCH_BLOCKS blocks adds its part, by one thread, when it needs the number
- * no more; what all add is LAUNCH. */
+/* A launch's number counts the earlier launches of the same family of kernels, in 32 bits; no two of them run at the
+ * same time. Each of a launch's at most LAUNCH_BLOCKS blocks adds its part, by one thread, when it no longer needs the
+ * number; the parts add up to LAUNCH. */
 enum { LAUNCH_BLOCKS = 1024 };
 #define LAUNCH (1ull << 32)
 
@@ -311,8 +311,8 @@ static inline void launch(struct clime_dev *d, void (*kernel)(P...), dim3 grid, 
     launch_cluster(d, kernel, grid, block, smem, 1, args...);
 }
 
-/* A kernel that does not call wait_for_last: it begins when all that went before has ended, recorded or not. There is
- * no other way to launch (scripts/lint): what operations have put off goes first, always. */
+/* For kernels that do not call wait_for_last: starts when all earlier ones have ended, recorded or not. The only other
+ * way to launch (scripts/lint); deferred operations are always launched first. */
 template <class... P, class... A>
 static inline void launch_after(struct clime_dev *d, void (*kernel)(P...), dim3 grid, dim3 block, size_t smem,
                                 A... args) {
@@ -321,7 +321,7 @@ static inline void launch_after(struct clime_dev *d, void (*kernel)(P...), dim3 
     CU(d, cudaLaunchKernelEx(&c, kernel, P(args)...));
 }
 
-/* one table entry per line of kernels.h; the files that hold them */
+/* one table entry per line of kernels.h; the files that define them */
 #define CUDA_OP extern "C"
 
 static __device__ __forceinline__ float f_of(bf16 x) {
@@ -331,13 +331,13 @@ static __device__ __forceinline__ bf16 b_of(float x) {
     return __float2bfloat16_rn(x);
 }
 
-/* The one SwiGLU of this device: gate and up as they are stored. */
+/* This device's only SwiGLU, from gate and up as stored. */
 static __device__ __forceinline__ float swiglu_of(bf16 gate, bf16 up) {
     float g = f_of(gate);
     return g / (1.0f + expf(-g)) * f_of(up);
 }
 
-/* The one RMSNorm of a row: its sum of squares a value further, 1/rms from the sum, a value. */
+/* This device's only RMSNorm of a row: adds a value to the sum of squares, 1/rms from the sum, a value. */
 static __device__ __forceinline__ float norm_add(float squares, bf16 x) {
     return __fmaf_rn(f_of(x), f_of(x), squares);
 }
@@ -393,7 +393,7 @@ static __device__ __forceinline__ uint32_t pack2(float lo, float hi) {
     return *reinterpret_cast<uint32_t *>(&v);
 }
 
-/* V values in one access, of 16 bytes where V is 8 of bf16 or 4 floats; where rows are no multiple of that, V is 1. */
+/* V values in one access, of 16 bytes where V is 8 of bf16 or 4 floats; V is 1 where rows are no multiple of that. */
 template <int V, class T = bf16> struct __align__(V * sizeof(T)) lanes {
     T x[V];
 };
@@ -404,7 +404,7 @@ template <int V, class T> static __device__ __forceinline__ void store(T *p, con
     *(lanes<V, T> *)p = v;
 }
 
-/* Their values in fp32, and back with one rounding; by words of two, since a bf16 by itself takes a whole register. */
+/* Unpacks to fp32, and packs with one rounding; by words of two, since a single bf16 takes a whole register. */
 template <int V> static __device__ __forceinline__ void unpack(const lanes<V> &v, float (&f)[V]) {
     if constexpr (V == 1) {
         f[0] = f_of(v.x[0]);
@@ -452,7 +452,7 @@ static __device__ __forceinline__ void load_shared(uint32_t (&r)[4], uint32_t at
                  : "r"(at));
 }
 
-/* The other way: lane i gives the address of row i % 8 of matrix i / 8. */
+/* The reverse: lane i gives the address of row i % 8 of matrix i / 8. */
 static __device__ __forceinline__ void stmatrix_x4(void *smem, const uint32_t r[4]) {
     uint32_t at = (uint32_t)__cvta_generic_to_shared(smem);
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};\n" ::"r"(at), "r"(r[0]), "r"(r[1]),

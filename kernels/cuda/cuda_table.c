@@ -1,5 +1,5 @@
-/* The CUDA table: every entry of kernels.h by its launcher. Read-only, so for any thread; chosen by kernels/table.c,
- * and the only name of kernels/cuda that others know. */
+/* The CUDA table: every entry of kernels.h with its launcher. Read-only, so for any thread; selected by
+ * kernels/table.c, and the only symbol of kernels/cuda used elsewhere. */
 #include "kernels/cuda/ops.h"
 
 const struct clime_ops clime_cuda_ops = {

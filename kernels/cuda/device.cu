@@ -1,7 +1,7 @@
 /* The CUDA context: open, memory, copies, sync. Called by the context's owner thread.
  *
- * Weights and everything else come from cudaMalloc (CUDA IPC needs it for weights). A device older than sm_90 is
- * refused: the row-invariance of its library's GEMMs is not given (docs/numerics.md). */
+ * All memory comes from cudaMalloc (CUDA IPC needs it for weights). A device older than sm_90 is refused: its library's
+ * GEMMs are not row-invariant (docs/numerics.md). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,7 @@ extern "C" {
 #include "common/log.h"
 }
 
-enum { STAGE_BYTES = 32 << 20 }; /* room for two steps' sets of ids of 64 sequences */
+enum { STAGE_BYTES = 32 << 20 }; /* enough for two steps' sets of ids of 64 sequences */
 
 bool clime_cuda_ok(struct clime_dev *d, cudaError_t rc, const char *what) {
     if (rc == cudaSuccess) return d->failure.code == CLIME_OK;
@@ -23,7 +23,7 @@ bool clime_cuda_ok(struct clime_dev *d, cudaError_t rc, const char *what) {
     return false;
 }
 
-/* Until all that came before the event has run, or with NULL all there is. */
+/* Waits until the work before the event has run, or with NULL all work. */
 static bool wait_for(struct clime_dev *d, cudaEvent_t event) {
     if (d->links) return clime_cuda_links_wait(d->links, event);
     return event ? CU(d, cudaEventSynchronize(event)) : CU(d, cudaStreamSynchronize(d->stream));
@@ -35,7 +35,7 @@ bool clime_cuda_wait(struct clime_dev *d) {
 
 /* A graph may hold its address: then it is kept. */
 static void drop_scratch(struct clime_dev *d) {
-    CHECK(!d->recording); /* what is recorded has run before */
+    CHECK(!d->recording); /* recorded operations have run before */
     if (d->links) clime_cuda_links_drain(d->links);
     clime_cuda_wait(d);
     CHECK(d->n_outgrown < (int)CLIME_COUNT(d->outgrown));
@@ -56,7 +56,7 @@ void *clime_cuda_scratch(struct clime_dev *d, size_t bytes) {
     return d->scratch;
 }
 
-static size_t stats_scratch(const struct clime_scratch_shape *s) { /* of pieces of the vocabulary */
+static size_t stats_scratch(const struct clime_scratch_shape *s) { /* for pieces of the vocabulary */
     return (size_t)s->R * ((size_t)s->V / 1024 + 1) * sizeof(float4);
 }
 
@@ -68,15 +68,15 @@ static size_t server_scratch(const struct clime_scratch_shape *s) {
     return most;
 }
 
-/* The upper bound of every clime_cuda_scratch call of a step, operation by operation. One that asks for more than was
- * reserved still gets it where memory is left, but the plan is then wrong: tests/gpu/test_model looks. */
+/* The upper bound of every clime_cuda_scratch call of a step, operation by operation. A request beyond the reservation
+ * still succeeds while memory is left, but the plan is then wrong: tests/gpu/test_model checks this. */
 size_t clime_cuda_scratch_bytes(const struct clime_scratch_shape *s) {
     if (s->n_seq > 0) return server_scratch(s);
     size_t T = (size_t)s->T, chunks = T < MOST_CHUNKS ? T : MOST_CHUNKS,
            qkv = (size_t)(s->heads.H + 2 * s->heads.HK) * (size_t)s->heads.Dh, D = (size_t)s->D;
     const size_t needs[] = {
         2 * T * qkv * sizeof(float),                  /* attention: splits, or fp32 sums and delta */
-        chunks * (D > qkv ? D : qkv) * sizeof(float), /* partial sums of weights of norms and of biases */
+        chunks * (D > qkv ? D : qkv) * sizeof(float), /* partial sums of the weight gradients of norms and of biases */
         clime_cuda_latent_scratch(&s->heads, 0, 0),
         clime_cuda_latent_bwd_scratch(&s->heads, s->T),
         stats_scratch(s),
@@ -99,13 +99,13 @@ enum clime_err clime_cuda_reserve_scratch(struct clime_dev *d, size_t bytes, str
     return rc;
 }
 
-/* Where CLIME_SHARE_GPUS is set the GPU after the last is the first again, so that tests have more ranks than GPUs. */
+/* With CLIME_SHARE_GPUS set GPU numbers wrap around, so that tests have more ranks than GPUs. */
 static int shared_gpu(int gpu, int n) {
     const char *share = getenv("CLIME_SHARE_GPUS");
     return share && *share ? gpu % n : gpu;
 }
 
-/* prop.name and multiProcessorCount of a GPU that will do, and its number. */
+/* prop.name and multiProcessorCount of a usable GPU, and its number. */
 static enum clime_err find_gpu(int gpu, int *found, cudaDeviceProp *prop, struct clime_error *e) {
     int n = 0;
     cudaError_t rc = cudaGetDeviceCount(&n);
@@ -128,11 +128,10 @@ enum clime_err clime_cuda_probe(int gpu, struct clime_error *e) {
     return find_gpu(gpu, &found, &prop, e);
 }
 
-/* Blocks of a decode step wait for words of each other (words.cuh), which ends only where all of them run: a kernel has
- * the GPU, or its slice of time, for itself. Under MPS another process's blocks run between them, and where two wait so
- * neither ends. */
+/* Blocks of a decode step wait for each other's words (words.cuh), so all of them must run: a kernel needs the GPU, or
+ * its time slice, for itself. Under MPS another process's blocks run between them, and two such kernels deadlock. */
 static enum clime_err refuse_mps(int gpu, struct clime_error *e) {
-    const cudaDeviceAttr mps_enabled = (cudaDeviceAttr)133; /* cudaDevAttrMpsEnabled, which old headers lack */
+    const cudaDeviceAttr mps_enabled = (cudaDeviceAttr)133; /* cudaDevAttrMpsEnabled, missing in old headers */
     int enabled = 0;
     if (cudaDeviceGetAttribute(&enabled, mps_enabled, gpu) != cudaSuccess) cudaGetLastError(); /* an old driver */
     if (!enabled) return CLIME_OK;
@@ -227,7 +226,7 @@ void clime_cuda_free(struct clime_dev *d, void *p) {
 const void *clime_cuda_stage(struct clime_dev *d, const void *h_src, size_t bytes) {
     size_t at = d->staged % STAGE_BYTES;
     CHECK(bytes <= STAGE_BYTES);
-    if (at + bytes > STAGE_BYTES) { /* not around the end */
+    if (at + bytes > STAGE_BYTES) { /* no wrap-around within a copy */
         d->staged += STAGE_BYTES - at;
         at = 0;
     }
@@ -240,13 +239,13 @@ const void *clime_cuda_stage(struct clime_dev *d, const void *h_src, size_t byte
     return d->h_stage + at;
 }
 
-/* The driver waits by itself in a copy of memory that is not page-locked, and then for ever where a rank is lost. */
+/* A copy of pageable memory blocks in the driver, forever if a rank is lost. */
 static void before_pageable(struct clime_dev *d) {
     if (d->links) clime_cuda_wait(d);
 }
 
-/* A step of a server copies a few small arrays, and masks of grammars, 19 KB a row: through pinned memory they cost no
- * wait. */
+/* A server's step copies a few small arrays and grammar masks, 19 KB per row: through pinned memory they do not
+ * block. */
 void clime_cuda_copy_in(struct clime_dev *d, void *dst, const void *h_src, size_t bytes) {
     for (const size_t most = STAGE_BYTES / 8; bytes > most && bytes <= STAGE_BYTES; bytes -= most) {
         const void *at = clime_cuda_stage(d, h_src, most);

@@ -1,15 +1,15 @@
-/* Rows by index: embedding, its gradient, gather, scatter; and at even distances. Launched by the context's owner.
+/* Rows by index: embedding, its gradient, gather, scatter; and strided copies. Launched by the context's owner.
  *
  * The embedding's gradient adds the rows of one id in ascending order without atomics: the block of an id's first row
- * adds all its rows, the blocks of later ones leave at once. */
+ * adds all its rows, the blocks of later ones exit at once. */
 #include "kernels/cuda/cuda_int.cuh"
 #include "kernels/cuda/ops.h"
 
 enum { THREADS = 256 };
 
-enum { AT_ONCE = 4 }; /* rows of a block of gather_kernel */
+enum { AT_ONCE = 4 }; /* rows per block of gather_kernel */
 
-/* A row's values go 16 bytes at a time where they can. start NULL: all R rows. */
+/* Copies a row's values 16 bytes at a time if possible. start NULL: all R rows. */
 template <class V>
 __global__ void gather_kernel(int R, int n, const int32_t *start, int E, const int32_t *rows, const V *x, V *y) {
     if (!start) start_next();
@@ -62,7 +62,7 @@ CUDA_OP void clime_cuda_scatter(struct clime_dev *d, int T, int R, int D, const 
     launch_after(d, scatter_kernel, R, THREADS, 0, D, rows, (const bf16 *)x, (bf16 *)y);
 }
 
-enum { IN_FLIGHT = 16 }; /* rows of an id whose values a thread has asked for */
+enum { IN_FLIGHT = 16 }; /* rows of an id with loads in flight per thread */
 
 __global__ void embed_bwd_kernel(int T, int D, const int32_t *ids, const bf16 *dy, float *dtable) {
     __shared__ int same[THREADS], count[THREADS / 32];
@@ -105,7 +105,7 @@ CUDA_OP void clime_cuda_embed_bwd(struct clime_dev *d, int T, int D, int V, cons
     launch_after(d, embed_bwd_kernel, T, THREADS, 0, T, D, ids, (const bf16 *)dy, dtable);
 }
 
-/* ---- at even distances ---- */
+/* ---- strided ---- */
 
 enum { COPY_EACH = 4, COPY_ROWS = 65535 };
 
@@ -123,7 +123,7 @@ __global__ void copy_rows_kernel(size_t n, uint4 *dst, size_t dst_step, const ui
         if (first + i * THREADS < n) dst[first + i * THREADS] = v[i];
 }
 
-/* The driver's own copy of such rows within a device takes twice as long. */
+/* The driver's own strided copy within a device takes twice as long. */
 CUDA_OP void clime_cuda_copy_rows(struct clime_dev *d, int n, size_t bytes, void *dst, size_t dst_step, const void *src,
                                   size_t src_step) {
     const size_t each = (size_t)COPY_EACH * THREADS * sizeof(uint4);

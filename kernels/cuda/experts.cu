@@ -1,12 +1,12 @@
 /* Routers, the sorting of rows by expert, and sums over experts. Launched by the context's owner.
  *
- * A row of a router is one warp's (route.cuh). Of a single row, inside a recording, a product's program does all but
- * the products of experts (row/program.cu): its router's choice follows the router's product, its sum comes before the
- * next norm.
+ * One warp per row of a router (route.cuh). For a single row, inside a recording, a product's program does everything
+ * except the products of experts (row/program.cu): its router's choice follows the router's product, its sum precedes
+ * the next norm.
  *
- * Counts stay here: an expert's block counts the slots of lower experts, which is where its places begin, then walks
- * over all slots in order. No block waits for another, nothing is stored in between, and the host sizes launches by
- * T*k alone, so that all of it can be recorded. */
+ * Counts stay on the device: an expert's block counts the slots of lower experts, which is where its places begin, then
+ * walks over all slots in order. No block waits for another, nothing is stored in between, and the host sizes launches
+ * by T*k alone, so all of it can be recorded. */
 #include "kernels/cuda/cuda_int.cuh"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/route.cuh"
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(WARPS * 32)
               fold ? fold + t : NULL, shared[warp], below, true, [](int, int) {});
 }
 
-/* As kernels/cpu/experts.c has it. */
+/* As in kernels/cpu/experts.c. */
 __global__ void __launch_bounds__(WARPS * 32)
     route_bwd_kernel(int T, const clime_router r, const float *scores, const int32_t *ids, const float *dweights,
                      bf16 *dlogits) {
@@ -88,7 +88,7 @@ CUDA_OP void clime_cuda_route_bwd(struct clime_dev *d, int T, const struct clime
 
 /* ---- sorting ---- */
 
-enum { SLOTS = 8, SORTERS = 1024 }; /* slots of a thread, neighbours; threads, where there are many slots */
+enum { SLOTS = 8, SORTERS = 1024 }; /* slots per thread, neighbours; threads, with many slots */
 
 struct slots {
     int id[SLOTS];
@@ -108,7 +108,7 @@ static __device__ __forceinline__ slots slots_of(const int32_t *ids, int n, int 
     return s;
 }
 
-/* Sum over the block, of integers, so in any order; every thread gets it. sums: one a warp. */
+/* Sum over the block, of integers, so in any order; every thread gets it. sums: one per warp. */
 static __device__ __forceinline__ int block_count(int v, int *sums) {
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     v = __reduce_add_sync(0xffffffffu, v);
@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(SORTERS)
         }
         if (lane == 31) sums[warp] = upto;
         __syncthreads();
-        int mine = lane < blockDim.x / 32 ? sums[lane] : 0; /* of the warp that this lane stands for */
+        int mine = lane < blockDim.x / 32 ? sums[lane] : 0; /* of the warp that this lane represents */
         int before = __reduce_add_sync(0xffffffffu, lane < warp ? mine : 0), all = __reduce_add_sync(0xffffffffu, mine);
         int place = lower + before + upto - count;
 #pragma unroll
@@ -190,7 +190,7 @@ CUDA_OP void clime_cuda_combine(struct clime_dev *d, int T, int D, int k, const 
                                 const void *x, const void *last, const float *last_weight, void *y) {
     if (T == 0 || (T == 1 && clime_cuda_row_combine(d, D, k, at, weights, x, last, last_weight, y))) return;
     int V = D % 8 == 0 ? 8 : 1, most = 65535;
-    for (int t = 0; t < T; t += most) { /* of a grid */
+    for (int t = 0; t < T; t += most) { /* per grid */
         size_t row = (size_t)t * D;
         dim3 grid((D / V + THREADS - 1) / THREADS, T - t < most ? T - t : most);
         launch(d, V == 8 ? combine_kernel<8> : combine_kernel<1>, grid, THREADS, 0, D, k, at + (size_t)t * k,
@@ -199,7 +199,7 @@ CUDA_OP void clime_cuda_combine(struct clime_dev *d, int T, int D, int k, const 
     }
 }
 
-/* A slot is one warp's. */
+/* One warp per slot. */
 template <int V>
 __global__ void __launch_bounds__(THREADS)
     combine_bwd_kernel(int n, int F, const int32_t *at, const float *weights, bf16 *dh, bf16 *h, float *dweights) {

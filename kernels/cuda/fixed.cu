@@ -1,9 +1,9 @@
-/* Memory at fixed addresses whose bytes can be given back: the driver's virtual-memory calls. A server's KV pool and
- * its own weights; recorded graphs hold the addresses and go on to be valid.
+/* Memory at fixed addresses whose bytes can be released: the driver's virtual-memory calls. For a server's KV pool and
+ * its own weights; recorded graphs hold the addresses and stay valid.
  *
- * Called by the context's owner thread, which owns the list. The driver is not linked: its functions are asked for at
- * first use, so that a program starts where there is no driver. Bytes are one physical allocation each, rounded up to
- * the driver's granularity (2 MiB).
+ * Called by the context's owner thread, which owns the list. The driver is not linked: its functions are looked up at
+ * first use, so a program starts without a driver. Each piece is one physical allocation, rounded up to the driver's
+ * granularity (2 MiB).
  */
 #include <cuda.h>
 #include <cudaTypedefs.h>
@@ -29,7 +29,7 @@ static struct {
     PFN_cuMemUnmap_v10020 unmap;
     PFN_cuMemSetAccess_v10020 set_access;
     PFN_cuMemGetAllocationGranularity_v10020 granularity;
-} vm; /* the same for every context of the process */
+} vm; /* shared by all contexts of the process */
 
 static bool find_driver(void) {
     struct {
@@ -69,7 +69,7 @@ static bool vm_ok(struct clime_dev *d, CUresult rc, const char *what) {
 }
 #define VM(d, call) vm_ok((d), (call), #call)
 
-/* Physical bytes at f's address; nothing has changed when there are none. */
+/* Maps physical memory at f's address; when there is none, nothing has changed. */
 static bool put_bytes(struct clime_dev *d, struct clime_cuda_fixed *f) {
     CUmemAllocationProp p = property(d);
     CUmemAccessDesc access = {};

@@ -1,7 +1,7 @@
-/* The three matrix products: picks a kernel by shape. Launched by the context's owner.
+/* The three matrix products: selects a kernel by shape. Launched by the context's owner.
  *
- * Whatever is picked, an output is one fp32 chain over the reduction in ascending steps of 16, so the choice may follow
- * the number of rows. Weights are used as they lie: pack_bytes is 0. */
+ * For every kernel, an output is one fp32 chain over the reduction in ascending steps of 16, so the choice may depend
+ * on the number of rows. Weights are used unpacked: pack_bytes is 0. */
 #include "kernels/cuda/cuda_int.cuh"
 #include "kernels/cuda/ops.h"
 
@@ -14,7 +14,7 @@ CUDA_OP void clime_cuda_pack(struct clime_dev *d, const struct clime_matrix *w) 
     (void)d, (void)w;
 }
 
-/* 16-byte loads fit: whole rows of 8 elements from aligned addresses. */
+/* Whether 16-byte loads fit: whole rows of 8 elements from aligned addresses. */
 static bool aligned(int n, int k, const void *a, const void *b) {
     return n % 8 == 0 && k % 8 == 0 && ((uintptr_t)a | (uintptr_t)b) % 16 == 0;
 }

@@ -1,9 +1,9 @@
-/* Any matrix product as one chain of mma.sync m16n8k16 over K ascending. Launched by gemm.cu, lt.cu,
- * grouped.cu and latent/heads.cu.
+/* Any matrix product as one chain of mma.sync m16n8k16 over K ascending. Launched by gemm.cu, lt.cu, grouped.cu and
+ * latent/heads.cu.
  *
- * Takes every shape, stride and alignment, so it serves what the fast paths cannot, experts' products too, and it is
- * the definition of the canonical bits: lt.cu accepts a library algorithm only when it gives these. A tile is 64 x 64
- * and K comes through shared memory KC at a time; K's tail is filled with zeros, which add nothing to a chain. */
+ * Takes every shape, stride and alignment, so it covers what the fast paths cannot, also experts' products, and it
+ * defines the canonical bits: lt.cu accepts a library algorithm only when its bits are equal. A tile is 64 x 64; K
+ * passes through shared memory KC at a time; K's tail is filled with zeros, which add nothing to a chain. */
 #include "kernels/cuda/cuda_int.cuh"
 
 enum { TILE = 64, KC = 32, LD = KC + 8, THREADS = 128 };
@@ -69,7 +69,7 @@ void clime_cuda_product_plain(struct clime_dev *d, const struct clime_product *p
     launch_after(d, plain_kernel, grid, THREADS, 0, *p);
 }
 
-/* A block finds its expert by counting tiles of rows from the first on; of dW, blockIdx.z is the expert. */
+/* A block finds its expert by counting tiles of rows; for dW, blockIdx.z is the expert. */
 __global__ void grouped_plain_kernel(struct clime_grouped g) {
     int e = blockIdx.z, tile = blockIdx.y;
     bool dw = g.kind == CLIME_LT_DW;

@@ -1,42 +1,42 @@
-/* y[T,N] = x[T,K] w[N,K]^T for 2 to 64 rows: streams the weights once, near the memory's speed. Launched by gemm.cu.
+/* y[T,N] = x[T,K] w[N,K]^T for 2 to 64 rows: streams the weights once, near memory bandwidth. Launched by gemm.cu.
  *
- * The canonical chain (docs/numerics.md) forbids splitting K, so at narrow N there are few chains, each of K/16 steps
- * that wait for one another: 25 cycles a step with mma.sync, 71 with wgmma, which rules wgmma out. A block has as few
- * rows of w (the B operand, 8 a chain) as give each multiprocessor one block, and keeps many bytes in flight: four
- * producer threads fill a ring of stages with tensor copies (one alone takes up to 800 cycles a stage), the other warps
- * run the chains. Weights do not depend on the kernel before, so inside a recording the ring is full of them when that
- * ends (launch() in cuda_int.cuh). From 17 rows on x weighs as much as the weights of a block: four blocks of a cluster
- * fetch a quarter each and send it to all. A product of gate and up does the SwiGLU that follows it too. Bytes: (N K +
- * T K) 2 read, T N 2 or 4 written. A single row has a kernel of its own (row/program.cu). */
+ * The canonical chain (docs/numerics.md) forbids splitting K, so at narrow N there are few chains, each of K/16
+ * dependent steps: 25 cycles a step with mma.sync, 71 with wgmma, which rules wgmma out. A block has as few rows of w
+ * (the B operand, 8 a chain) as give each multiprocessor one block, and keeps many bytes in flight: four producer
+ * threads fill a ring of stages with tensor copies (one alone takes up to 800 cycles a stage), the other warps run the
+ * chains. Weights do not depend on the previous kernel, so inside a recording the ring is full of them when that ends
+ * (launch() in cuda_int.cuh). From 17 rows on x is as large as the weights of a block: four blocks of a cluster fetch a
+ * quarter each and send it to all. A product of gate and up also does the SwiGLU after it. Bytes: (N K + T K) 2 read, T
+ * N 2 or 4 written. A single row has its own kernel (row/program.cu). */
 #include "kernels/cuda/wgmma.cuh"
 
 enum { PANEL = 64, ROWS = 64, MAX_STAGES = 24, CLUSTER = 4, PRODUCERS = 4 };
 enum { SMEM = 227 << 10, STATIC = 1024, ALIGN = 1024, RING = SMEM - STATIC - ALIGN };
-enum { HALF_RING = 104 << 10 }; /* leaves room for a block of the next kernel */
+enum { HALF_RING = 104 << 10 }; /* leaves shared memory for a block of the next kernel */
 
 /* ---- the kernel ---- */
 
-/* What a warp multiplies of one panel (64 of K): 16 rows of x, 8 NT rows of w. */
+/* A warp's operands for one panel (64 of K): 16 rows of x, 8 NT rows of w. */
 template <int NT> struct panel_fragments { uint32_t x[PANEL / 16][4], w[NT][PANEL / 32][4]; };
 
 struct small_args {
     int T, N, n_chunks, n_stages;
     void *y;
-    bf16 *h; /* of a gated product */
+    bf16 *h; /* gated products */
     bool f32;
 };
 
-/* A block: WARPS times 8 NT rows of w; MT times 16 rows of x; one warp for each pair of them, and the producers.
- * Without clusters just T rows of x are copied (zeros for missing rows cost more than rows); what the others hold comes
- * only to results that are not stored. GATED: y is gate|up; the block has as many rows of up as of gate, and writes h
- * too. */
+/* A block: WARPS times 8 NT rows of w; MT times 16 rows of x; one warp per pair of them, and the producers. Without
+ * clusters just T rows of x are copied (zeros for missing rows cost more than rows); the stale contents of the others
+ * affect only results that are not stored. GATED: y is gate|up; the block has as many rows of up as of gate, and also
+ * writes h. */
 template <int NT, int WARPS, int MT, int PANELS, int C, bool GATED>
 __global__ void __launch_bounds__((WARPS * MT + PRODUCERS) * 32)
     small_kernel(const __grid_constant__ CUtensorMap x_map, const __grid_constant__ CUtensorMap w_map,
                  const small_args a) {
     constexpr int NB = 8 * NT * WARPS, X_PANEL = 16 * MT * PANEL * 2, W_PANEL = NB * PANEL * 2;
     constexpr int CONSUMERS = WARPS * MT, STAGE = PANELS * (X_PANEL + W_PANEL);
-    constexpr int TILES = GATED ? NT / 2 : NT, COLUMNS = 8 * TILES * WARPS; /* of h if gated: of a warp, of a block */
+    constexpr int TILES = GATED ? NT / 2 : NT, COLUMNS = 8 * TILES * WARPS; /* of h if gated: per warp, per block */
     int bytes = C > 1 ? STAGE : STAGE - (16 - a.T) * PANEL * 2 * PANELS;    /* that arrive */
     extern __shared__ char smem[];
     __shared__ uint64_t full[MAX_STAGES], empty[MAX_STAGES];
@@ -84,8 +84,8 @@ __global__ void __launch_bounds__((WARPS * MT + PRODUCERS) * 32)
                     else
                         tensor_copy(to + p * X_PANEL, &x_map, (chunk * PANELS + p) * PANEL, first, &full[s]);
             };
-            /* every producers-th chunk, from `own` on; no more of them than stages, or one could come to a stage
-             * two turns ahead of its readers, where a barrier's parity says nothing */
+            /* every producers-th chunk, starting at `own`; not more producers than stages, or one could reach a stage
+             * two turns ahead of its readers, where a barrier's parity is ambiguous */
             int producers = min(PRODUCERS, n_stages), own = warp - CONSUMERS, ahead = min(n_stages, n_chunks);
             if (own >= producers) ahead = n_chunks = 0;
             for (int i = own; i < ahead; i += producers) fetch_w(i, i);
@@ -108,8 +108,8 @@ __global__ void __launch_bounds__((WARPS * MT + PRODUCERS) * 32)
         for (int k = 0; k < PANEL / 32; k++)
             w_at[k] = PANELS * X_PANEL + swizzled(part * 8 * TILES + lane % 8, k * 4 + lane / 8);
         float c[NT][4] = {};
-        panel_fragments<NT> f[2]; /* one is loaded while the other is multiplied */
-        /* Step k of panel p of the stage at this address. */
+        panel_fragments<NT> f[2]; /* double buffer: one loads while the other is multiplied */
+        /* Loads step k of panel p of the stage at this address. */
         auto load = [&](panel_fragments<NT> &to, uint32_t stage, int p, int k) {
             ldmatrix_x4(to.x[k], stage + x_at[k] + p * X_PANEL);
 #pragma unroll
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__((WARPS * MT + PRODUCERS) * 32)
             bool more = i + 1 < n_chunks;
 #pragma unroll
             for (int p = 0; p < PANELS; p++) {
-                if (p == PANELS - 1) { /* on to the next stage */
+                if (p == PANELS - 1) { /* next stage */
                     stage = at + s * STAGE;
                     if (more) barrier_wait(&full[s], turn & 1);
                 }
@@ -175,7 +175,7 @@ __global__ void __launch_bounds__((WARPS * MT + PRODUCERS) * 32)
 
 typedef void (*small_function)(const CUtensorMap, const CUtensorMap, const small_args);
 
-/* Rows of w a block may have, ascending, and its kernels: for up to 16 rows of x, 32 and 64; gated for up to 16. */
+/* Rows of w per block, ascending, and the kernels: for up to 16 rows of x, 32 and 64; gated for up to 16. */
 enum { FEW, SOME, MANY, FEW_GATED, KINDS };
 struct small_size {
     int rows;
@@ -213,15 +213,15 @@ void clime_cuda_gemm_small_open(struct clime_dev *d) {
                 CU(d, cudaFuncSetAttribute(of.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM - STATIC));
 }
 
-/* h: of a gated product, else NULL. */
+/* h: gated products; else NULL. */
 static bool product(struct clime_dev *d, int T, int N, int K, const void *x, const void *w, void *y, void *h,
                     bool f32) {
     if (T > ROWS || K % PANEL != 0) return false;
     if (T > 16 && (h || K <= N)) return false; /* the library is faster there (docs/lab/cuda.md) */
-    static const int X_ROWS[] = {16, 32, 64};  /* of a stage */
+    static const int X_ROWS[] = {16, 32, 64};  /* per stage */
     int kind = (T > 16) + (T > 32), x_rows = X_ROWS[kind];
     bool few = T <= 16;
-    int slots = few ? d->n_sm : d->n_sm / 8 * 8; /* clusters leave some multiprocessors out */
+    int slots = few ? d->n_sm : d->n_sm / 8 * 8; /* clusters leave some multiprocessors unused */
     if (h) kind = FEW_GATED;
     const small_size *size = SIZES, *end = SIZES + CLIME_COUNT(SIZES);
     while (size < end && (!size->of[kind].kernel || (N + size->rows - 1) / size->rows > slots))
@@ -240,7 +240,7 @@ static bool product(struct clime_dev *d, int T, int N, int K, const void *x, con
     CUtensorMap x_map, w_map;
     if (!clime_cuda_tensor_map(d, &x_map, (const bf16 *)x, T, K, K, few ? T : x_rows / CLUSTER) ||
         !clime_cuda_tensor_map(d, &w_map, (const bf16 *)w, N, K, K, h ? size->rows / 2 : size->rows))
-        return true; /* the failure is kept */
+        return true; /* the failure is recorded */
     int n_blocks = ((N + size->rows - 1) / size->rows + cluster - 1) / cluster * cluster;
     small_args a = {T, N, n_chunks, n_stages, y, (bf16 *)h, f32};
     launch_cluster(d, size->of[kind].kernel, n_blocks, size->of[kind].threads, n_stages * stage + ALIGN, cluster, x_map,

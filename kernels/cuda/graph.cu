@@ -1,8 +1,7 @@
-/* Recorded work: a CUDA graph of what the operations queue. Called by the context's owner
- * (server/engine/step_graphs.c).
+/* Recorded work: a CUDA graph of the queued operations. Called by the context's owner (server/engine/step_graphs.c).
  *
- * Recording takes the stream's launches by capture. A graph holds addresses: of the caller's arrays, and of the
- * context's scratch, which is therefore not freed while graphs are alive (device.cu). */
+ * Recording uses stream capture. A graph holds addresses of the caller's arrays and of the context's scratch, which is
+ * therefore not freed while graphs exist (device.cu). */
 #include <stdlib.h>
 
 #include "kernels/cuda/cuda_int.cuh"

@@ -1,11 +1,11 @@
-/* The products of experts: picks a kernel by shape and by the number of all rows, which the host knows; how many each
- * expert has is the device's alone. Launched by the context's owner.
+/* The products of experts: selects a kernel by shape and by the total number of rows, which the host knows; the count
+ * per expert is in device memory only. Launched by the context's owner.
  *
- * Whatever is picked, an output is the chain that gemm.cu's products are, so the choice is free to follow the rows. */
+ * For every kernel, an output is the same chain as gemm.cu's products, so the choice may depend on the rows. */
 #include "kernels/cuda/cuda_int.cuh"
 #include "kernels/cuda/ops.h"
 
-/* 16-byte accesses fit. */
+/* Whether 16-byte accesses fit. */
 static bool aligned(const struct clime_grouped *g) {
     const uintptr_t all = (uintptr_t)g->a | (uintptr_t)g->b | (uintptr_t)g->kept.b | (uintptr_t)g->y;
     return g->N % 8 == 0 && g->K % 8 == 0 && all % 16 == 0;

@@ -1,42 +1,41 @@
-/* Products of experts for a handful of rows, as decoding one sequence has them: the weights of the experts that are hit
- * are read once, near the memory's speed. Launched by grouped.cu.
+/* Products of experts for a handful of rows, as in decoding one sequence: reads the weights of the chosen experts once,
+ * near memory bandwidth. Launched by grouped.cu.
  *
  * A block has COLUMNS outputs of one row, a warp 8 of them as one chain of mma.sync (all 16 rows of the fragment are
- * the one), which loads a panel while it multiplies the one before; one more warp looks for the row's expert and fills
- * a ring with tensor copies of its weights. Three blocks of a multiprocessor run beside each other, so that some read
- * while others begin or end. Rows of the same expert each read its weights, which the second finds in the L2. A gated
- * product has half of its columns from up, and does the SwiGLU too. Blocks of rows whose experts are not among these
- * (kernels.h) leave; where the experts come by words they multiply zeros, which tensor copies beyond the weights are.
- * Bytes: R N K 2.
+ * the same row), which loads a panel while it multiplies the previous one; one more warp finds the row's expert and
+ * fills a ring with tensor copies of its weights. Three blocks per multiprocessor overlap, so that some read while
+ * others begin or end. Rows of the same expert each read its weights, the second from the L2. A gated product has half
+ * of its columns from up, and also does the SwiGLU. Blocks of rows whose experts are elsewhere (kernels.h) exit; if the
+ * experts arrive by words they multiply zeros, as tensor copies out of bounds give. Bytes: R N K 2.
  *
- * Inside a recording the product that follows a gated one starts while that still runs and reads weights before it
- * waits, for which it must know the rows' experts: they were sorted before the gated one's own wait ended, and only
- * after that does a gated one let the next start. Its rows come by words (words.cuh), and where a row's program has
- * chosen the experts the gated one has them by words too. */
+ * Inside a recording the product after a gated one starts while that still runs and reads weights before it waits. It
+ * must know the rows' experts: they were sorted before the gated one's own wait ended, and only then does a gated one
+ * let the next start. Its rows arrive by words (words.cuh); if a row's program has chosen the experts, the gated one
+ * also gets them by words. */
 #include "kernels/cuda/wgmma.cuh"
 #include "kernels/cuda/words.cuh"
 
 enum { PANEL = 64, PANELS = 4, CHUNK = PANEL * PANELS, COLUMNS = 32, WARPS = COLUMNS / 8, STAGES = 4 };
 enum { W_PANEL = COLUMNS * PANEL * 2, STAGE = PANELS * W_PANEL, ALIGN = 1024, THREADS = (WARPS + 1) * 32 };
 enum { MOST_ROWS = 32, MOST_K = 8192 };
-enum { TOGETHER = 5 }; /* blocks of a multiprocessor that registers are left for */
+enum { TOGETHER = 5 }; /* blocks per multiprocessor that the registers allow */
 
 struct rows_args {
     int E, N, K;
-    const int32_t *start, *from; /* from NULL: x lies in the places */
+    const int32_t *start, *from; /* from NULL: x is in place order */
     const bf16 *x;
     bf16 *y, *h;
-    bool early;         /* start is there before what went before has ended */
-    clime_words chosen; /* of the rows' experts; at NULL: start says it */
-    clime_words rows;   /* gated: h goes to the next one by these too; else x comes by them; at NULL: it does not */
+    bool early;         /* start is ready before the previous work ends */
+    clime_words chosen; /* the rows' experts; at NULL: start has them */
+    clime_words rows;   /* gated: also passes h on; else x arrives by them; at NULL: unused */
 };
 
-/* What a warp multiplies of one panel: B is w, 8 rows of it; A is the row. */
+/* A warp's operands for one panel: B is w, 8 rows of it; A is the row. */
 struct rows_fragments {
     uint32_t w[PANEL / 32][4], x[PANEL / 32][4];
 };
 
-/* Whether a place is of none of the E experts, which are some neighbouring ones. */
+/* Whether a place belongs to none of the E (contiguous) experts. */
 static __device__ __forceinline__ bool place_of_others(const int32_t *start, int E, int place) {
     return place < __ldcg(start) || place >= __ldcg(start + E);
 }
@@ -76,7 +75,7 @@ __global__ void __launch_bounds__(THREADS, TOGETHER)
             do word = take_word(a.chosen.at + row);
             while ((uint32_t)(word >> 32) != number);
             expert = (int)(uint32_t)word;
-        } else { /* as many end at this row or before; past the L1, which may hold an older list */
+        } else { /* experts that end at this row or before; bypasses the L1, which may hold an older list */
 #pragma unroll 4
             for (int e = lane; e < a.E; e += 32) expert += __ldcg(a.start + e + 1) <= row;
             expert = __reduce_add_sync(0xffffffffu, expert);
@@ -99,11 +98,11 @@ __global__ void __launch_bounds__(THREADS, TOGETHER)
     }
     const bf16 *own = a.x + (size_t)(a.from ? a.from[row] : row) * a.K;
     if (others) {
-        wait_for_last(); /* where all rows are others' no block else does */
+        wait_for_last(); /* where all rows are others', no other block does */
         return;
     }
     const uint64_t *words = a.rows.at + (size_t)row * a.K / 2;
-    if (in_words) { /* one thread asks for one word: if all asked they would stand in the weights' way */
+    if (in_words) { /* one thread polls one word: if all polled they would delay the weights */
         uint32_t two[2];
         if (threadIdx.x == 0)
             while (!take_words(words, number, two[0], two[1])) {
@@ -128,7 +127,7 @@ __global__ void __launch_bounds__(THREADS, TOGETHER)
     uint32_t stage, x_at = shared_address(x) + lane % 4 * 16, w_at[PANEL / 32];
 #pragma unroll
     for (int k = 0; k < PANEL / 32; k++) w_at[k] = kept(swizzled(warp * 8 + lane % 8, k * 4 + lane / 8));
-    rows_fragments f[2]; /* one is loaded while the other is multiplied */
+    rows_fragments f[2]; /* double buffer: one loads while the other is multiplied */
     auto load = [&](rows_fragments &to, int p) {
 #pragma unroll
         for (int k = 0; k < PANEL / 32; k++) {

@@ -1,38 +1,37 @@
 /* Products of experts on wgmma: forward, dX and dW. Launched by grouped.cu.
  *
- * Blocks of threads stay and take tile after tile, every gridDim.x-th. Which tiles there are follows from the experts'
- * numbers of rows: each block adds them up in shared memory, so that the host need not know. A tile begins at an
- * expert's own first row or a multiple of ROWS after it, so it does not depend on other experts' load; it may read rows
- * of the next expert past its end, and does not store what comes of them. Two warps bring the operands into a ring, two
- * warpgroups multiply 64 rows each, or half of the columns each where rows are few. dW sums over an expert's rows, so
- * rows past its end are cleared before anyone reads them: no expert sees another's NaN. Where it is added to what is
- * there, its fp32 sums weigh as much as its products, so each warpgroup has tiles, a ring and two warps of its own: one
- * adds while the other multiplies.
+ * Persistent blocks take every gridDim.x-th tile. The tiles follow from the experts' row counts: each block sums them
+ * in shared memory, so the host need not know them. A tile begins at an expert's first row or a multiple of ROWS after
+ * it, so it does not depend on other experts' load; it may read rows of the next expert past its end, whose results are
+ * not stored. Two warps load the operands into a ring, two warpgroups multiply 64 rows each, or half of the columns
+ * each where rows are few. dW sums over an expert's rows, so rows past its end are zeroed before use: one expert's NaN
+ * cannot reach another. When dW adds to old values, its fp32 sums cost as much as its products, so each warpgroup has
+ * its own tiles, ring and two warps: one adds while the other multiplies.
  *
- * Inside a recording, where rows are few, a block begins beside the kernel before it and fills its ring with weights;
- * for this it must know how many rows experts have, which is so where the kernel before lets it start after its own
- * wait only, or was let by such a one (struct clime_grouped).
+ * Inside a recording, where rows are few, a block starts during the previous kernel and fills its ring with weights. It
+ * must then know the experts' row counts, which is guaranteed if the previous kernel lets it start only after its own
+ * wait, or was itself started by such a kernel (struct clime_grouped).
  */
 #include "kernels/cuda/wgmma.cuh"
 
 enum { PANEL = 64, CONSUMERS = 2, WARPS = CONSUMERS * 4, THREADS = (CONSUMERS + 1) * 128 };
 enum { SQUARE = PANEL * 64 * 2 }; /* bytes of a panel of 64 rows */
-enum { FEW_REGISTERS = 96 };      /* of a thread at first, where rows are few */
+enum { FEW_REGISTERS = 96 };      /* per thread initially, where rows are few */
 enum { SMEM = 227 << 10, COUNTS = CLIME_MAX_EXPERTS + 1 };
 
-/* A tile has the rows of WM and the columns of WN warpgroups, NB columns each; or, where they work ALONE, which adds
- * dW, 128 x 128 of one. A stage of the ring has PANEL of what is summed over. */
+/* A tile has the rows of WM and the columns of WN warpgroups, NB columns each; or, with ALONE, which adds dW, 128 x 128
+ * of one. A stage of the ring has PANEL of the summed dimension. */
 template <enum clime_lt_kind KIND_, int WM_, int WN, int NB_, bool ALONE_ = false> struct tile_shape {
     static constexpr enum clime_lt_kind KIND = KIND_;
     static constexpr bool DW = KIND == CLIME_LT_DW, FORWARD = KIND == CLIME_LT_FORWARD, ALONE = ALONE_;
     static constexpr int WM = WM_, NB = NB_, ROWS = ALONE ? 128 : 64 * WM, COLUMNS = ALONE ? 128 : NB * WN;
-    /* of few rows: leaves a multiprocessor room for blocks of the kernels before and after it */
+    /* few rows: leaves room on a multiprocessor for blocks of the kernels before and after */
     static constexpr bool FEW = FORWARD && WM == 1;
-    static constexpr int REGISTERS = FEW ? 128 : 240; /* of who multiplies */
+    static constexpr int REGISTERS = FEW ? 128 : 240; /* of the multiplying warps */
     static constexpr int ROOM = FEW ? SMEM - (6 << 10) : SMEM;
     static constexpr int RINGS = ALONE ? CONSUMERS : 1;
     static constexpr int A = ROWS * PANEL * 2, B = COLUMNS * PANEL * 2, STAGE = A + B;
-    static constexpr int N = NB < 128 ? NB : 128, PARTS = ALONE ? 2 : NB / N; /* columns of a wgmma; how many of them */
+    static constexpr int N = NB < 128 ? NB : 128, PARTS = ALONE ? 2 : NB / N; /* columns per wgmma; number of them */
     static constexpr int LD = PANEL + 8, OUT = DW ? 1 : WARPS * 16 * LD;      /* 16 bytes of padding */
     static constexpr int STAGES = (ROOM - OUT * 2 - 2 * COUNTS * 4 - 512) / (STAGE * RINGS);
 };
@@ -42,30 +41,30 @@ template <class S> struct tiles_shared {
         char stage[S::STAGES][S::STAGE];
     } ring[S::RINGS];
     bf16 out[S::OUT];
-    int start[COUNTS], upto[COUNTS]; /* as given; units of work before an expert's: tiles of rows, or, of dW, experts */
+    int start[COUNTS], upto[COUNTS]; /* as passed; cumulative units of work: tiles of rows, or, for dW, experts */
     struct {
         uint64_t full[S::STAGES], empty[S::STAGES], tail[2];
     } barrier[S::RINGS];
 };
 
 struct tiles_args {
-    int E, N, K, kept_from, kept_to; /* experts whose weights are those of a map of their own */
+    int E, N, K, kept_from, kept_to; /* experts whose weights have a separate map */
     const int32_t *start;
     void *y;
-    bool early; /* start is there before what went before has ended */
+    bool early; /* start is ready before the previous work ends */
 };
 
 /* ---- which tiles there are ---- */
 
 struct tile {
-    int expert, first, end; /* its rows that count */
+    int expert, first, end; /* its valid rows */
     int row, column;        /* of y; of dW's [N, K] */
     int n_chunks;           /* stages of the ring */
 };
 
 template <class S> static __device__ void count_units(const tiles_args &a, tiles_shared<S> &s) {
     for (int e = threadIdx.x; e <= a.E; e += THREADS)
-        s.start[e] = __ldcg(a.start + e); /* the L1 may hold an older list */
+        s.start[e] = __ldcg(a.start + e); /* bypasses the L1, which may hold an older list */
     if (threadIdx.x == 0) s.upto[0] = 0;
     __syncthreads();
     if (threadIdx.x < 32) {
@@ -85,13 +84,13 @@ template <class S> static __device__ void count_units(const tiles_args &a, tiles
     __syncthreads();
 }
 
-/* Tiles of a unit. */
+/* Tiles per unit. */
 template <class S> static __device__ __forceinline__ int tiles_of(const tiles_args &a) {
     int across = ((S::FORWARD ? a.N : a.K) + S::COLUMNS - 1) / S::COLUMNS;
     return S::DW ? across * ((a.N + S::ROWS - 1) / S::ROWS) : across;
 }
 
-/* An expert's tiles are neighbours, those of one column too: what they share is read about once. */
+/* An expert's tiles are neighbours, also those of one column: shared operands are read about once. */
 template <class S>
 static __device__ __forceinline__ tile find_tile(const tiles_args &a, const tiles_shared<S> &s, int index) {
     int each = tiles_of<S>(a), unit = index / each, low = 0, high = a.E;
@@ -111,9 +110,9 @@ static __device__ __forceinline__ tile find_tile(const tiles_args &a, const tile
     return {low, first, end, first + at % down * S::ROWS, at / down * S::COLUMNS, (depth + PANEL - 1) / PANEL};
 }
 
-/* ---- the warps that bring operands ---- */
+/* ---- the loading warps ---- */
 
-/* Chunk c of A or of B, as wgmma reads it: panels of rows along what is summed over, or squares of it as rows. map: of
+/* Chunk c of A or of B, in wgmma's layout: panels of rows along the summed dimension, or squares of it as rows. map: of
  * A, or of the weights, in which the tile's expert has this number; or of x. */
 template <class S, bool OF_A>
 static __device__ __forceinline__ void fetch_chunk(const tiles_args &a, const tile &t, const CUtensorMap *map,
@@ -130,7 +129,7 @@ static __device__ __forceinline__ void fetch_chunk(const tiles_args &a, const ti
     }
 }
 
-/* kept: of the experts that are kept, where there are any and these are weights. */
+/* kept: map of the kept experts, if any and these are weights. */
 template <class S, bool OF_A>
 static __device__ void fetch(const tiles_args &a, const CUtensorMap *all, const CUtensorMap *kept, int ring,
                              tiles_shared<S> &s) {
@@ -145,7 +144,7 @@ static __device__ void fetch(const tiles_args &a, const CUtensorMap *all, const 
         int expert = t.expert - (is_kept ? a.kept_from : 0);
         for (int c = 0; c < t.n_chunks; c++, at.next()) {
             char *to = s.ring[ring].stage[at.stage] + (OF_A ? 0 : S::A);
-            int left = t.end - t.first - c * PANEL; /* dW: rows of the expert from here on */
+            int left = t.end - t.first - c * PANEL; /* dW: remaining rows of the expert */
             bool tail = S::DW && left < PANEL;
             uint64_t *full = tail ? &barrier.tail[OF_A] : &barrier.full[at.stage];
             barrier_wait(&barrier.empty[at.stage], at.parity);
@@ -166,9 +165,9 @@ static __device__ void fetch(const tiles_args &a, const CUtensorMap *all, const 
     }
 }
 
-/* ---- the warpgroups that multiply ---- */
+/* ---- the multiplying warpgroups ---- */
 
-/* bf16, through shared memory, so that rows leave 128 bytes at a time. row, column: of the warp's 16 rows and of d. */
+/* bf16, through shared memory, to write rows 128 bytes at a time. row, column: of the warp's 16 rows and of d. */
 template <class S>
 static __device__ __forceinline__ void store_rows(const tiles_args &a, const tile &t, int row, int column,
                                                   float (&d)[S::N / 8][4], bf16 *out) {
@@ -196,11 +195,11 @@ static __device__ __forceinline__ void store_rows(const tiles_args &a, const til
     }
 }
 
-/* fp32, added to what is there or, as what a chain that begins with zeros gives, written. */
+/* fp32, added to the old values or overwriting them, as a chain that begins with zeros would. */
 template <class S>
 static __device__ __forceinline__ void store_sums(const tiles_args &a, const tile &t, int row, int column,
                                                   float (&d)[S::N / 8][4]) {
-    constexpr int BATCH = 8; /* loads under way */
+    constexpr int BATCH = 8; /* loads in flight */
     constexpr bool ADD = S::ALONE;
     int lane = threadIdx.x & 31;
     float *y = (float *)a.y + (size_t)t.expert * a.N * a.K;
@@ -235,7 +234,7 @@ template <class S> static __device__ void multiply(const tiles_args &a, tiles_sh
         tile t = find_tile(a, s, index);
         int n_chunks = uniform(t.n_chunks);
         float d[S::PARTS][S::N / 8][4] = {};
-        uint64_t *read = NULL; /* the stage whose products may be under way */
+        uint64_t *read = NULL; /* the stage whose products may be in flight */
 #pragma unroll
         for (int p = 0; p < S::PARTS; p++) wgmma_hold(d[p]);
         for (int c = 0; c < n_chunks; c++, at.next()) {
@@ -261,7 +260,7 @@ template <class S> static __device__ void multiply(const tiles_args &a, tiles_sh
         wgmma_wait<0>();
 #pragma unroll
         for (int p = 0; p < S::PARTS; p++) wgmma_hold(d[p]);
-        if (read) release(read); /* else there are no rows: zeros */
+        if (read) release(read); /* else no rows: zeros */
 #pragma unroll
         for (int p = 0; p < S::PARTS; p++) {
             int row = t.row + (S::ALONE ? p : down) * 64 + warp % 4 * 16;
@@ -300,7 +299,7 @@ static __device__ __forceinline__ void tiles(const tiles_args &a, const CUtensor
         int warp = threadIdx.x / 32;
         if (warp / 2 < S::RINGS) {
             if (warp % 2 == 0) {
-                if (a.early) wait_for_last(); /* nothing is multiplied or written before rows come */
+                if (a.early) wait_for_last(); /* nothing is multiplied or written before rows arrive */
                 fetch<S, true>(a, a_map, NULL, warp / 2, s);
             } else {
                 fetch<S, false>(a, b_map, kept_map, warp / 2, s);
@@ -325,7 +324,7 @@ template <class S> static constexpr auto kernel_of = S::FEW ? few_tiles_kernel<S
 
 /* ---- the choice ---- */
 
-/* Where experts have many rows on average, 128 x 256 are few reads a product; below, as few rows as there are. */
+/* With many rows per expert on average, 128 x 256 needs few reads per product; below, as few rows as there are. */
 template <enum clime_lt_kind KIND> using tall = tile_shape<KIND, 2, 1, 256>;
 using alone = tile_shape<CLIME_LT_DW, 1, 1, 128, true>;
 template <enum clime_lt_kind KIND> using flat = tile_shape<KIND, 1, 2, 128>;
@@ -362,7 +361,7 @@ bool clime_cuda_grouped_tiles(struct clime_dev *d, const struct clime_grouped *g
     if (g->kind == CLIME_LT_DW) {
         g->add ? run<alone>(d, g) : run<tall<CLIME_LT_DW>>(d, g);
     } else if (g->kind == CLIME_LT_DX) {
-        if (g->N % PANEL != 0) return false; /* the next expert's weights would be summed over too */
+        if (g->N % PANEL != 0) return false; /* the next expert's weights would be summed too */
         run<tall<CLIME_LT_DX>>(d, g);
     } else if (g->R > TALL_ROWS * g->E) {
         run<tall<CLIME_LT_FORWARD>>(d, g);

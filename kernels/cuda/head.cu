@@ -1,7 +1,7 @@
 /* Log-softmax of the head: statistics and gradient. Launched by the context's owner.
  *
- * A row is cut into splits of SPLIT logits, one block each with a fixed tree; one warp a row merges the splits in
- * order (Milakov & Gimelshein 2018). The one routine behind every log-probability of server and trainer on this device.
+ * A row is cut into splits of SPLIT logits, one block each with a fixed tree; one warp per row merges the splits in
+ * order (Milakov & Gimelshein 2018). The only routine for every log-probability of server and trainer on this device.
  */
 #include "kernels/cuda/cuda_int.cuh"
 #include "kernels/cuda/ops.h"
@@ -20,7 +20,7 @@ __global__ void head_split_kernel(int V, int n_splits, const float *logits, cons
     const float *x = logits + (size_t)blockIdx.y * V;
     int first = blockIdx.x * SPLIT + threadIdx.x;
     float scale = inv_temp[blockIdx.y], top = -INFINITY, sum = 0, tilt = 0, z[EACH]; /* a split is read once */
-    bool whole = blockIdx.x * SPLIT + SPLIT <= V; /* the rest of a row costs comparisons */
+    bool whole = blockIdx.x * SPLIT + SPLIT <= V; /* the rest of a row needs comparisons */
 #pragma unroll
     for (int k = 0; k < EACH && whole; k++) z[k] = x[first + k * THREADS];
 #pragma unroll
@@ -43,7 +43,7 @@ __global__ void head_split_kernel(int V, int n_splits, const float *logits, cons
     if (threadIdx.x == 0) out[(size_t)blockIdx.y * n_splits + blockIdx.x] = partial{top, sum, tilt};
 }
 
-/* A warp a row: a lane computes what a split adds, the sums run over the splits in order. */
+/* One warp per row: a lane computes a split's terms, the sums run over the splits in order. */
 __global__ void __launch_bounds__(32)
     head_merge_kernel(int V, int n_splits, const float *logits, const float *inv_temp, const int32_t *targets,
                       const partial *in, float *lse, float *logp, float *entropy) {
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(32)
     if (entropy) entropy[r] = logf(sum) - tilt / sum; /* lse - sum p z, both against the maximum */
 }
 
-enum { MOST_ROWS = 65535 }; /* of a launch: the grid's second extent */
+enum { MOST_ROWS = 65535 }; /* per launch: the grid's second dimension */
 
 CUDA_OP void clime_cuda_head_stats(struct clime_dev *d, int R, int V, const float *logits, const float *inv_temp,
                                    const int32_t *targets, float *lse, float *logp, float *entropy) {
@@ -97,7 +97,7 @@ CUDA_OP void clime_cuda_head_stats(struct clime_dev *d, int R, int V, const floa
     launch(d, head_merge_kernel, R, 32, 0, V, n_splits, logits, inv_temp, targets, p, lse, logp, entropy);
 }
 
-/* A block takes a split of a row: a bit for each id that stays, then a store for each that does not. */
+/* One block per split of a row: a bit for each kept id, then a store for each other. */
 __global__ void head_keep_kernel(int V, float *logits, const int64_t *from, const int32_t *ids) {
     __shared__ uint32_t stays[SPLIT / 32];
     const int64_t begin = from[blockIdx.y], end = from[blockIdx.y + 1];
@@ -137,8 +137,8 @@ CUDA_OP void clime_cuda_head_keep(struct clime_dev *d, int R, int V, float *logi
     }
 }
 
-/* A block takes a split of a row; where the gradient lies over its own logits, all of a row's, one after another. What
- * it writes for a split (2 bytes an id) then lies at or before what it has read (4 bytes an id). W logits an access. */
+/* One block per split of a row; when the gradient overwrites its own logits, one for all of a row's, in sequence. A
+ * split's output (2 bytes per id) is then at or before what has been read (4 bytes per id). W logits per access. */
 template <int W>
 __global__ void head_grad_kernel(int V, bool in_place, const float *logits, const float *inv_temp,
                                  const int32_t *targets, const float *lse, const float *entropy, const float *g_logp,

@@ -1,5 +1,5 @@
-/* Finding NVIDIA's libraries when a program starts: by the linker's own rules, in the toolkit's folders, then where
- * Python packages put them. Called once a library (lt.cu, nccl.cu), any thread; what is opened stays open. */
+/* Finds NVIDIA's libraries at program start: by the linker's rules, in the toolkit's folders, then in Python packages'
+ * folders. Called once per library (lt.cu, nccl.cu), any thread; opened libraries stay open. */
 #include <dlfcn.h>
 #include <glob.h>
 #include <stdio.h>

@@ -1,16 +1,16 @@
 /* cuBLASLt: the library, and one checked algorithm per (kind, bucket of rows, N, K). Called by gemm.cu.
  *
- * The library is opened at run time, so that a program built with CUDA starts where there is none. Its heuristic is
- * asked for split-free algorithms; the first whose bits on random data equal the plain kernel's chain is kept. The
- * check runs once per shape, at its first use or before (clime_cuda_choose: a server's are all made at start), with the
- * most and the fewest rows of the bucket, N and K as they are, so that a schedule that follows the number of tiles
- * shows; it looks at a million outputs, rows and columns an odd step apart, which meets every tile at ever other
- * places, of one product or of several. Fewer do not do: of an algorithm whose steps of K are others, a few in 100,000
- * outputs differ once they are rounded to bf16. Nothing is ever timed, so every run makes the same choice. Sizes that
- * are no multiple of 8 are left to the plain kernel: what the library has for them was seen to differ so rarely. The
- * check takes device memory for its operands for a moment. Where there is none the plain kernel computes the shape, and
- * a warning says so: slow, never other bits, never an abort. It is tried again after FIRST_AGAIN products of the shape,
- * then after twice as many, and so on: the bits are the same before and after. */
+ * The library is opened at run time, so that a program built with CUDA starts without it. Its heuristic is asked for
+ * split-free algorithms; the first whose bits on random data equal the plain kernel's chain is used. The check runs
+ * once per shape, at its first use or before (clime_cuda_choose: a server's all run at start), with the most and the
+ * fewest rows of the bucket and the real N and K, so that a schedule that depends on the number of tiles is caught. It
+ * compares a million outputs, rows and columns an odd step apart, which hits every tile at varying places, of one
+ * product or of several. Fewer are not enough: of an algorithm with other steps of K, a few in 100,000 outputs differ
+ * after rounding to bf16. Nothing is timed, so every run makes the same choice. Sizes that are no multiple of 8 use the
+ * plain kernel: the library's algorithms for them were seen to differ too rarely. The check allocates temporary device
+ * memory for its operands. Without memory the plain kernel computes the shape, with a warning: slow, never other bits,
+ * never an abort. It is retried after FIRST_AGAIN products of the shape, then after twice as many, and so on: the bits
+ * are the same before and after. */
 #include <cublasLt.h>
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -25,8 +25,8 @@ extern "C" {
 }
 
 enum { CANDIDATES = 16, FIRST_AGAIN = 16, WORKSPACE = 32 << 20, LEAST_ROWS = 16, DEEP_ROWS = 256, ENOUGH = 48 };
-enum { MANY_OUTPUTS = 16 * 176 * 128 }; /* of a multiprocessor */
-/* Outputs that a check looks at; and the most bytes of its output: beyond are hundreds of tiles a multiprocessor. */
+enum { MANY_OUTPUTS = 16 * 176 * 128 }; /* per multiprocessor */
+/* Outputs compared by a check; and the most bytes of its output: more would be hundreds of tiles per multiprocessor. */
 enum { CHECK_OUTPUTS = 1 << 20, MOST_ROUNDS = 32, CHECK_BYTES = 1 << 30 };
 
 /* It never settles on a list of macros. */
@@ -38,10 +38,9 @@ enum { CHECK_OUTPUTS = 1 << 20, MOST_ROUNDS = 32, CHECK_BYTES = 1 << 30 };
 /* clang-format on */
 
 struct shape {
-    int kind, rows, N, K; /* rows: T rounded up to a power of two; 0: of any number, not aligned */
+    int kind, rows, N, K; /* rows: T rounded up to a power of two; 0: any number, not aligned */
     bool usable;
-    int n_without,
-        again_in; /* trials without memory for them; products until the next one, 0 = there is none to come */
+    int n_without, again_in; /* trials without memory for them; products until the next one, 0 = none */
     cublasLtMatmulAlgo_t algo;
 };
 
@@ -124,7 +123,7 @@ static void set_layout(struct clime_lt *lt, cublasLtMatrixLayout_t l, cudaDataTy
     lt->MatrixLayoutSetAttribute(l, CUBLASLT_MATRIX_LAYOUT_LD, &ld, sizeof ld);
 }
 
-/* cuBLASLt is column-major: it computes the transpose of each of our row-major products, operands exchanged. */
+/* cuBLASLt is column-major: it computes the transpose of each row-major product, operands swapped. */
 static void describe(struct clime_lt *lt, enum clime_lt_kind kind, int T, int N, int K) {
     bool forward = kind == CLIME_LT_FORWARD || kind == CLIME_LT_FORWARD_F32;
     cublasOperation_t op_a = forward ? CUBLAS_OP_T : CUBLAS_OP_N,
@@ -153,7 +152,7 @@ static cublasStatus_t multiply(struct clime_dev *d, const cublasLtMatmulAlgo_t *
 
 /* ---- the choice ---- */
 
-/* Values of both signs over a few binades, so that the order of a sum shows in its bits. */
+/* Values of both signs over a few binades, so that the order of a sum affects its bits. */
 __global__ void noise_kernel(size_t n, uint32_t seed, bf16 *x) {
     size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;
@@ -178,7 +177,7 @@ static void noise(struct clime_dev *d, size_t n, uint32_t seed, void *x) {
     launch_after(d, noise_kernel, (unsigned)((n + 255) / 256), 256, 0, n, seed, (bf16 *)x);
 }
 
-/* What the plain kernel makes of a shape's noise with T rows, at the sampled places. */
+/* The plain kernel's result for a shape's noise with T rows, at the sampled places. */
 struct cut {
     int T, n_rows, n_columns, step;
     char *want;
@@ -209,11 +208,11 @@ static void make_want(struct clime_dev *d, struct trial *t, struct cut *c) {
     p.ld = p.N = c->n_columns;
     p.a.i *= c->step;
     p.b.i *= c->step;
-    CU(d, cudaMemsetAsync(c->want, 0x3f, (size_t)p.M * p.N * t->width, d->stream)); /* 0.747: what dW adds to */
+    CU(d, cudaMemsetAsync(c->want, 0x3f, (size_t)p.M * p.N * t->width, d->stream)); /* 0.747, for dW to add to */
     clime_cuda_product_plain(d, &p);
 }
 
-/* What a trial takes: inputs, output, what is wanted of its two cuts. */
+/* Memory of a trial: inputs, output, expected results of its two cuts. */
 struct trial_parts {
     size_t a, b, y, want[2];
 };
@@ -281,7 +280,7 @@ static bool cut_passes(struct clime_dev *d, struct trial *t, const struct cut *c
     return !differs && d->failure.code == CLIME_OK;
 }
 
-/* Both cuts, on as much noise as a million outputs take. */
+/* Runs both cuts, on as much noise as a million outputs need. */
 static bool trial_passes(struct clime_dev *d, struct trial *t, const cublasLtMatmulAlgo_t *algo) {
     int rounds = CHECK_OUTPUTS / (t->cut[0].n_rows * t->cut[0].n_columns);
     rounds = rounds < 1 ? 1 : rounds > MOST_ROUNDS ? MOST_ROUNDS : rounds;
@@ -296,7 +295,7 @@ static bool trial_passes(struct clime_dev *d, struct trial *t, const cublasLtMat
     return true;
 }
 
-/* What the heuristic has for a product of the shape's rows and K, and N columns. */
+/* The heuristic's algorithms for a product of the shape's rows and K, and N columns. */
 static int candidates(struct clime_dev *d, const struct shape *s, int N,
                       cublasLtMatmulHeuristicResult_t out[CANDIDATES]) {
     struct clime_lt *lt = d->lt;
@@ -320,8 +319,8 @@ static int candidates(struct clime_dev *d, const struct shape *s, int N,
     return n;
 }
 
-/* Deep and narrow: below 256 rows, and where there are fewer outputs than ENOUGH times the depth, the heuristic would
- * split the sum, and its split-free choice errs, 10 x. So it is asked about more rows, and about more columns
+/* Deep and narrow: below 256 rows, and with fewer outputs than ENOUGH times the depth, the heuristic assumes a split
+ * sum, and its split-free choice is 10 x slower. It is asked about more rows or columns instead
  * (docs/lab/cuda.md). */
 static bool is_deep(const struct clime_dev *d, enum clime_lt_kind kind, int N, int K) {
     return kind == CLIME_LT_FORWARD && K > 2 * N && d->deterministic;
@@ -354,7 +353,7 @@ static int columns_to_ask(const struct shape *s) {
     return (int)N;
 }
 
-/* The fewest rows that the bucket of `rows` is used for. */
+/* The fewest rows for which the bucket of `rows` is used. */
 static int fewest(const struct shape *s, bool deep) {
     return s->rows == (deep ? DEEP_ROWS : LEAST_ROWS) ? 1 : s->rows / 2 + 1;
 }
@@ -366,7 +365,7 @@ static uint32_t tile_of(const struct clime_lt *lt, const cublasLtMatmulAlgo_t *a
     return tile;
 }
 
-/* Lower is better: by the tile, of a product large enough that how the last tiles are shared out matters little. */
+/* Preference, lower is better: by tile, for a product too large for the last tiles' distribution to matter. */
 static int place_of(const struct clime_dev *d, enum clime_lt_kind kind, const cublasLtMatmulAlgo_t *algo) {
     uint32_t tile = tile_of(d->lt, algo);
     if (kind == CLIME_LT_DX) return tile == CUBLASLT_MATMUL_TILE_192x192;
@@ -374,8 +373,8 @@ static int place_of(const struct clime_dev *d, enum clime_lt_kind kind, const cu
     return tile != CUBLASLT_MATMUL_TILE_176x128 && tile != CUBLASLT_MATMUL_TILE_168x128;
 }
 
-/* Long work runs at the device's power limit, at 1.6 of 1.98 GHz, and there other tiles are faster than those that the
- * heuristic names first, by 4 to 9 % (docs/lab/cuda.md). Fixed by what was measured, so that nothing is timed. */
+/* Long work runs at the device's power limit, at 1.6 of 1.98 GHz, where other tiles are faster than the heuristic's
+ * first choice, by 4 to 9 % (docs/lab/cuda.md). A fixed order from measurements, so nothing is timed. */
 static void sparing_first(const struct clime_dev *d, const struct shape *s, int n,
                           cublasLtMatmulHeuristicResult_t *found) {
     enum clime_lt_kind kind = (enum clime_lt_kind)s->kind;
@@ -415,7 +414,7 @@ static void choose(struct clime_dev *d, struct shape *s, bool deep) {
     if (s->usable && s->n_without > 0)
         LOG_INFO("cuda: %s, N %d, K %d, up to %d rows: cuBLASLt computes it now, there was memory to check it",
                  KIND[s->kind], s->N, s->K, s->rows);
-    if (!s->usable && s->n_without > 1) return; /* it was said */
+    if (!s->usable && s->n_without > 1) return; /* already logged */
     if (!s->usable)
         LOG_WARN(
             "cuda: %s, N %d, K %d, up to %d rows (0: any): cuBLASLt is not used, %s; the plain kernel, which is slow, "
@@ -426,7 +425,7 @@ static void choose(struct clime_dev *d, struct shape *s, bool deep) {
                   i + 1, n);
 }
 
-/* rows: of a bucket; 0: of any number, not aligned. At its first use the choice is made. */
+/* rows: of a bucket; 0: any number, not aligned. Makes the choice at first use. */
 static struct shape *shape_of(struct clime_dev *d, enum clime_lt_kind kind, int rows, int N, int K) {
     struct clime_lt *lt = d->lt;
     struct shape *s = lt->shapes, *end = s + lt->n_shapes;

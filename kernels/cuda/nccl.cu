@@ -1,9 +1,9 @@
-/* Groups of GPUs: NCCL, opened at run time, so that a program starts where it is not. Called by the threads that own
- * the context given to comm_open; a group has a stream of its own.
+/* Groups of GPUs: NCCL, opened at run time, so that a program starts without it. Called by the threads that own the
+ * context given to comm_open; a group has its own stream.
  *
- * Communicators are non-blocking: every call returns at once and its state is polled, so that a peer that does not
- * come, or is lost, ends in an error and not in a hang. After an error the communicator is aborted, which also ends a
- * kernel that waits for a peer on the device.
+ * Communicators are non-blocking: every call returns at once and its state is polled, so a peer that is missing or lost
+ * causes an error and not a hang. After an error the communicator is aborted, which also ends a kernel that waits for a
+ * peer on the device.
  */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -67,14 +67,14 @@ void clime_cuda_comm_abort(struct clime_comm *c) {
     c->comm = NULL;
 }
 
-/* The communicator is of no more use. */
+/* Marks the communicator as unusable. */
 static enum clime_err failed(struct clime_comm *c, struct clime_error *e, enum clime_err code, const char *what,
                              const char *why) {
     clime_cuda_comm_abort(c);
     return clime_fail(e, code, "NCCL, rank %d of %d, %s: %s", c->rank, c->world, what, why);
 }
 
-/* NCCL's own words, and which one is here: the ranks of a group must all have the same. */
+/* NCCL's message, and its version: all ranks of a group must have the same. */
 static enum clime_err erred(struct clime_comm *c, struct clime_error *e, const char *what, ncclResult_t rc) {
     char why[400];
     int version = 0;
@@ -86,7 +86,7 @@ static enum clime_err erred(struct clime_comm *c, struct clime_error *e, const c
     return failed(c, e, CLIME_ERR_UNAVAILABLE, what, why);
 }
 
-/* Waits until the communicator, and where asked the stream, has nothing left to do. */
+/* Waits until the communicator, and optionally the stream, is idle. */
 static enum clime_err settle(struct clime_comm *c, bool stream, int64_t until_us, const struct clime_comm_wait *wait,
                              const char *what, struct clime_error *e) {
     for (;;) {
@@ -199,7 +199,7 @@ enum clime_err clime_cuda_comm_greet(struct clime_comm *c, const struct clime_co
     return err;
 }
 
-/* Abort rather than destroy: it does not wait for the others, and nothing is under way. */
+/* Aborts rather than destroys: that does not wait for the others, and nothing is in flight. */
 void clime_cuda_comm_close(struct clime_comm *c) {
     if (!c) return;
     if (c->comm) nccl.CommAbort(c->comm);

@@ -1,7 +1,7 @@
 /* Row kernels of norms, SwiGLU, sums and biases. Launched by the context's owner.
  *
- * A row is one block's with a fixed tree, so its bits do not depend on the batch. Sums over rows (weight and bias
- * gradients) run in two steps: chunks of rows in order, then the chunks in a fixed order; no atomics. */
+ * One block per row with a fixed tree, so a row's bits do not depend on the batch. Sums over rows (weight and bias
+ * gradients) have two steps: chunks of rows in order, then the chunks in a fixed order; no atomics. */
 #include "kernels/cuda/cuda_int.cuh"
 #include "kernels/cuda/ops.h"
 
@@ -9,12 +9,12 @@ enum { THREADS = 256 };
 
 /* ---- forward ---- */
 
-/* Whether rows of n are taken 8 values at a time. Their length decides, so it is the same for server and trainer. */
+/* Whether rows of n are accessed 8 values at a time: by their length alone, equal in server and trainer. */
 static bool wide(int n) {
     return n % 8 == 0;
 }
 
-/* Accesses of V values that a thread has room for. */
+/* Most accesses of V values per thread. */
 template <int V> constexpr int MOST_ACCESSES = V == 1 ? 16 : 4;
 
 /* As many threads as a row of D needs, each with the same number of accesses of V values. */
@@ -26,7 +26,7 @@ template <int V> static row_split split_row(int D) {
     CHECK(each <= MOST_ACCESSES<V>);
     return {each, ((n + each - 1) / each + 31) / 32 * 32};
 }
-/* kernel<V, N>: room for N accesses a thread, at least what the row takes */
+/* kernel<V, N>: N accesses per thread, at least what the row needs */
 #define ROW_KERNEL(kernel, V, split)                                                                                   \
     ((split).each == 1 ? kernel<V, 1> : (split).each == 2 ? kernel<V, 2> : kernel<V, MOST_ACCESSES<V>>)
 
@@ -129,7 +129,7 @@ CUDA_OP void clime_cuda_bias(struct clime_dev *d, int T, int N, void *y, const v
     launch(d, bias_kernel, blocks_for(n), THREADS, 0, n, N, (bf16 *)y, (const bf16 *)b);
 }
 
-enum { SWIGLU_EACH = 4 }; /* accesses that a thread of swiglu_kernel has under way */
+enum { SWIGLU_EACH = 4 }; /* accesses in flight per thread of swiglu_kernel */
 
 /* A row is n accesses of V values. start NULL: all R rows. */
 template <int V> __global__ void swiglu_kernel(int R, int n, const int32_t *start, int E, const bf16 *gu, bf16 *h) {
@@ -200,7 +200,7 @@ CUDA_OP void clime_cuda_swiglu_bwd(struct clime_dev *d, int T, int F, const void
 
 /* ---- sums over rows ---- */
 
-/* 32 columns a block: each warp adds its 32nd of the chunks in order, then the warps' sums are added in order. */
+/* 32 columns per block: each warp adds its 32nd of the chunks in order, then the warps' sums are added in order. */
 __global__ void __launch_bounds__(1024)
     add_chunks_kernel(int N, const float *partial, int n, float *out, int n_more, float *more) {
     __shared__ float sums[32][33];
@@ -228,8 +228,8 @@ void clime_cuda_add_chunks(struct clime_dev *d, int N, const float *partial, int
     launch_after(d, add_chunks_kernel, dim3((N + 31) / 32, more ? 2 : 1), 1024, 0, N, partial, n, out, n_more, more);
 }
 
-/* How the rows of a sum over T rows of N are cut into chunks, of which the last may be short. As many as keep a large
- * GPU's memory busy, fewer where a row has more threads; from the shape alone, so that no bit depends on the GPU. */
+/* Chunks of the rows of a sum over T rows of N; the last may be short. As many as keep a large GPU's memory busy, fewer
+ * where a row has more threads; from the shape alone, so that no bit depends on the GPU. */
 struct chunks {
     int n, rows;
 };
@@ -238,7 +238,7 @@ static chunks cut_rows(int T, int N) {
     return {(T + rows - 1) / rows, rows};
 }
 
-/* partial[chunk][N] = sums over the chunk's rows in order; eight of them are on their way at a time. */
+/* partial[chunk][N] = sums over the chunk's rows in order, with eight in flight. */
 template <int V> __global__ void column_chunks_kernel(int T, int N, int rows, const bf16 *dy, float *partial) {
     int i = (blockIdx.x * blockDim.x + threadIdx.x) * V, first = blockIdx.y * rows, end = min(first + rows, T);
     if (i >= N) return;
@@ -252,7 +252,7 @@ template <int V> __global__ void column_chunks_kernel(int T, int N, int rows, co
     store<V>(partial + (size_t)blockIdx.y * N + i, sum);
 }
 
-/* Room for the sums of each chunk. */
+/* Scratch for the sums of each chunk. */
 static float *chunk_room(struct clime_dev *d, int n_chunks, int N) {
     return (float *)clime_cuda_scratch(d, (size_t)n_chunks * N * sizeof(float));
 }
@@ -268,11 +268,11 @@ CUDA_OP void clime_cuda_bias_bwd(struct clime_dev *d, int T, int N, const void *
     clime_cuda_add_chunks(d, N, partial, cut.n, db, 0, NULL);
 }
 
-/* dx = add + rstd * (w dy - xhat * mean(w dy xhat)), dw = sum of dy xhat, xhat = x rstd: a block takes a chunk of rows,
- * a thread the same columns of each, whose sums stay in its registers. It has read a row's dy and add before it writes
- * their places, so dx may lie over either. */
+/* dx = add + rstd * (w dy - xhat * mean(w dy xhat)), dw = sum of dy xhat, xhat = x rstd. One block per chunk of rows; a
+ * thread has the same columns of each, with their sums in registers. It reads a row's dy and add before it writes their
+ * places, so dx may alias either. */
 template <int V, int N>
-__global__ void __maxnreg__(N == 1 ? 48 : 64) /* four blocks of 320 threads a multiprocessor; a block of 1024 */
+__global__ void __maxnreg__(N == 1 ? 48 : 64) /* four blocks of 320 threads per multiprocessor; a block of 1024 */
     rmsnorm_bwd_kernel(int T, int D, int rows, const bf16 *dy, const bf16 *x, const bf16 *w, const float *rstd,
                        const bf16 *add, bf16 *dx, float *partial) {
     __shared__ float shared[32];

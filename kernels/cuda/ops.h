@@ -1,4 +1,4 @@
-/* Every entry of the CUDA table by name; the comments are in kernels/kernels.h. Included by kernels/cuda only. */
+/* Declares every entry of the CUDA table; documented in kernels/kernels.h. Included by kernels/cuda only. */
 #ifndef CLIME_KERNELS_CUDA_OPS_H
 #define CLIME_KERNELS_CUDA_OPS_H
 
@@ -12,7 +12,7 @@ extern "C" {
 
 extern const struct clime_ops clime_cuda_ops;
 
-/* Whether the table can run on this GPU; no context is made. */
+/* Whether the table can run on this GPU; creates no context. */
 enum clime_err clime_cuda_probe(int gpu, struct clime_error *e);
 enum clime_err clime_cuda_open(const struct clime_dev_options *o, struct clime_dev **out, struct clime_error *e);
 void clime_cuda_close(struct clime_dev *d);

@@ -1,8 +1,8 @@
-/* AdamW over flat ranges, sums of squares in a fixed order, and gradients added to others. Launched by the context's
+/* AdamW over flat ranges, sums of squares in a fixed order, and accumulation of gradients. Launched by the context's
  * owner; owns nothing.
  *
- * An element is updated alone, with the CPU's operations in the CPU's order; sums are those of fixed blocks with a
- * fixed tree each. So neither depends on the launch. */
+ * An element is updated alone, with the CPU's operations in the CPU's order; sums are over fixed blocks with a fixed
+ * tree each. Neither depends on the launch. */
 #include <string.h>
 
 #include "kernels/cuda/cuda_int.cuh"
@@ -11,7 +11,7 @@
 enum { THREADS = 256, SUM_BLOCK = CLIME_CUDA_NORM_BLOCK, GRID_ROWS = 65535 /* most blocks of a grid in y */ };
 
 /* One element: 4 floats read, 3 written, one bf16 written: 30 bytes. Operation for operation the CPU's
- * (kernels/cpu/optim.c), so that states may lie on either side: the same bits. */
+ * (kernels/cpu/optim.c), so that states may be on either side with the same bits. */
 __global__ void adamw_kernel(size_t n, struct clime_adamw o, const float *grad, float *master, float *m, float *v,
                              bf16 *params) {
     size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
@@ -71,9 +71,9 @@ CUDA_OP void clime_cuda_sumsq(struct clime_dev *d, size_t n, const float *x, dou
     clime_cuda_copy_out(d, h_sums, partial, blocks * sizeof *h_sums);
 }
 
-struct tree { /* what is added */
+struct tree { /* the arrays to add */
     const float *x[CLIME_TREE_MAX];
-    size_t step[CLIME_TREE_MAX], y_step; /* from row to row */
+    size_t step[CLIME_TREE_MAX], y_step; /* between rows */
     int n;
 };
 
@@ -93,7 +93,7 @@ static __device__ __forceinline__ lanes<V, float> tree_of(const tree &t, int fir
     }
 }
 
-/* V elements a thread; what is left over is added by a row's first block. */
+/* V elements per thread; the remainder is added by a row's first block. */
 template <int LOG, int V> __global__ void accumulate_kernel(size_t n, const __grid_constant__ tree t, float *y) {
     size_t i = ((size_t)blockIdx.x * THREADS + threadIdx.x) * V, tail = n / V * V + threadIdx.x;
     y += blockIdx.y * t.y_step;

@@ -1,9 +1,9 @@
 /* q/k norm, rotary embedding and the write of K and V, and back. Launched by the context's owner.
  *
- * Heads of 64 or 128 that rotate whole, (i, i + Dh/2), have kernels of their own: a lane holds 8 values of each half of
- * a head in registers, Dh/16 lanes are a head, 16 bytes an access. For the rest one warp is a (row, head), its Dh
- * values in shared memory, so any head size and either pairing of dimensions is one code path. Which of the two runs
- * follows from the model's shape alone. All arithmetic in fp32, one rounding at the end. */
+ * Heads of 64 or 128 that rotate whole, (i, i + Dh/2), have their own kernels: a lane holds 8 values of each half of a
+ * head in registers, Dh/16 lanes are a head, 16 bytes per access. Otherwise one warp is a (row, head), with its Dh
+ * values in shared memory, so any head size and either pairing of dimensions uses one code path. The choice depends on
+ * the model's shape alone. All arithmetic is in fp32, with one rounding at the end. */
 #include <stdlib.h>
 
 #include "kernels/cuda/cuda_int.cuh"
@@ -74,7 +74,7 @@ template <int DH> __global__ void qkv_rope_whole_kernel(const clime_rope_args a)
     int n_heads = a.s.H + 2 * a.s.HK, item = (blockIdx.x * THREADS + threadIdx.x) / LANES;
     int at = threadIdx.x % LANES * 8;
     start_next();
-    bool in = item < a.T * n_heads; /* the others go along, for the sums */
+    bool in = item < a.T * n_heads; /* the others run along, for the sums */
     if (!in) item = 0;
     int t = item / n_heads, h = item % n_heads;
     head_turn turn = turn_of<DH>(a, t, h, at);
@@ -86,7 +86,7 @@ template <int DH> __global__ void qkv_rope_whole_kernel(const clime_rope_args a)
     store_halves<DH>(to, at, x);
 }
 
-/* The head size whose own kernels fit, or 0. Where the norms' weights lie follows from the shape too. */
+/* The head size that has its own kernels, or 0. The alignment of the norms' weights also follows from the shape. */
 static int whole_head(const struct clime_heads *h, const struct clime_rope *r, const void *q_norm, const void *k_norm) {
     bool aligned = ((uintptr_t)q_norm | (uintptr_t)k_norm) % 16 == 0;
     return (h->Dh == 64 || h->Dh == 128) && r->rot == h->Dh && !r->interleaved && aligned ? h->Dh : 0;
@@ -98,7 +98,7 @@ static void rotate(struct clime_dev *d, const clime_rope_args &a) {
     launch(d, kernel, whole ? (lanes + THREADS - 1) / THREADS : a.T, THREADS, 0, a);
 }
 
-/* While recording, the rotation before a decode's attention waits for it, which may do it by the way. */
+/* While recording, the rotation before a decode's attention is deferred, so that attention may do it. */
 CUDA_OP void clime_cuda_qkv_rope(struct clime_dev *d, int T, const struct clime_heads *h, const struct clime_rope *rope,
                                  float eps, const void *qkv, const void *q_norm, const void *k_norm, const int32_t *pos,
                                  const int32_t *slot, void *q, void *k, void *v) {
@@ -147,7 +147,7 @@ bool clime_cuda_rope_take(struct clime_dev *d, const void *q, const void *k, con
     return ours;
 }
 
-/* A block takes BWD_ROWS rows; each warp its heads of all of them, so its sums of the norms' gradients stay in
+/* One block per BWD_ROWS rows; each warp has its heads of all of them, so its sums of the norms' gradients stay in
  * registers; the block adds its warps in order into partial[2][block][Dh]. */
 __global__ void qkv_rope_bwd_kernel(int T, qkv_shape s, const bf16 *qkv, const bf16 *q_norm, const bf16 *k_norm,
                                     const int32_t *pos, const bf16 *dq, const bf16 *dk, const bf16 *dv, bf16 *dqkv,
@@ -221,9 +221,9 @@ __global__ void qkv_rope_bwd_kernel(int T, qkv_shape s, const bf16 *qkv, const b
     }
 }
 
-/* The same for whole heads. Blocks of q's heads come first, then of k's, then of v's, so a lane has the weights and the
- * sums of one of them, which leaves registers for three blocks a multiprocessor; the lanes of a head take BWD_TURNS
- * (row, head) of it, one after another. What a turn reads is on its way before any of it is used. The sums meet in
+/* The same for whole heads. Blocks of q's heads come first, then k's, then v's, so a lane has the weights and the sums
+ * of one of them, which leaves registers for three blocks per multiprocessor; the lanes of a head take BWD_TURNS (row,
+ * head) of it in sequence. All loads of a turn are in flight before the first is used. The sums are added in
  * partial[block][DH], warps in order. */
 template <int DH>
 __global__ void __launch_bounds__(THREADS, 3)
@@ -237,7 +237,7 @@ __global__ void __launch_bounds__(THREADS, 3)
     if (!is_q) block -= is_v ? q_blocks + k_blocks : q_blocks;
     int n = is_q ? s.H : s.HK, first_head = is_q ? 0 : is_v ? s.H + s.HK : s.H;
     const bf16 *from = is_q ? dq : dk, *w = is_q ? q_norm : k_norm;
-    if (is_v) { /* as they are */
+    if (is_v) { /* unchanged */
         for (int turn = 0; turn < BWD_TURNS; turn++) {
             int item = (block * GROUPS + group) * BWD_TURNS + turn;
             if (item >= T * n) return;
@@ -250,7 +250,7 @@ __global__ void __launch_bounds__(THREADS, 3)
     halves sum = {};
     for (int turn = 0; turn < BWD_TURNS; turn++) {
         int item = (block * GROUPS + group) * BWD_TURNS + turn;
-        bool in = item < T * n; /* whole warps go round together, for the sums */
+        bool in = item < T * n; /* whole warps run together, for the sums */
         if (!in) item = 0;
         int t = item / n, angle = pos[t];
         size_t row = ((size_t)t * (s.H + 2 * s.HK) + first_head + item % n) * DH;
@@ -311,7 +311,7 @@ CUDA_OP void clime_cuda_qkv_rope_bwd(struct clime_dev *d, int T, const struct cl
     CHECK(h->Dh <= MAX_DH);
     if (T == 0) return;
     int whole = whole_head(h, rope, q_norm, k_norm);
-    /* (row, head) a block, or rows; blocks, each with a row of partial, of q, and of k (and of v) */
+    /* (row, head) per block, or rows; blocks, each with a row of partial, of q, and of k (and of v) */
     int each = whole ? THREADS / (whole / 16) * BWD_TURNS : BWD_ROWS;
     int q_blocks = ((whole ? T * h->H : T) + each - 1) / each, k_blocks = ((whole ? T * h->HK : T) + each - 1) / each;
     float *partial = NULL;

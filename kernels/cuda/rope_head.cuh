@@ -1,6 +1,6 @@
 /* Norm and rotation of heads of 64 or 128 that rotate whole, (i, i + Dh/2): a lane holds 8 values of each half of a
- * head in registers, Dh/16 lanes are a head. Included by rope.cu, and by attention/wide.cu, which rotates what it
- * attends with. */
+ * head in registers, Dh/16 lanes are a head. Included by rope.cu, and by attention/wide.cu, which rotates its own
+ * input. */
 #ifndef CLIME_KERNELS_CUDA_ROPE_HEAD_CUH
 #define CLIME_KERNELS_CUDA_ROPE_HEAD_CUH
 
@@ -11,7 +11,7 @@ struct qkv_shape {
     float eps;
     const float *cos, *sin;
     int rot, interleaved;
-    int whole; /* Dh where heads of this size rotate whole, else 0 */
+    int whole; /* Dh if heads of this size rotate whole, else 0 */
 };
 
 /* qkv_rope's arguments; T 0: none. */
@@ -60,7 +60,7 @@ static __device__ __forceinline__ void load8(const float *from, float (&x)[8]) {
     x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
 }
 
-/* What a lane multiplies its values of head h of row t with; known before the step runs. */
+/* A lane's factors for its values of head h of row t; known before the step runs. */
 struct head_turn {
     bool normed, turned;
     halves scale;
@@ -82,7 +82,7 @@ template <int DH> static __device__ __forceinline__ head_turn turn_of(const clim
     return r;
 }
 
-/* Head h of row t of qkv, from value `at` on; all lanes of a warp together. */
+/* Head h of row t of qkv, from value `at` on; by all lanes of a warp together. */
 template <int DH>
 static __device__ __forceinline__ halves turned_head(const clime_rope_args &a, const head_turn &turn, int t, int h,
                                                      int at) {
@@ -102,14 +102,14 @@ static __device__ __forceinline__ halves turned_head(const clime_rope_args &a, c
     return x;
 }
 
-/* Where head kv of k or v of row t goes. */
+/* Destination of head kv of k or v of row t. */
 static __device__ __forceinline__ size_t kv_at(const clime_rope_args &a, int t, int kv) {
     const qkv_shape &s = a.s;
     if (!a.slot) return ((size_t)t * s.HK + kv) * s.Dh;
     return (((size_t)(a.slot[t] / CLIME_PAGE) * s.HK + kv) * CLIME_PAGE + a.slot[t] % CLIME_PAGE) * s.Dh;
 }
 
-/* rope.cu: the rotation that was put off while recording and writes q, k and v, for the caller to do; false: none. */
+/* rope.cu: takes over the deferred rotation that writes q, k and v; false: none. */
 bool clime_cuda_rope_take(struct clime_dev *d, const void *q, const void *k, const void *v, clime_rope_args *out);
 
 #endif

@@ -1,21 +1,21 @@
-/* A row of a router, by one warp; and what a row's experts add up to. Included by experts.cu and row/experts.cuh.
+/* One row of a router, by one warp; and the sum of a row's experts. Included by experts.cu and row/experts.cuh.
  *
  * A lane has experts lane, lane + 32, ... in registers, so sums are over a lane's own, ascending, then over lanes by
- * warp_sum. Experts are compared as integers that order as their scores do (NaN lies somewhere, and is chosen at most
- * once); the warp asks for the largest, then for the lowest id that has it. */
+ * warp_sum. Experts are compared as integers that order as their scores do (NaN has some place, and is chosen at most
+ * once); the warp finds the largest, then the lowest id that has it. */
 #ifndef CLIME_KERNELS_CUDA_ROUTE_CUH
 #define CLIME_KERNELS_CUDA_ROUTE_CUH
 
 #include "kernels/checksum.h"
 #include "kernels/cuda/cuda_int.cuh"
 
-/* Orders as the floats do; 0 is nobody's. */
+/* Orders as the floats do; 0 is unused. */
 static __device__ __forceinline__ uint32_t order_of(float x) {
     uint32_t u = __float_as_uint(x);
     return max(u & 0x80000000u ? ~u : u | 0x80000000u, 1u);
 }
 
-/* Index of the largest key of the warp, the lowest among equals; its key becomes 0. key[i] is of index lane + 32 i. */
+/* Index of the warp's largest key, ties by lower index; its key becomes 0. key[i] has index lane + 32 i. */
 template <int N> static __device__ __forceinline__ int take_largest(uint32_t (&key)[N]) {
     uint32_t lane = threadIdx.x & 31, most = 0, at = 0xffffffffu;
 #pragma unroll
@@ -31,7 +31,7 @@ template <int N> static __device__ __forceinline__ int take_largest(uint32_t (&k
     return (int)at;
 }
 
-/* Of the experts of all groups but the best the keys become 0. c: what is compared, [E] in shared memory. */
+/* Zeroes the keys of the experts of all groups but the best. c: the compared values, [E] in shared memory. */
 template <int N>
 static __device__ __forceinline__ void keep_groups(const clime_router &r, const float *c, uint32_t (&key)[N]) {
     int lane = threadIdx.x & 31, size = r.E / r.n_groups;
@@ -62,9 +62,9 @@ static __device__ __forceinline__ void keep_groups(const clime_router &r, const 
         if (!kept[n]) key[n] = 0;
 }
 
-/* x: the lane's logits, -inf where there are no more experts. given: the row's experts, NULL: it chooses. c: 32 N
- * numbers of the warp's in shared memory. fold: the row's, or NULL. below: of each of the lane's experts, how many are
- * chosen before it. Without `write` all is done but what others see; chosen_at(place, expert) is called of each. */
+/* x: the lane's logits, -inf past the last expert. given: the row's prescribed experts, NULL: none. c: 32 N numbers of
+ * the warp's in shared memory. fold: the row's, or NULL. below: for each of the lane's experts, the number chosen
+ * before it. Without `write` skips only global effects; calls chosen_at(place, expert) for each. */
 template <int N, class F>
 static __device__ __forceinline__ void route_row(const clime_router &r, const float (&x)[N], const float *bias,
                                                  const int16_t *given, float *scores, int32_t *ids, float *weights,
@@ -109,7 +109,7 @@ static __device__ __forceinline__ void route_row(const clime_router &r, const fl
 #pragma unroll
         for (int i = 0; i < N; i++) chosen[i] |= e == lane + 32 * i;
     }
-    /* by ascending id; their scores to shared memory, where each lane adds them in that order */
+    /* by ascending id; scores go to shared memory, where each lane adds them in that order */
     int before = 0;
     uint32_t terms = 0;
 #pragma unroll
@@ -136,8 +136,8 @@ static __device__ __forceinline__ void route_row(const clime_router &r, const fl
         if (chosen[i] && write) weights[below[i]] = (r.renormalize ? s[i] / (sum + 1e-20f) : s[i]) * r.scale;
 }
 
-/* V columns from c on, of experts' rows at[0 .. k) and of `last`, where there is one, each by its weight, in fp32. What
- * AT_ONCE of them need is asked for before the first is added: in a decode step each answer takes as long as all. */
+/* V columns from c on: experts' rows at[0 .. k) and `last`, if any, each times its weight, in fp32. AT_ONCE of them are
+ * loaded before the first is added: in a decode step one load takes as long as all. */
 template <int V>
 static __device__ __forceinline__ void experts_sum(float (&sum)[V], int k, const int32_t *at, const float *weights,
                                                    const bf16 *x, int D, int c, const bf16 *last, float last_weight) {

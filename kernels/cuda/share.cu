@@ -1,9 +1,9 @@
 /* Memory shared with other processes of the host by CUDA IPC, and the checksum that both sides of a copy compare.
  *
- * Called by the context's owner thread. Owns nothing: allocations are the caller's, mappings too.
- * Allocations are rounded up to 2 MiB, because smaller ones share a block with others, which would go out with them.
- * A mapping reads the exporter's memory itself: whoever exports must not free or rewrite it while others compute with
- * it, which is what the handover's protocol arranges (docs/protocol.md).
+ * Called by the context's owner thread. Owns nothing: allocations and mappings are the caller's. Allocations are
+ * rounded up to 2 MiB, because smaller ones share a block with others, which would be exported too. A mapping reads the
+ * exporter's memory in place: the exporter must not free or rewrite it while others compute with it, which the handover
+ * protocol ensures (docs/protocol.md).
  */
 #include <stdio.h>
 #include <string.h>
@@ -44,7 +44,7 @@ enum clime_err clime_cuda_share_export(struct clime_dev *d, const void *p, uint8
     return clime_fail(e, CLIME_ERR_UNAVAILABLE, "CUDA IPC exports no memory here: %s", cudaGetErrorString(rc));
 }
 
-/* Where the allocation begins that p lies in, and its size; false where the driver does not say. */
+/* Start and size of the allocation that contains p; false where the driver does not report it. */
 static bool range_of(const void *p, unsigned long long *base, size_t *size) {
     typedef int (*get_range)(unsigned long long *base, size_t *size, unsigned long long at);
     void *fn = NULL;
@@ -64,7 +64,7 @@ enum clime_err clime_cuda_share_base(struct clime_dev *d, void *p, char **base, 
     return CLIME_OK;
 }
 
-/* The handle says nothing about sizes; the driver knows what was mapped (SIZE_MAX where it does not say). */
+/* The handle has no size; the driver knows what was mapped (SIZE_MAX if it does not report it). */
 static size_t mapped_bytes(const void *p) {
     unsigned long long base = 0;
     size_t size = 0;
@@ -119,7 +119,7 @@ void clime_cuda_share_close(struct clime_dev *d, void *p) {
     CU(d, cudaIpcCloseMemHandle(p));
 }
 
-/* Integer sums do not depend on their order, so atomics are exact here. */
+/* Integer sums do not depend on their order, so atomics are exact. */
 static __global__ void checksum_kernel(const uint64_t *x, uint64_t first, size_t bytes, unsigned long long *out) {
     const size_t n = bytes / 8;
     uint64_t sum = 0;
@@ -134,18 +134,18 @@ static __global__ void checksum_kernel(const uint64_t *x, uint64_t first, size_t
     if ((threadIdx.x & 31) == 0) atomicAdd(out, (unsigned long long)sum);
 }
 
-/* Blocks that read n pieces, all multiprocessors busy. */
+/* Blocks to read n pieces with all multiprocessors busy. */
 static unsigned blocks_for(const struct clime_dev *d, size_t n) {
     size_t blocks = (n + THREADS - 1) / THREADS, most = (size_t)d->n_sm * 8;
     return (unsigned)(blocks < 1 ? 1 : blocks < most ? blocks : most);
 }
 
-/* X: uint16_t, and x is one bf16 or two; uint32_t: an fp32. */
+/* X: uint16_t, and x is one bf16 or two; uint32_t: one fp32. */
 template <class X> static __device__ __forceinline__ bool not_finite(uint32_t x) {
     return (sizeof(X) == 2 && (x & 0x7f80u) == 0x7f80u) || (x & 0x7f800000u) == 0x7f800000u;
 }
 
-/* head: numbers before the first whole 16 bytes, since a tensor may begin anywhere. */
+/* head: numbers before the first 16-byte boundary, since a tensor may begin anywhere. */
 template <class X> static __global__ void finite_kernel(const X *x, size_t head, size_t n, int *bad) {
     const size_t each = 16 / sizeof(X);
     const uint4 *whole = (const uint4 *)(x + head);

@@ -1,12 +1,12 @@
 /* Tensor maps for wgmma.cuh's tensor copies. Called by the launchers of kernels that use them, on the context's thread.
  *
- * Encoding is host arithmetic (no call to the device) and a map is a kernel parameter, so nothing is cached. The
- * driver's function is looked up at run time: a program built here starts where there is no driver. */
+ * Encoding is host arithmetic (no device call) and a map is a kernel parameter, so nothing is cached. The driver's
+ * function is looked up at run time: a program starts without a driver. */
 #include "kernels/cuda/wgmma.cuh"
 
 static bool encode(struct clime_dev *d, CUtensorMap *map, const bf16 *at, int rank, const uint64_t *size,
                    const uint64_t *stride, const uint32_t *box) {
-    static decltype(&cuTensorMapEncodeTiled) driver; /* the same for every context */
+    static decltype(&cuTensorMapEncodeTiled) driver; /* shared by all contexts */
     if (!driver) {
         void *found = NULL;
         cudaDriverEntryPointQueryResult result;

@@ -1,16 +1,16 @@
-/* Hopper's asynchronous units for the kernels that use them: wgmma (a warpgroup of 128 threads multiplies 64 rows),
- * mbarriers, bulk and tensor copies into shared memory. sm_90a only.
+/* Hopper's asynchronous units: wgmma (a warpgroup of 128 threads multiplies 64 rows), mbarriers, bulk and tensor copies
+ * into shared memory. sm_90a only.
  *
  * One layout of operands in shared memory, the 128-byte swizzle: a tile of R rows is cut into panels of 64 bf16
- * columns; a panel is R rows of 128 bytes, and the 16-byte chunk c of row r lies at chunk c ^ r % 8. Panels follow one
- * another, R * 128 bytes each, and start at multiples of 1024 bytes. tensor_copy writes a panel this way; threads that
- * write one themselves use swizzled() and then fence_async().
+ * columns; a panel is R rows of 128 bytes, and the 16-byte chunk c of row r is at chunk c ^ r % 8. Panels are
+ * contiguous, R * 128 bytes each, and start at multiples of 1024 bytes. tensor_copy writes a panel this way; threads
+ * that write one themselves use swizzled() and then fence_async().
  *
- * wgmma reads an operand in either direction. k-major: the columns are what is summed over, as of Q and K in Q K^T
- * (both operands are [rows][k]). mn-major: the rows are, as of V in P V; TRANS 1 in wgmma's template arguments.
+ * wgmma reads an operand in either direction. k-major: the sum is over the columns, as of Q and K in Q K^T (both
+ * operands are [rows][k]). mn-major: over the rows, as of V in P V; TRANS 1 in wgmma's template arguments.
  *
- * The accumulator of a warp of the group is that of mma.sync: d[n] is the m16n8 fragment of columns 8 n and of the 16
- * rows of that warp; so is A in registers. A chain of k16 steps has the bits of the same chain of mma.sync. */
+ * A warp's accumulator is that of mma.sync: d[n] is the m16n8 fragment of columns 8 n and of the warp's 16 rows; so is
+ * A in registers. A chain of k16 steps has the bits of the same chain of mma.sync. */
 #ifndef CLIME_KERNELS_CUDA_WGMMA_CUH
 #define CLIME_KERNELS_CUDA_WGMMA_CUH
 
@@ -22,15 +22,14 @@ static __device__ __forceinline__ uint32_t shared_address(const void *p) {
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/* An address, in a register: the compiler would compute it again at each use, by an instruction that a chain waits for.
- */
+/* Keeps an address in a register: the compiler would recompute it at each use, which a chain waits for. */
 static __device__ __forceinline__ uint32_t kept(uint32_t x) {
     asm volatile("" : "+r"(x));
     return x;
 }
 
-/* Values i .. i + 7 of a row that is multiplied alone, where a lane finds its part of two steps of a chain of mma.sync
- * in 16 bytes: of each 32 values, lane i % 4 has 0, 1, 8, 9, 16, 17, 24, 25, counted from twice its number. */
+/* Values i .. i + 7 of a single row, in the order in which a lane finds its part of two steps of a chain of mma.sync in
+ * 16 bytes: of each 32 values, lane i % 4 has 0, 1, 8, 9, 16, 17, 24, 25, plus twice its number. */
 static __device__ __forceinline__ void put_row(uint32_t *row, int i, uint4 v) {
     uint32_t *to = row + i / 32 * 16 + i / 8 % 4;
     to[0] = v.x, to[4] = v.y, to[8] = v.z, to[12] = v.w;
@@ -54,13 +53,13 @@ static __device__ __forceinline__ void barrier_arrive(uint64_t *b) {
     barrier_arrive(shared_address(b));
 }
 
-/* Arrives, and makes the phase wait for that many bytes of copies too. */
+/* Arrives, and makes the phase also wait for that many bytes of copies. */
 static __device__ __forceinline__ void barrier_expect(uint64_t *b, int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(shared_address(b)), "r"(bytes)
                  : "memory");
 }
 
-/* Until the phase of this parity is over; phases count from 0. */
+/* Waits for the end of the phase of this parity; phases count from 0. */
 static __device__ __forceinline__ void barrier_wait(uint32_t b, int parity) {
     asm volatile("{\n.reg .pred done;\n"
                  "again:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
@@ -72,7 +71,7 @@ static __device__ __forceinline__ void barrier_wait(uint64_t *b, int parity) {
     barrier_wait(shared_address(b), parity);
 }
 
-/* Whether that phase is over, now. */
+/* Whether that phase has ended. */
 static __device__ __forceinline__ bool barrier_passed(uint32_t b, int parity) {
     uint32_t done;
     asm volatile("{\n.reg .pred done;\n"
@@ -84,7 +83,7 @@ static __device__ __forceinline__ bool barrier_passed(uint32_t b, int parity) {
     return done;
 }
 
-/* Arrives when the thread's cp_async16 and cp_async4 so far have. */
+/* Arrives when the thread's earlier cp_async16 and cp_async4 have completed. */
 static __device__ __forceinline__ void barrier_arrive_copies(uint64_t *b) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];\n" ::"r"(shared_address(b)) : "memory");
 }
@@ -94,7 +93,7 @@ static __device__ __forceinline__ void named_barrier(int id, int threads) {
     asm volatile("bar.sync %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
 }
 
-/* A place in a ring: which stage, and the parity of the phase that fills it. */
+/* Position in a ring: the stage, and the parity of the phase that fills it. */
 template <int STAGES> struct ring_at {
     int stage, parity;
     __device__ __forceinline__ void next() {
@@ -102,7 +101,7 @@ template <int STAGES> struct ring_at {
     }
 };
 
-/* Each of a warpgroup's warps says that it has read a stage. */
+/* Each warp of a warpgroup signals that it has read a stage. */
 static __device__ __forceinline__ void release(uint64_t *empty) {
     if ((threadIdx.x & 31) == 0) barrier_arrive(empty);
 }
@@ -117,8 +116,8 @@ static __device__ __forceinline__ void bulk_copy(void *to, const void *from, int
                  : "memory");
 }
 
-/* One panel: columns column .. + 63 of rows row .. of a matrix, as many rows as its map says. Rows past the matrix's
- * end come as zeros; the barrier counts the bytes of the whole panel in any case. */
+/* One panel: columns column .. + 63 of rows row .. of a matrix, as many rows as in its map. Rows past the matrix's end
+ * are zeros; the barrier counts the bytes of the whole panel in any case. */
 static __device__ __forceinline__ void tensor_copy(void *to, const CUtensorMap *map, int column, int row, uint64_t *b) {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], "
                  "[%2];\n" ::"r"(shared_address(to)),
@@ -126,7 +125,7 @@ static __device__ __forceinline__ void tensor_copy(void *to, const CUtensorMap *
                  : "memory");
 }
 
-/* The same of what nobody reads again soon: it leaves the L2 before what the next kernels wait for, which are rows,
+/* The same for data not read again soon: it is evicted from the L2 before what the next kernels wait for: rows,
  * constants and their own instructions. policy: leaves_first(). */
 static __device__ __forceinline__ uint64_t leaves_first() {
     uint64_t policy;
@@ -141,7 +140,7 @@ static __device__ __forceinline__ void tensor_copy_once(void *to, const CUtensor
                  : "memory");
 }
 
-/* A box of a tensor of three dimensions, from there on; as above otherwise. */
+/* A box of a three-dimensional tensor from there on; otherwise as above. */
 static __device__ __forceinline__ void tensor_copy_3d(void *to, const CUtensorMap *map, int i0, int i1, int i2,
                                                       uint64_t *b) {
     asm volatile(
@@ -196,34 +195,34 @@ static __device__ __forceinline__ void tensor_copy_to_all(void *to, const CUtens
 
 /* ---- maps ---- */
 
-/* tma.cu: describes a row-major bf16 matrix whose rows lie ld elements apart, for copies of panels of box_rows rows (at
+/* tma.cu: describes a row-major bf16 matrix whose rows are ld elements apart, for copies of panels of box_rows rows (at
  * most 256). The kernel takes it as a const __grid_constant__ CUtensorMap parameter. at: 16-byte aligned; ld: a
  * multiple of 8. */
 bool clime_cuda_tensor_map(struct clime_dev *d, CUtensorMap *map, const bf16 *at, uint64_t rows, uint64_t columns,
                            uint64_t ld, int box_rows);
-/* A tensor of three dimensions: its sizes and the copies' box in elements, strides of the last two in bytes (multiples
- * of 16); box[0] is 64. */
+/* A three-dimensional tensor: its sizes and the copies' box in elements, strides of the last two in bytes (multiples of
+ * 16); box[0] is 64. */
 bool clime_cuda_tensor_map_3d(struct clime_dev *d, CUtensorMap *map, const bf16 *at, const uint64_t size[3],
                               const uint64_t stride[2], const uint32_t box[3]);
 
-/* What threads wrote to shared memory becomes visible to wgmma and copies: by each writer, before the barrier. */
+/* Makes threads' writes to shared memory visible to wgmma and copies: by each writer, before the barrier. */
 static __device__ __forceinline__ void fence_async() {
     asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
 }
 
-/* Byte of a panel where chunk c (8 columns) of row r lies. */
+/* Byte in a panel of chunk c (8 columns) of row r. */
 static __device__ __forceinline__ int swizzled(int r, int c) {
     return r * 128 + ((c ^ (r & 7)) << 4);
 }
 
 /* ---- wgmma ---- */
 
-/* Tells the compiler that all lanes have the same value: wgmma in what it thinks may diverge is serialized. */
+/* Tells the compiler that all lanes have the same value: wgmma in code that might diverge is serialized. */
 static __device__ __forceinline__ int uniform(int x) {
     return __shfl_sync(0xffffffffu, x, 0);
 }
 
-/* A tile as an operand. panel: bytes from one panel to the next; used when columns are not what is summed over. */
+/* A tile as an operand. panel: bytes between panels; used when the sum is not over columns. */
 static __device__ __forceinline__ uint64_t wgmma_tile(const void *tile, int panel) {
     return (uint64_t)(shared_address(tile) >> 4 & 0x3fff) | (uint64_t)(panel >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 |
            (uint64_t)1 << 62;
@@ -237,19 +236,19 @@ static __device__ __forceinline__ uint64_t wgmma_rows(uint64_t tile, int kk) {
     return tile + (kk * 16 * 128 >> 4);
 }
 
-/* Before the first wgmma that reads registers (A, or D) that the thread has written. */
+/* Before the first wgmma that reads registers (A or D) written by the thread. */
 static __device__ __forceinline__ void wgmma_fence() {
     asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory");
 }
 static __device__ __forceinline__ void wgmma_commit() {
     asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory");
 }
-/* Until at most N groups are under way. */
+/* Waits until at most N groups are in flight. */
 template <int N> static __device__ __forceinline__ void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(N) : "memory");
 }
 
-/* The compiler may not move reads or writes of these registers across: put before the fence and after the wait. */
+/* Stops the compiler from moving accesses to these registers across: put before the fence and after the wait. */
 template <int N> static __device__ __forceinline__ void wgmma_hold(float (&d)[N][4]) {
 #pragma unroll
     for (int n = 0; n < N; n++)
@@ -282,7 +281,7 @@ template <int N> static __device__ __forceinline__ void wgmma_hold(float (&d)[N]
 /* clang-format on */
 
 /* d = add * d + A B, one step of 16. ss: A and B tiles in shared memory; rs: A fragments in registers. TRANS_A,
- * TRANS_B: 1 when that tile is mn-major. d may not be touched until wgmma_wait; a neither. */
+ * TRANS_B: 1 when that tile is mn-major. Neither d nor a may be accessed until wgmma_wait. */
 template <int TRANS_A, int TRANS_B>
 static __device__ __forceinline__ void wgmma_ss(float (&d)[4][4], uint64_t a, uint64_t b, int add) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\n"
@@ -318,9 +317,8 @@ static __device__ __forceinline__ void wgmma_ss(float (&d)[32][4], uint64_t a, u
                  : "l"(a), "l"(b), "r"(add), "n"(TRANS_A), "n"(TRANS_B));
 }
 
-/* d = A B, the step of 16 that begins a sum. Nothing is read from d: with add = 0 instead, d would have to live from
- * its definition on, and where other products are under way then, ptxas gives up and makes each one wait for the last.
- */
+/* d = A B, the step of 16 that begins a sum. d is not read: with add = 0 instead, d would be live from its definition
+ * on, and with other products then in flight, ptxas makes each one wait for the previous. */
 template <int TRANS_A, int TRANS_B>
 static __device__ __forceinline__ void wgmma_ss_first(float (&d)[4][4], uint64_t a, uint64_t b) {
     asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 " WGMMA_D16 ", %16, %17, 0, 1, 1, %18, %19;\n"
@@ -360,8 +358,8 @@ static __device__ __forceinline__ void wgmma_rs(float (&d)[16][4], const uint32_
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(TRANS_B));
 }
 
-/* Registers a thread of the calling warpgroup may use from here on: a multiple of 8, 24 to 240. All warpgroups together
- * may have what the block was launched with (168 a thread for 384 threads); with more, registers_up waits for ever. */
+/* Registers per thread of the calling warpgroup from here on: a multiple of 8, 24 to 240. All warpgroups together may
+ * have what the block was launched with (168 per thread for 384 threads); with more, registers_up hangs. */
 template <int N> static __device__ __forceinline__ void registers_up() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(N));
 }

@@ -1,4 +1,4 @@
-/* The number that the words of a launch carry (words.cuh). Any thread of host or device. */
+/* Sequence number of a launch's words (words.cuh). Any thread of host or device. */
 #ifndef CLIME_KERNELS_CUDA_WORD_NUMBER_H
 #define CLIME_KERNELS_CUDA_WORD_NUMBER_H
 
@@ -10,8 +10,8 @@
 #define CLIME_BOTH_SIDES inline
 #endif
 
-/* before: launches with words before this recording's replay, modulo 2^32; ordinal: of this one in it, from 1. Never 0,
- * which memory holds that no launch has written; the same again after 2^31 launches. */
+/* before: launches with words before this replay, modulo 2^32; ordinal: this one's in the recording, from 1. Never 0,
+ * which unwritten memory holds; repeats after 2^31 launches. */
 static CLIME_BOTH_SIDES uint32_t clime_word_number(uint32_t before, uint32_t ordinal) {
     return (before + ordinal) | 1u << 31;
 }

@@ -1,10 +1,10 @@
-/* Where words lie (words.cuh), their numbers, and which of them the last kernel gives the next one. Called by the
- * context's owner.
+/* Storage and numbers of words (words.cuh), and which of them a kernel passes to the next one. Called by the context's
+ * owner.
  *
- * Only kernels of a recording have words. Their numbers are counted from its begin, and the device adds what all
- * replays before have had, which a kernel behind each replay's last one counts: so that is the same while it runs, and
- * known from a kernel's first instruction on. After 2^31 they come again: a word would be taken for a new one if it had
- * been written last exactly so many numbers ago. */
+ * Only kernels of a recording have words. Their numbers count from its begin; the device adds the numbers of all
+ * earlier replays, updated by a kernel after each replay's last one, so that count is constant during a replay and
+ * known from a kernel's first instruction. Numbers repeat after 2^31: a word is misread only if it was last written
+ * exactly that many numbers ago. */
 #include <stdlib.h>
 
 #include "kernels/cuda/cuda_int.cuh"
@@ -13,13 +13,13 @@ static const size_t N_WORDS[] = /* clime_words_of */
     {1 << 16, 1 << 10, 1 << 10, 1 << 17, 1 << 19};
 
 struct clime_word_room {
-    uint64_t *at;     /* the device's: those of N_WORDS, one behind the other */
-    uint32_t *before; /* the device's: numbers of all replays so far */
+    uint64_t *at;     /* device: those of N_WORDS, contiguous */
+    uint32_t *before; /* device: numbers of all replays so far */
     uint32_t n;       /* numbers of this recording */
     struct {
         clime_words words;
         const void *what;
-        unsigned at; /* n_launched behind the kernel that gives it */
+        unsigned at; /* n_launched after the kernel that gives it */
     } given;
 };
 

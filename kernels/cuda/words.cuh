@@ -1,10 +1,10 @@
-/* Numbers that go from block to block in words which say themselves that they are there: 32 bits, two values of a row
- * or a logit, beside a number that nothing before had. That is one way there and one back, where a count of blocks and
- * then the row would be two of each, and a fence. So a kernel of a recording may also take them from the one before it
- * that has not ended: its blocks all run by then, for they have let the next start.
+/* Self-validating words: data passed from block to block in words that carry a sequence number: 32 bits, two values of
+ * a row or a logit, next to a number not used before. That is one round trip, where a block counter and then the row
+ * would take two and a fence. In a recording a kernel may also read words of the previous kernel before it has ended,
+ * since its blocks are all running: they have let the next start.
  *
- * Who takes words before it has waited for the last kernel reads nothing else that this one writes and, until it has
- * waited, writes nothing at all. Included by what puts or takes them. */
+ * A kernel that reads words before wait_for_last reads nothing else that the previous one writes and, until it has
+ * waited, writes nothing. Included by the kernels that put or take words. */
 #ifndef CLIME_KERNELS_CUDA_WORDS_CUH
 #define CLIME_KERNELS_CUDA_WORDS_CUH
 
@@ -21,7 +21,7 @@ static __device__ __forceinline__ uint64_t take_word(const uint64_t *from) {
     return x;
 }
 
-/* Two words, four values; false: not yet. */
+/* Reads two words, four values; false: not ready. */
 static __device__ __forceinline__ bool take_words(const uint64_t *from, uint32_t number, uint32_t &a, uint32_t &b) {
     uint64_t x, y;
     asm volatile("ld.relaxed.gpu.global.v2.b64 {%0, %1}, [%2];\n" : "=l"(x), "=l"(y) : "l"(from) : "memory");
@@ -29,8 +29,8 @@ static __device__ __forceinline__ bool take_words(const uint64_t *from, uint32_t
     return (uint32_t)(x >> 32) == number && (uint32_t)(y >> 32) == number;
 }
 
-/* The number of a launch's words: how many launches with words there were before the recording was replayed, which
- * changes behind each replay's last kernel only, and how many of them are before this one in it. 0: it has none. */
+/* The number of a launch's words: launches with words before this replay, which changes only after each replay's last
+ * kernel, plus this one's position in the recording. 0: no number. */
 static __device__ __forceinline__ uint32_t number_of(const clime_words &w) {
     uint32_t before;
     if (!w.before) return 0;

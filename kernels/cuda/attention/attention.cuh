@@ -1,9 +1,9 @@
-/* What the attention kernels share: where keys lie, how two partial softmaxes merge, how a tile of rows is found.
+/* Shared by the attention kernels: addresses of keys, merging of two partial softmaxes, finding a tile of rows.
  *
  * The contract (docs/numerics.md): blocks of CLIME_PAGE keys and splits of ATTN_SPLIT keys, both counted from the start
  * of the sequence. Inside a split one online softmax runs over its blocks; P is rounded to bf16 for P V. Splits merge
- * in order by attn_merge. A kernel may run splits side by side or one after another; the bits are the same. Everything
- * is built with -fmad=false: a fused multiply-add is one that is written. */
+ * in order by attn_merge. A kernel may run splits in parallel or in sequence; the bits are the same. Everything is
+ * built with -fmad=false: multiply-adds are fused only where written so. */
 #ifndef CLIME_KERNELS_CUDA_ATTENTION_ATTENTION_CUH
 #define CLIME_KERNELS_CUDA_ATTENTION_ATTENTION_CUH
 
@@ -17,8 +17,8 @@ enum { ATTN_SPLIT = 256, ATTN_SPLIT_BLOCKS = ATTN_SPLIT / CLIME_PAGE };
 /* Arguments of every attention kernel, by value. */
 struct attn_args {
     int n_seq, H, HK, Dh;
-    int Dv;              /* of a value and of a head's output; Dh but where values are the first part of their keys */
-    float scale, scale2; /* of q.k; the same times log2(e), since exponentials are powers of 2 here */
+    int Dv;              /* of a value and of a head's output; Dh unless values are the first part of their keys */
+    float scale, scale2; /* of q.k; the same times log2(e), since exponentials here are powers of 2 */
     const int32_t *q_start, *pos0, *page_table;
     int max_pages;
     const bf16 *q, *k, *v;
@@ -42,7 +42,7 @@ static inline attn_args attn_args_of(const struct clime_heads *h, const struct c
     return r;
 }
 
-/* First element of block b of a sequence's keys (or values) of one KV head, and the elements from key to key. */
+/* First element of block b of a sequence's keys (or values) of one KV head, and the elements between keys. */
 static __device__ __forceinline__ size_t attn_block_at(const attn_args &a, int seq, int head, int b, size_t *ld) {
     if (a.page_table) {
         *ld = a.Dh;
@@ -60,16 +60,16 @@ static __device__ __forceinline__ float attn_exp2(float x) {
     return y;
 }
 
-/* A running softmax holds a reference m instead of the exact maximum: it grows only to a score that passes it by more
- * than ATTN_SLACK (powers of 2), so that output seldom has to shrink. Weights are then below 2^ATTN_SLACK. */
-#define ATTN_LOWEST -FLT_MAX /* m of no keys; not -inf, which would make NaN of m - m */
+/* A running softmax uses a reference m instead of the exact maximum: it grows only to a score that exceeds it by more
+ * than ATTN_SLACK (powers of 2), so the output is seldom rescaled. Weights are then below 2^ATTN_SLACK. */
+#define ATTN_LOWEST -FLT_MAX /* m without keys; not -inf, since m - m would be NaN */
 #define ATTN_SLACK 8.0f
 
 static __device__ __forceinline__ float attn_reference(float m, float z) {
     return z > m + ATTN_SLACK ? z : m;
 }
 
-/* Two partial softmaxes become one; l: their sums of weights. */
+/* Merges two partial softmaxes; l: their sums of weights. */
 struct attn_weights {
     float m, l, keep, add; /* the merged reference and sum; factors of the old and the new output */
 };
@@ -95,8 +95,8 @@ static __device__ __forceinline__ float attn_lse(float m, float l) {
     return (m + log2f(l)) * LN2;
 }
 
-/* A sequence of n positions has n * heads rows, and tiles of `rows` of them are numbered over all sequences. Finds the
- * tile-th: its sequence, and the tile's number there. One warp; every lane gets it. */
+/* A sequence of n positions has n * heads rows; tiles of `rows` of them are numbered over all sequences. Finds the
+ * tile-th: its sequence, and the tile's number in it. One warp; every lane gets it. */
 static __device__ __forceinline__ void attn_find_tile(const attn_args &a, int tile, int rows, int heads, int *seq,
                                                       int *tile_in_seq) {
     int lane = threadIdx.x & 31, before = 0;
@@ -122,13 +122,13 @@ static __device__ __forceinline__ void attn_find_tile(const attn_args &a, int ti
 
 static inline int attn_n_tiles(const struct clime_attn *a, int rows, int heads) {
     int n = 0;
-    if (!a->h_q_start) return a->n_seq * ((heads + rows - 1) / rows); /* one row a sequence */
+    if (!a->h_q_start) return a->n_seq * ((heads + rows - 1) / rows); /* one row per sequence */
     for (int s = 0; s < a->n_seq; s++) n += ((a->h_q_start[s + 1] - a->h_q_start[s]) * heads + rows - 1) / rows;
     return n;
 }
 
-/* wide.cu: decode of few sequences inside a recording, so that all blocks run at the same time; T rows, of which
- * the first is row `first` of the batch. */
+/* wide.cu: decode of few sequences inside a recording, so that all blocks run at the same time; T rows, from row
+ * `first` of the batch on. */
 void clime_cuda_attn_wide_open(struct clime_dev *d);
 void clime_cuda_attn_wide(struct clime_dev *d, const attn_args &a, int first, int T, int n_splits);
 
@@ -136,7 +136,7 @@ void clime_cuda_attn_wide(struct clime_dev *d, const attn_args &a, int first, in
 void clime_cuda_attn_tiles_open(struct clime_dev *d);
 void clime_cuda_attn_tiles(struct clime_dev *d, const attn_args &a, const struct clime_attn *batch, int T);
 
-/* latent/: false when the shape is not one for it */
+/* latent/: false for unsupported shapes */
 bool clime_cuda_latent_attn(struct clime_dev *d, const struct clime_heads *h, int T, const struct clime_attn *a,
                             const attn_args &args);
 bool clime_cuda_latent_attn_bwd(struct clime_dev *d, const struct clime_heads *h, int T, const struct clime_attn *a,

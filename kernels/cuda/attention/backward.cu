@@ -1,9 +1,9 @@
 /* Backward of causal attention over a packed batch. Launched by the context's owner.
  *
- * Head sizes 64 and 128 (others: plain.cu) in two passes (Dao et al. 2022, algorithm 4, cut in two), P recomputed
- * from the stored log-sum-exp in each: dK and dV by tiles of keys (dkv.cu), dQ by tiles of rows (dq.cu). That
- * is 7 products where one pass needs 5. In exchange every gradient has one writer that adds in a fixed order, with the
- * sums in registers: no atomics, no order to keep between blocks, no fp32 copy of dQ, the same bits in every run. */
+ * Head sizes 64 and 128 (others: plain.cu) in two passes (Dao et al. 2022, algorithm 4, cut in two), P recomputed from
+ * the stored log-sum-exp in each: dK and dV by tiles of keys (dkv.cu), dQ by tiles of rows (dq.cu). That is 7 products
+ * where one pass needs 5. In exchange every gradient has one writer that adds in a fixed order, with the sums in
+ * registers: no atomics, no order between blocks, no fp32 copy of dQ, the same bits in every run. */
 #include "kernels/cuda/attention/backward.cuh"
 #include "kernels/cuda/ops.h"
 
@@ -13,7 +13,7 @@ enum { STATS_THREADS = 256 };
 /* One block of stats: BWD_ROWS rows of a sequence and one head. Rows past the end get zeros. */
 template <int DH>
 __global__ void __launch_bounds__(STATS_THREADS) stats_kernel(attn_args a, bwd_args g, const bf16 *dout) {
-    constexpr int LANES = DH / 8; /* of a row, 16 bytes each */
+    constexpr int LANES = DH / 8; /* per row, 16 bytes each */
     int seq, tile, head = blockIdx.x;
     attn_find_tile(a, blockIdx.y, BWD_ROWS, 1, &seq, &tile);
     int row0 = a.q_start[seq], len = a.q_start[seq + 1] - row0;
@@ -56,7 +56,7 @@ CUDA_OP void clime_cuda_attn_bwd(struct clime_dev *d, const struct clime_heads *
         return;
     }
     bwd_args g = {NULL, bwd_stats_at(T, a->n_seq), (bf16 *)dq, (bf16 *)dk, (bf16 *)dv};
-    size_t n_stats = (size_t)h->H * g.n_blocks + 1; /* and one that the last sequence's tile may copy and not use */
+    size_t n_stats = (size_t)h->H * g.n_blocks + 1; /* and one that the last sequence's tile may copy unused */
     g.stats = (bwd_stats *)clime_cuda_scratch(d, n_stats * sizeof *g.stats);
     if (!g.stats) return;
     bwd_maps m;

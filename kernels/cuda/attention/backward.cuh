@@ -1,4 +1,4 @@
-/* What the passes of the tensor-core attention backward share. Included by backward.cu, dkv.cu and dq.cu. */
+/* Shared by the passes of the tensor-core attention backward. Included by backward.cu, dkv.cu and dq.cu. */
 #ifndef CLIME_KERNELS_CUDA_ATTENTION_BACKWARD_CUH
 #define CLIME_KERNELS_CUDA_ATTENTION_BACKWARD_CUH
 
@@ -6,16 +6,16 @@
 #include "kernels/cuda/wgmma.cuh"
 
 enum {
-    BWD_KEYS = 128,     /* keys of a tile: two warpgroups' rows in the dK/dV pass, one step of the dQ pass */
-    BWD_ROWS = 64,      /* rows of a step of the dK/dV pass, of a box of the maps of q and dout, of a block of stats */
+    BWD_KEYS = 128,     /* keys per tile: two warpgroups' rows in the dK/dV pass, one step of the dQ pass */
+    BWD_ROWS = 64,      /* rows per step of the dK/dV pass, per box of the maps of q and dout, per block of stats */
     BWD_WARPGROUPS = 3, /* the first copies, the others multiply */
     BWD_THREADS = BWD_WARPGROUPS * 128,
     BWD_CONSUMERS = BWD_THREADS - 128,
 };
 
-/* Of a row and a query head: its log-sum-exp in base 2, and delta, the sum of dout * out over the head, which is that
- * of P dP over the keys but for the rounding of out. In blocks of BWD_ROWS rows counted from the start of each
- * sequence, so that a block of a tile is one aligned copy. */
+/* For a row and a query head: its log-sum-exp in base 2, and delta, the sum of dout * out over the head, which equals
+ * that of P dP over the keys except for the rounding of out. In blocks of BWD_ROWS rows counted from the start of each
+ * sequence, so that a tile's block is one aligned copy. */
 struct bwd_stats {
     float lse2[BWD_ROWS], delta[BWD_ROWS];
 };
@@ -30,8 +30,8 @@ struct bwd_maps { /* q, dout: boxes of BWD_ROWS rows; k, v: of BWD_KEYS */
     CUtensorMap q, dout, k, v;
 };
 
-/* Where the blocks of a sequence begin. A sequence of n rows that starts at row r gets at least ceil(n / 64) of them:
- * (r + n) / 64 + s + 1 - (r / 64 + s) >= n / 64 + 1, all rounded down. */
+/* Start of a sequence's blocks. A sequence of n rows that starts at row r gets at least ceil(n / 64) of them: (r + n) /
+ * 64 + s + 1 - (r / 64 + s) >= n / 64 + 1, all rounded down. */
 static __host__ __device__ inline int bwd_stats_at(int first_row, int seq) {
     return first_row / BWD_ROWS + seq;
 }
@@ -44,7 +44,7 @@ static __device__ __forceinline__ void bwd_fragment(uint32_t (&a)[4], const floa
     a[3] = pack2(next[2], next[3]);
 }
 
-/* Rows n .. rows - 1 of a tile become zeros: they belong to the next sequence, and 0 x NaN is NaN. Every consumer. */
+/* Zeroes rows n .. rows - 1 of a tile: they belong to the next sequence, and 0 x NaN is NaN. Every consumer. */
 template <int PANELS, int ROWS>
 static __device__ __forceinline__ void bwd_zero_rows(bf16 (&tile)[PANELS][ROWS][64], int n) {
     for (int e = threadIdx.x - 128 + n * 8; e < ROWS * 8; e += BWD_CONSUMERS)

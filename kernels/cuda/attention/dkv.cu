@@ -1,11 +1,11 @@
-/* dK and dV of causal attention: a block of threads a tile of 128 keys of one KV head. Launched by backward.cu.
+/* dK and dV of causal attention: one block per tile of 128 keys of one KV head. Launched by backward.cu.
  *
  * One warp copies, two warpgroups multiply, 64 keys each. Steps of 64 rows, the group's query heads in order and rows
- * ascending: S^T = K Q^T and dP^T = V dO^T, so that P^T and dS^T come out as the A fragments, in registers, of
- * dV += P^T dO and dK += dS^T Q. The products of a step are queued so that the tensor cores always have one while the
- * threads do their arithmetic: dP runs under the exponentials, dV under dS, dK and the next step's S under the waits.
+ * ascending: S^T = K Q^T and dP^T = V dO^T, so that P^T and dS^T are the A fragments, in registers, of dV += P^T dO and
+ * dK += dS^T Q. The products of a step are queued so that the tensor cores always have one while the threads do their
+ * arithmetic: dP overlaps the exponentials, dV overlaps dS, dK and the next step's S overlap the waits.
  *
- * full[i]: the copies of stage i have landed; empty[i]: every thread that multiplies is through with it. (One arrival a
+ * full[i]: the copies of stage i have arrived; empty[i]: every multiplying thread is done with it. (One arrival per
  * warp, after __syncwarp, is 1 % faster; racecheck does not follow it and would report each read of the stats.) */
 #include "kernels/cuda/attention/backward.cuh"
 
@@ -21,7 +21,7 @@ template <int DH> struct dkv_smem {
     uint64_t kv_full, full[STAGES], empty[STAGES];
 };
 
-/* Where a block of threads is: the same in every thread. */
+/* A block's position: the same in every thread. */
 struct dkv_place {
     int head, row0, len, block, n_tiles, group, stats_at; /* steps: tiles 0 .. n_tiles - 1 of each head of the group */
 };
@@ -49,7 +49,7 @@ static __device__ __forceinline__ void copy_all(const bwd_args &g, const bwd_map
     }
 }
 
-/* s = P^T of 64 keys and 64 rows; MASKED: of rows before the key or past the end, 0. */
+/* s = P^T of 64 keys and 64 rows; MASKED: 0 for rows before the key or past the end. */
 template <bool MASKED>
 static __device__ __forceinline__ void weights(float (&s)[8][4], const bwd_stats &stats, float scale2, int key,
                                                int first, int len) {
@@ -66,7 +66,7 @@ static __device__ __forceinline__ void weights(float (&s)[8][4], const bwd_stats
     }
 }
 
-/* dp = dS^T without its factor scale, which is taken into dK at the end. */
+/* dp = dS^T without its factor scale, which is applied to dK at the end. */
 template <bool MASKED>
 static __device__ __forceinline__ void score_grads(float (&dp)[8][4], const float (&p)[8][4], const bwd_stats &stats) {
     int column = threadIdx.x % 4 * 2;
@@ -76,7 +76,7 @@ static __device__ __forceinline__ void score_grads(float (&dp)[8][4], const floa
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             float ds = p[n][e] * (dp[n][e] - (e % 2 ? delta.y : delta.x));
-            dp[n][e] = MASKED && p[n][e] == 0.0f ? 0.0f : ds; /* delta past the end may be anything */
+            dp[n][e] = MASKED && p[n][e] == 0.0f ? 0.0f : ds; /* delta past the end is undefined */
         }
     }
 }
@@ -89,10 +89,10 @@ static __device__ __forceinline__ void multiply_all(const attn_args &a, const bw
     int first_key = w.block * BWD_KEYS + half * 64, key = first_key + threadIdx.x / 32 % 4 * 16 + lane / 4;
     uint64_t k = wgmma_tile(s.k[0][half * 64], KV_PANEL), v = wgmma_tile(s.v[0][half * 64], KV_PANEL);
     float dk[DH / 8][4] = {}, dv[DH / 8][4] = {};
-    int busy = -1; /* the stage that products under way still read */
+    int busy = -1; /* the stage still read by products in flight */
     barrier_wait(&s.kv_full, 0);
     int i = 0, head_tile = 0;
-    do { /* at least once: after a loop that may not run, ptxas would put every product's wait right behind it */
+    do { /* at least once: after a loop that may not run, ptxas would wait for every product immediately */
         int st = i % STAGES, first = w.block * BWD_KEYS + head_tile * BWD_ROWS;
         head_tile = head_tile + 1 == w.n_tiles ? 0 : head_tile + 1;
         barrier_wait(&s.full[st], i / STAGES & 1);
@@ -119,7 +119,7 @@ static __device__ __forceinline__ void multiply_all(const attn_args &a, const bw
         for (int kk = 1; kk < DH / 16; kk++)
             wgmma_ss<0, 0>(dp, wgmma_columns(v, kk, KV_PANEL), wgmma_columns(dout, kk, ROW_PANEL), 1);
         wgmma_commit();
-        wgmma_wait<2>(); /* dK of the step before */
+        wgmma_wait<2>(); /* the previous step's dK */
         if (busy >= 0) barrier_arrive(&s.empty[busy]);
         busy = st;
         wgmma_wait<1>(); /* S */

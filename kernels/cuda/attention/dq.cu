@@ -1,12 +1,12 @@
-/* dQ of causal attention: a block of threads a tile of 128 rows of one query head. Launched by backward.cu. The same
- * kernel without its last product makes delta = sum of P dP over the keys (struct clime_heads, common_keys).
+/* dQ of causal attention: one block per tile of 128 rows of one query head. Launched by backward.cu. The same kernel
+ * without its last product computes delta = sum of P dP over the keys (struct clime_heads, common_keys).
  *
- * One warp copies, two warpgroups multiply, 64 rows each. Steps of 128 keys, ascending: S = Q K^T and dP = dO V^T, and
- * dS comes out as the A fragments, in registers, of dQ += dS K. The tensor cores have dP while the threads take
- * exponentials, and dQ and the next step's S while a warpgroup waits.
+ * One warp copies, two warpgroups multiply, 64 rows each. Steps of 128 keys, ascending: S = Q K^T and dP = dO V^T; dS
+ * is the A fragments, in registers, of dQ += dS K. The tensor cores run dP during the exponentials, and dQ and the next
+ * step's S while a warpgroup waits.
  *
- * k_full, v_full: the copies of a stage have landed; k_empty, v_empty: the products of all consumer warps are through
- * with it. Only the last step's keys are touched by threads themselves. */
+ * k_full, v_full: the copies of a stage have arrived; k_empty, v_empty: the products of all consumer warps are done
+ * with it. Only the last step's keys are accessed by threads themselves. */
 #include "kernels/cuda/attention/backward.cuh"
 
 enum { STAGES = 2, ROWS = BWD_CONSUMERS / 2, ARRIVALS = BWD_CONSUMERS / 32 };
@@ -18,7 +18,7 @@ template <int DH> struct dq_smem {
     uint64_t rows_full, k_full[STAGES], k_empty[STAGES], v_full[STAGES], v_empty[STAGES];
 };
 
-/* Where a block of threads is: the same in every thread. */
+/* A block's position: the same in every thread. */
 struct dq_place {
     int head, kv_head, row0, len, tile, n_blocks, stats_at;
 };
@@ -47,7 +47,7 @@ static __device__ __forceinline__ void copy_all(const bwd_maps &m, const dq_plac
     }
 }
 
-/* s = P of 64 rows and 128 keys; MASKED: of keys after the row, 0. pos: of the thread's first row. */
+/* s = P of 64 rows and 128 keys; MASKED: 0 for keys after the row. pos: of the thread's first row. */
 template <bool MASKED>
 static __device__ __forceinline__ void weights(float (&s)[16][4], const float (&lse2)[2], float scale2, int pos,
                                                int first) {
@@ -71,7 +71,7 @@ static __device__ __forceinline__ void add_delta(float (&sum)[2], const float (&
             if (!MASKED || p[n][e] != 0.0f) sum[e / 2] = __fmaf_rn(p[n][e], dp[n][e], sum[e / 2]);
 }
 
-/* f = the fragments of dS without its factor scale, which is taken into dQ at the end. */
+/* f = the fragments of dS without its factor scale, which is applied to dQ at the end. */
 template <bool MASKED>
 static __device__ __forceinline__ void score_grads(uint32_t (&f)[8][4], float (&dp)[16][4], const float (&p)[16][4],
                                                    const float (&delta)[2]) {
@@ -80,7 +80,7 @@ static __device__ __forceinline__ void score_grads(uint32_t (&f)[8][4], float (&
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             float ds = p[n][e] * (dp[n][e] - delta[e / 2]);
-            dp[n][e] = MASKED && p[n][e] == 0.0f ? 0.0f : ds; /* values past the end may be anything */
+            dp[n][e] = MASKED && p[n][e] == 0.0f ? 0.0f : ds; /* values past the end are undefined */
         }
 #pragma unroll
     for (int kk = 0; kk < 8; kk++) bwd_fragment(f[kk], dp[2 * kk], dp[2 * kk + 1]);
@@ -103,9 +103,9 @@ static __device__ __forceinline__ void multiply_all(const attn_args &a, const bw
     float dq[DH / 8][4] = {}, sum[2] = {};
     barrier_wait(&s.rows_full, 0);
     int i = 0;
-    do { /* at least once: after a loop that may not run, ptxas would put every product's wait right behind it */
+    do { /* at least once: after a loop that may not run, ptxas would wait for every product immediately */
         int st = i % STAGES, phase = i / STAGES & 1, first = i * BWD_KEYS;
-        bool last = i + 1 == w.n_blocks; /* the one that holds keys after a row, and keys past the end */
+        bool last = i + 1 == w.n_blocks; /* the one with keys after a row, and keys past the end */
         uint64_t k = wgmma_tile(s.k[st], KV_PANEL), v = wgmma_tile(s.v[st], KV_PANEL);
         barrier_wait(&s.k_full[st], phase);
         if (first + BWD_KEYS > w.len) {
@@ -120,7 +120,7 @@ static __device__ __forceinline__ void multiply_all(const attn_args &a, const bw
         for (int kk = 1; kk < DH / 16; kk++)
             wgmma_ss<0, 0>(p, wgmma_columns(q, kk, ROW_PANEL), wgmma_columns(k, kk, KV_PANEL), 1);
         wgmma_commit();
-        wgmma_wait<1>(); /* dQ of the step before: its fragments are free */
+        wgmma_wait<1>(); /* the previous step's dQ: its fragments are free */
         if (!DELTA && i > 0 && lane == 0) barrier_arrive(&s.k_empty[st ^ 1]);
         barrier_wait(&s.v_full[st], phase);
         wgmma_fence();
@@ -190,7 +190,7 @@ __global__ void __launch_bounds__(BWD_THREADS, 1)
     w.kv_head = blockIdx.x / (a.H / a.HK);
     w.row0 = a.q_start[seq];
     w.len = a.q_start[seq + 1] - w.row0;
-    w.n_blocks = w.tile + 1; /* tiles of rows and of keys are as long */
+    w.n_blocks = w.tile + 1; /* tiles of rows and of keys have equal length */
     w.stats_at = bwd_stats_at(w.row0, seq);
     if (threadIdx.x == 0) {
         barrier_init(&s.rows_full, 1);

@@ -1,20 +1,19 @@
-/* Causal attention of packed and paged batches: the choice of a kernel, and decode. Launched by the context's owner.
+/* Causal attention of packed and paged batches: kernel selection, and decode. Launched by the context's owner.
  *
- * Decode, head sizes 64 and 128: one warp a (sequence, KV head, split of keys) with mma.sync, all side by side, then
- * merge_kernel. Its 16 rows are the positions and query heads of the group. Where that leaves multiprocessors idle,
- * wide.cu computes the same with four warps a split, inside a recording.
- * Prefill and training go to forward_wgmma.cu, which walks the same blocks and splits one after another; rows of a
- * tile do not meet in either, so which kernel ran does not show in a row's bits.
- * Latent attention has kernels of its own (latent/). */
+ * Decode, head sizes 64 and 128: one warp per (sequence, KV head, split of keys) with mma.sync, all in parallel, then
+ * merge_kernel. Its 16 rows are the positions and query heads of the group. If that leaves multiprocessors idle,
+ * wide.cu computes the same with four warps per split, inside a recording. Prefill and training use forward_wgmma.cu,
+ * which processes the same blocks and splits in sequence; rows of a tile are independent in both, so the choice of
+ * kernel does not change a row's bits. Latent attention has its own kernels (latent/). */
 #include "kernels/cuda/attention/tile.cuh"
 #include "kernels/cuda/ops.h"
 
 enum { TILES = 3 };
 
-/* ---- one warp a split ---- */
+/* ---- one warp per split ---- */
 
-/* A warp's split: its output to o[row][split][DH], and ml[row][split] = (m, l), which ends the lanes' sums l. row: of
- * q, the sequence's first is attn_row's. */
+/* Stores a warp's split: its output to o[row][split][DH], and ml[row][split] = (m, l), with l summed over lanes. row:
+ * of q, the sequence's first is attn_row's. */
 template <int DH, int N>
 static __device__ __forceinline__ void store_split(const attn_args &a, const attn_span &rows, int n_splits, int split,
                                                    const float (&out)[N][4], const float (&m)[2], const float (&l)[2],
@@ -38,7 +37,7 @@ template <int DH> __global__ void __launch_bounds__(32) split_kernel(attn_args a
     kv_tile<DH> *ring = (kv_tile<DH> *)smem; /* keys and values of a block in turn, two ahead */
     int split = blockIdx.x, head = blockIdx.y, seq = blockIdx.z;
     start_next();
-    attn_span rows = attn_rows_of(a, seq, head); /* known before the step runs, as page_table is */
+    attn_span rows = attn_rows_of(a, seq, head); /* known before the step runs, like page_table */
     int n_keys = rows.pos0 + rows.n / rows.group, first = split * ATTN_SPLIT_BLOCKS;
     int n_tiles = 2 * (min(first + ATTN_SPLIT_BLOCKS, (n_keys + BLOCK - 1) / BLOCK) - first);
     auto fetch = [&](int tile) {
@@ -49,7 +48,7 @@ template <int DH> __global__ void __launch_bounds__(32) split_kernel(attn_args a
     auto arrived = [&](int tile) {
         cp_async_wait<1>();
         __syncwarp();
-        fetch(tile + 2); /* over the one before, which has been read */
+        fetch(tile + 2); /* over the previous one, already read */
         return &ring[tile % TILES];
     };
     bool older = a.page_table && (first + 1) * BLOCK <= rows.pos0; /* no row of this step in the first block */
@@ -76,7 +75,7 @@ template <int DH> __global__ void __launch_bounds__(32) split_kernel(attn_args a
     store_split<DH>(a, rows, n_splits, split, out, m, l, o, ml);
 }
 
-/* A block a sequence and head, a warp a row of q, whose splits join in order; as many at a time as fly at once. */
+/* One block per sequence and head, one warp per row of q; merges its splits in order, AT_ONCE loads in flight. */
 template <int DH> __global__ void merge_kernel(attn_args a, int n_splits, const float *o, const float2 *ml) {
     constexpr int EACH = DH / 32, AT_ONCE = 4; /* a lane's elements of the head */
     int row = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -132,7 +131,7 @@ void clime_cuda_attn_open(struct clime_dev *d) {
 }
 
 /* A decode step may have any number of sequences of any length. Their splits' outputs take at most this much at a time,
- * which keeps every multiprocessor busy for long; sequences beyond it come in a launch of their own. */
+ * which keeps every multiprocessor busy; further sequences use another launch. */
 #define SPLITS_BYTES ((size_t)256 << 20)
 
 static size_t row_bytes(int H, int Dh, int n_splits) { /* of a row's splits */
@@ -145,12 +144,12 @@ static int n_splits_of(int keys) {
 
 size_t clime_cuda_attn_scratch(const struct clime_heads *h, int n_seq, int max_len) {
     if (h->Dv) return clime_cuda_latent_scratch(h, n_seq, max_len);
-    int group = h->H / h->HK, most = group < 16 ? 16 / group : 1; /* rows of a sequence here */
+    int group = h->H / h->HK, most = group < 16 ? 16 / group : 1; /* rows per sequence here */
     size_t row = row_bytes(h->H, h->Dh, n_splits_of(max_len)), one = most * row, all = n_seq * one;
     return all < SPLITS_BYTES ? all : one > SPLITS_BYTES ? one : SPLITS_BYTES;
 }
 
-/* T rows of the sequences of a, the first of which is row `first` of the batch. */
+/* T rows of the sequences of a, from row `first` of the batch on. */
 template <int DH>
 static void launch_slice(struct clime_dev *d, const attn_args &a, int first, int T, int rows, int n_splits) {
     dim3 grid(n_splits, a.HK, a.n_seq);
@@ -195,8 +194,8 @@ CUDA_OP void clime_cuda_attn(struct clime_dev *d, const struct clime_heads *h, i
         clime_cuda_attn_plain(d, args, T);
         return;
     }
-    int rows = 0, keys = 0, group = h->H / h->HK; /* of the sequence that has most */
-    if (!a->h_q_start) {                          /* one row a sequence */
+    int rows = 0, keys = 0, group = h->H / h->HK; /* of the sequence with the most */
+    if (!a->h_q_start) {                          /* one row per sequence */
         rows = group;
         keys = a->max_len;
     }

@@ -1,28 +1,28 @@
 /* Causal attention of prefill and training on wgmma, head sizes 64 and 128. Launched by forward.cu.
  *
- * Blocks of threads stay and take tile after tile, the longest first. A tile is 64 rows of (position, query head of one
- * KV head) for each of two or three warpgroups that multiply. Of one more warpgroup, a warp looks for tiles, one brings
- * blocks of 64 keys and values into a ring and two bring queries, so that all of these run ahead. Who multiplies asks
- * for the scores of the next block before it weighs the last one's values, so that its softmax runs beside its own
- * product and the other groups' (Shah et al. 2024). Queries, the output of the split under way and the merged output of
- * the splits before it live in registers; they decide how fast this is, see docs/lab/cuda.md before adding any.
+ * Persistent blocks take tile after tile, the longest first. A tile is 64 rows of (position, query head of one KV head)
+ * for each of two or three warpgroups that multiply. In one more warpgroup, a warp finds tiles, one loads blocks of 64
+ * keys and values into a ring and two load queries, so that all of these run ahead. A multiplying group queues the
+ * scores of the next block before it multiplies the previous one's values, so that its softmax overlaps its own product
+ * and the other groups' (Shah et al. 2024). Queries, the output of the current split and the merged output of the
+ * earlier ones are in registers, which limit the speed; see docs/lab/cuda.md before adding any.
  *
- * What is computed is rows.cuh's and attention.cuh's: bit for bit what decode computes. */
+ * The computation is rows.cuh's and attention.cuh's: bit for bit what decode computes. */
 #include "kernels/cuda/attention/rows.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
 enum { PANEL = CLIME_PAGE * 128, TILES = 2, QUERY_WARPS = 2 };
 
-/* A tile, from the warp that finds it to those that work on it. */
+/* A tile, passed from the warp that finds it to those that process it. */
 struct tile_info {
     attn_span rows;
-    int seq, first, n_blocks; /* its first row in the span; blocks of keys that any row sees, 0: there are no more */
+    int seq, first, n_blocks; /* its first row in the span; blocks of keys visible to any row, 0: no more tiles */
 };
 
 template <int DH> struct fwd_shared {
     static constexpr int CONSUMERS = DH == 128 ? 2 : 3, ROWS = CONSUMERS * 64, STAGES = 512 / DH;
     static constexpr int THREADS = (CONSUMERS + 1) * 128,
-                         REGISTERS = DH == 128 ? 240 : 160; /* of those that multiply */
+                         REGISTERS = DH == 128 ? 240 : 160; /* of the multiplying groups */
     struct {
         char k[DH / 64][PANEL], v[DH / 64][PANEL];
     } ring[STAGES];
@@ -32,9 +32,9 @@ template <int DH> struct fwd_shared {
     tile_info tile[TILES];
 };
 
-/* ---- the warp that finds tiles ---- */
+/* ---- the tile-finding warp ---- */
 
-/* A sequence's rows, numbered by position times heads of the group, so that those of all sequences compare. */
+/* A sequence's rows, numbered by position times heads of the group, so that those of all sequences are comparable. */
 struct finder_rows {
     int begin, n;
 };
@@ -44,12 +44,12 @@ static __device__ __forceinline__ finder_rows finder_rows_of(const attn_args &a,
     return {a.pos0 ? a.pos0[seq] * group : 0, (a.q_start[seq + 1] - a.q_start[seq]) * group};
 }
 
-/* How many of its tiles end at row x or before. */
+/* Number of its tiles that end at row x or before. */
 template <int ROWS> static __device__ __forceinline__ int tiles_before(const finder_rows &r, int x) {
     return x >= r.begin + r.n ? (r.n + ROWS - 1) / ROWS : max(0, (x - r.begin) / ROWS);
 }
 
-/* How many of all sequences' tiles end after row x. mine: of sequence `lane`. Every lane gets it. */
+/* Number of all sequences' tiles that end after row x. mine: of sequence `lane`. Every lane gets it. */
 template <int ROWS>
 static __device__ __forceinline__ int tiles_after(const attn_args &a, int group, const finder_rows &mine, int x) {
     int n = (mine.n + ROWS - 1) / ROWS - tiles_before<ROWS>(mine, x);
@@ -61,7 +61,7 @@ static __device__ __forceinline__ int tiles_after(const attn_args &a, int group,
     return __reduce_add_sync(0xffffffffu, n);
 }
 
-/* The rank-th tile of a KV head, those that end latest first. One warp; every lane gets it. */
+/* The rank-th tile of a KV head, in order of descending end. One warp; every lane gets it. */
 template <int ROWS>
 static __device__ tile_info find_tile(const attn_args &a, int head, int rank, int max_len, const finder_rows &mine) {
     int group = a.H / a.HK, lane = threadIdx.x & 31;
@@ -106,7 +106,7 @@ static __device__ void find_tiles(const attn_args &a, int n_items, int max_len, 
         if (item < n_items) {
             if (lane == 0) drawn = atomicAdd(ticket, 1);
             t = find_tile<ROWS>(a, item % a.HK, item / a.HK, max_len, mine);
-            if (drawn == n_items - 1) *ticket = 0; /* the last of all blocks: for the next launch */
+            if (drawn == n_items - 1) *ticket = 0; /* the last of all blocks resets it for the next launch */
         }
         barrier_wait(&s.tile_empty[at.stage], at.parity);
         if (lane == 0) {
@@ -118,9 +118,9 @@ static __device__ void find_tiles(const attn_args &a, int n_items, int max_len, 
     }
 }
 
-/* ---- the warps that bring queries ---- */
+/* ---- the query-loading warps ---- */
 
-/* which: of QUERY_WARPS. (A bulk copy a row would take a warp some 50 cycles each.) */
+/* which: of QUERY_WARPS. (A bulk copy per row would take a warp some 50 cycles each.) */
 template <int DH> static __device__ void fetch_queries(const attn_args &a, int which, fwd_shared<DH> &s) {
     constexpr int VECS = DH / 8;
     int lane = threadIdx.x & 31, q_parity = 1; /* of the phase that empties */
@@ -145,9 +145,9 @@ template <int DH> static __device__ void fetch_queries(const attn_args &a, int w
     }
 }
 
-/* ---- the warp that brings keys and values ---- */
+/* ---- the key- and value-loading warp ---- */
 
-/* Values past the end of a sequence are not its own, and 0 x NaN is NaN: they become zeros before anyone reads. */
+/* Zeroes values past the end of a sequence: they are not its own, and 0 x NaN is NaN. */
 template <int DH> static __device__ __forceinline__ void clear_values(char (&v)[DH / 64][PANEL], int from) {
     for (int e = from * 8 + (threadIdx.x & 31); e < CLIME_PAGE * 8; e += 32)
 #pragma unroll
@@ -204,7 +204,7 @@ static __device__ void fetch(const attn_args &a, const CUtensorMap &k_map, const
     }
 }
 
-/* ---- the warpgroups that multiply ---- */
+/* ---- the multiplying warpgroups ---- */
 
 template <int DH>
 static __device__ __forceinline__ void issue_scores(float (&z)[CLIME_PAGE / 8][4], const uint32_t (&q)[DH / 16][4],
@@ -225,11 +225,11 @@ static __device__ __forceinline__ void issue_values(float (&o)[DH / 8][4], const
     wgmma_commit();
 }
 
-/* What is known of all splits that have ended. */
+/* State of all finished splits. */
 template <int DH> struct merged_rows { float o[DH / 8][4], m[2], l[2]; };
 
-/* A split has ended: its reference and sum join the others, and a fresh softmax begins. The outputs follow by w.
- * Returns whether any row's earlier output shrinks. */
+/* Ends a split: its reference and sum are merged with the others', and a new softmax begins. The outputs are merged by
+ * w. Returns whether any row's earlier output is rescaled. */
 template <int DH>
 static __device__ __forceinline__ bool end_split(merged_rows<DH> &all, float (&m)[2], float (&l)[2],
                                                  attn_weights (&w)[2]) {
@@ -260,7 +260,7 @@ static __device__ __forceinline__ void merge(merged_rows<DH> &all, const attn_we
         for (int e = 0; e < 4; e++) all.o[n][e] = __fmaf_rn(o[n][e], w[e / 2].add, all.o[n][e]);
 }
 
-/* The warp's rows, first .. of the span, to memory: through shared memory, so that a row leaves in whole sectors. */
+/* Stores the warp's rows, first .. of the span, through shared memory, so that a row is written in whole sectors. */
 template <int DH>
 static __device__ __forceinline__ void store(const attn_args &a, const attn_span &rows, int first,
                                              const merged_rows<DH> &all, bf16 (*at)[DH + 8]) {
@@ -352,8 +352,8 @@ template <int DH> static __device__ void multiply(const attn_args &a, fwd_shared
                 if (fresh) shrinks = end_split(all, m, l, w);
                 if ((b + 1) * CLIME_PAGE > min_pos + 1) attn_mask(z, b * CLIME_PAGE, pos);
                 bool grew = attn_softmax(z, a.scale2, m, l, factor);
-                /* All of this ran beside the product of the values before. The branch of the barrier keeps it so: ptxas
-                 * moves a wait for wgmma up to the beginning of its basic block. */
+                /* All of this overlaps the product of the previous values. The barrier's branch keeps it so: ptxas
+                 * moves a wait for wgmma to the beginning of its basic block. */
                 wgmma_hold(z);
                 barrier_wait(&s.v_full[at.stage], at.parity);
                 wgmma_wait<0>();
@@ -444,7 +444,7 @@ void clime_cuda_attn_tiles_open(struct clime_dev *d) {
 }
 
 template <int DH> static void launch(struct clime_dev *d, const attn_args &a, const struct clime_attn *batch, int T) {
-    /* keys and values as matrices: a row a key and KV head of a page, of as many pages as there may be; a row a key */
+    /* keys and values as matrices: a row per key and KV head of a page, for the most pages possible; or per key */
     uint64_t rows = batch->page_table ? (uint64_t)1 << 31 : (uint64_t)T,
              columns = batch->page_table ? DH : (uint64_t)a.HK * DH;
     CUtensorMap k_map, v_map;

@@ -1,8 +1,8 @@
 /* Causal attention of any head size up to 2048, forward and backward. Launched by forward.cu and backward.cu.
  *
- * For head sizes that the tensor-core kernels do not cover: one warp a row, plain fp32. A row's sums depend on its own
- * keys alone (blocks of 64 in order, fixed trees), in packed and paged batches alike, so there are no splits to merge.
- * Backward runs a pass over rows (dq, delta) and a pass over keys (dk, dv): every output has one writer. */
+ * For head sizes that the tensor-core kernels do not cover: one warp per row, plain fp32. A row's sums depend on its
+ * own keys alone (blocks of 64 in order, fixed trees), in packed and paged batches alike, so there are no splits to
+ * merge. Backward has a pass over rows (dq, delta) and a pass over keys (dk, dv): every output has one writer. */
 #include "kernels/cuda/attention/attention.cuh"
 
 enum { WARPS = 4, MANY = 64 }; /* LANE_DIMS: a lane's numbers of a row; up to MANY */
@@ -109,7 +109,7 @@ static __device__ __forceinline__ void store_row(const lane_row<LANE_DIMS> &r, i
     }
 }
 
-/* A row of a value: those of its key where values are the first part of their keys. */
+/* A value's row: its key's where values are the first part of their keys. */
 static __device__ __forceinline__ const bf16 *value_at(const attn_args &a, int key, int head) {
     return a.v + ((size_t)key * a.HK + head) * a.Dh;
 }

@@ -1,15 +1,15 @@
-/* What decode and prefill do alike with a warp's 16 rows of (position, query head of one KV head): find them, turn one
- * block's scores into weights. A lane holds parts of rows lane / 4 (index 0) and lane / 4 + 8 (index 1), in wgmma's
- * accumulators as in mma.sync's. Included by tile.cuh and forward_wgmma.cu. This is where attention's bits are
- * defined; who multiplies, and in which tile a row lies, does not show. */
+/* Defines attention's bits for decode and prefill, for a warp's 16 rows of (position, query head of one KV head): finds
+ * them, and turns one block's scores into weights. A lane holds parts of rows lane / 4 (index 0) and lane / 4 + 8
+ * (index 1), in wgmma's accumulators as in mma.sync's. Included by tile.cuh and forward_wgmma.cu. The result does not
+ * depend on the multiplying kernel or on a row's tile. */
 #ifndef CLIME_KERNELS_CUDA_ATTENTION_ROWS_CUH
 #define CLIME_KERNELS_CUDA_ATTENTION_ROWS_CUH
 
 #include "kernels/cuda/attention/attention.cuh"
 
-/* Rows of a sequence, position major, the group's query heads minor: where they start in the batch. */
+/* Rows of a sequence, position major, the group's query heads minor, and their start in the batch. */
 struct attn_span {
-    int head, group;   /* KV head; query heads a KV head */
+    int head, group;   /* KV head; query heads per KV head */
     int row0, n, pos0; /* the sequence's first row of the batch, its rows times group, its first position */
 };
 
@@ -22,7 +22,7 @@ static __device__ __forceinline__ size_t attn_row(const attn_args &a, const attn
     return (size_t)(s.row0 + row / s.group) * a.H + s.head * s.group + row % s.group;
 }
 
-/* Keys that a row may not see. Nothing changes in a block that ends before the row's position. */
+/* Masks keys that a row may not see. No effect in a block that ends before the row's position. */
 static __device__ __forceinline__ void attn_mask(float (&s)[CLIME_PAGE / 8][4], int key0, const int (&pos)[2]) {
     int first = key0 + threadIdx.x % 4 * 2;
 #pragma unroll
@@ -32,9 +32,9 @@ static __device__ __forceinline__ void attn_mask(float (&s)[CLIME_PAGE / 8][4], 
             if (first + n * 8 + e % 2 > pos[e / 2]) s[n][e] = -INFINITY;
 }
 
-/* Scores of a block become weights 2^(z - m), z = score * scale2. m: the rows' references, the same in a quad; l: each
+/* Turns scores of a block into weights 2^(z - m), z = score * scale2. m: the rows' references, equal in a quad; l: each
  * lane's sum of its own weights (attn_quad_sum ends a split). Returns whether any row of the warp has a new reference;
- * then factor[] is what its earlier output shrinks by, 1 where it has none. */
+ * then factor[] scales its earlier output, 1 where it has none. */
 static __device__ __forceinline__ bool attn_softmax(float (&s)[CLIME_PAGE / 8][4], float scale2, float (&m)[2],
                                                     float (&l)[2], float (&factor)[2]) {
     float top[4], sum[4];
@@ -96,13 +96,13 @@ static __device__ __forceinline__ float attn_top(const float (&s)[CLIME_PAGE / 8
     return fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
 }
 
-/* A split's weights in shared memory, where each of its N blocks is another warp's: the chains over blocks run where
- * their results are needed, in the same order. put_top of all blocks, a barrier, weigh of all, a barrier, then step of
- * one block after another. */
+/* A split's weights in shared memory, with each of its N blocks by another warp: the chains over blocks run where their
+ * results are needed, in the same order. put_top of all blocks, a barrier, weigh of all, a barrier, then step of one
+ * block after another. */
 template <int N> struct attn_split_weights {
     uint4 p[N][CLIME_PAGE / 16][32]; /* as A fragments, by lane */
     float top[N][2][32];             /* the rows' largest score of each block */
-    float2 sum_factor[N][2][32];     /* each lane's sum of weights; what earlier output shrinks by */
+    float2 sum_factor[N][2][32];     /* each lane's sum of weights; factor on earlier output */
 
     __device__ __forceinline__ void put_top(int block, const float (&s)[CLIME_PAGE / 8][4]) {
 #pragma unroll
@@ -126,7 +126,7 @@ template <int N> struct attn_split_weights {
         for (int h = 0; h < 2; h++) sum_factor[block][h][lane] = make_float2(l[h], factor[h]);
     }
 
-    /* References and sums from the block before to this one. */
+    /* Updates references and sums from the previous block to this one. */
     __device__ __forceinline__ void step(int block, float scale2, float (&m)[2], float (&l)[2],
                                          float (&factor)[2]) const {
         int lane = threadIdx.x & 31;

@@ -1,4 +1,4 @@
-/* A block of keys or values in shared memory, and 16 rows against it with mma.sync: what decode's kernels share.
+/* Shared by decode's kernels: a block of keys or values in shared memory, and 16 rows against it with mma.sync.
  * Included by forward.cu and wide.cu. */
 #ifndef CLIME_KERNELS_CUDA_ATTENTION_TILE_CUH
 #define CLIME_KERNELS_CUDA_ATTENTION_TILE_CUH
@@ -9,8 +9,8 @@ enum { BLOCK = CLIME_PAGE };
 
 template <int DH> struct kv_tile { bf16 at[BLOCK][DH + 8]; /* 16 bytes of padding: ldmatrix without bank conflicts */ };
 
-/* A warp queues a block of keys or values, rows of `ld` elements from `at` of `from` on; those from n on become zeros
- * (0 x garbage must stay 0 in P V). */
+/* A warp queues a block of keys or values, rows of `ld` elements from `at` of `from` on; those from n on are zeroed (0
+ * x garbage must stay 0 in P V). */
 template <int DH>
 static __device__ __forceinline__ void fetch_rows(const bf16 *from, size_t at, size_t ld, int n, kv_tile<DH> *to) {
     constexpr int VECS = DH / 8;
@@ -22,7 +22,7 @@ static __device__ __forceinline__ void fetch_rows(const bf16 *from, size_t at, s
     }
 }
 
-/* Block b of the keys or values in `from`, of which the sequence has n_keys. */
+/* Block b of the keys or values in `from`; the sequence has n_keys. */
 template <int DH>
 static __device__ __forceinline__ void fetch_tile(const attn_args &a, const bf16 *from, int seq, int head, int b,
                                                   int n_keys, kv_tile<DH> *to) {

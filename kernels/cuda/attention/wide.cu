@@ -1,10 +1,10 @@
 /* Attention of few decoding sequences inside a recording, head sizes 64 and 128. Launched by forward.cu.
  *
- * Four warps a (sequence, KV head, split of keys): each computes the weights of one block of keys and a quarter of the
- * output's columns. All blocks run at the same time: splits go from one to another by words (words.cuh), and the
- * head's blocks share its rows out between them and merge each row's splits, in order. While a step is recorded the
- * rotation that comes before is done here as well (clime_cuda_rope_take): every block rotates the queries it needs, and
- * the one with the newest keys writes k and v. A launch of its own would cost more than it computes. */
+ * Four warps per (sequence, KV head, split of keys): each computes the weights of one block of keys and a quarter of
+ * the output's columns. All blocks run at the same time: splits are exchanged by words (words.cuh), and the head's
+ * blocks divide its rows among them and merge each row's splits, in order. While recording, the preceding rotation is
+ * also done here (clime_cuda_rope_take): every block rotates the queries it needs, and the one with the newest keys
+ * writes k and v. A separate launch would cost more than it computes. */
 #include "kernels/cuda/attention/tile.cuh"
 #include "kernels/cuda/rope_head.cuh"
 #include "kernels/cuda/words.cuh"
@@ -18,15 +18,15 @@ template <int DH> struct wide_shared {
 };
 
 /* The sequence's one row: queries of this head to sh.q; k and v to the pools and, when the tiles have arrived, to the
- * newest of them, where that is one of this block's. In one turn: a group has at most 16 query heads. */
+ * newest of them, if it is one of this block's. In one turn: a group has at most 16 query heads. */
 template <int DH> struct row_turns {
-    static constexpr int LANES = DH / 16; /* of a head */
+    static constexpr int LANES = DH / 16; /* per head */
     static_assert(THREADS / LANES >= 16, "a group's queries in one turn");
     int t, at, item, q_head, kv_head; /* item: this lane's query head of the group; 0 is also k, 1 also v */
     bool is_q, is_kv;
     head_turn q, kv;
 
-    /* newest: of the block's tiles; others have none. */
+    /* newest: of the block's tiles; else the block has none. */
     __device__ __forceinline__ row_turns(const clime_rope_args &r, const attn_span &rows, int newest) {
         t = rows.row0, at = threadIdx.x % LANES * 8, item = threadIdx.x / LANES;
         is_q = item < rows.group;
@@ -66,8 +66,8 @@ static __device__ __forceinline__ bool take_floats(const uint64_t *from, uint32_
     return there;
 }
 
-/* A warp's part of a split: its output from column `first` on and, of one warp, the state (m, l), as words. (Said once
- * with forward.cu's store_split by a template over where to, this kernel grows by 1 to 2 %.) */
+/* A warp's part of a split: its output from column `first` on and, from one warp, the state (m, l), as words. (As one
+ * template with forward.cu's store_split, this kernel grows by 1 to 2 %.) */
 template <int DH, int N>
 static __device__ __forceinline__ void put_split(const attn_args &a, const attn_span &rows, int n_splits, int split,
                                                  int first, const float (&out)[N][4], const float (&m)[2],
@@ -86,8 +86,7 @@ static __device__ __forceinline__ void put_split(const attn_args &a, const attn_
     }
 }
 
-/* A row's splits in order, by one warp, whose lanes have DH/32 elements each; as many splits at a time as fly at once.
- */
+/* Merges a row's splits in order, by one warp, whose lanes have DH/32 elements each; several splits are in flight. */
 template <int DH>
 static __device__ __forceinline__ void merge_row(const attn_args &a, size_t to, int n, int n_splits,
                                                  const uint64_t *splits, uint32_t number) {
@@ -135,29 +134,29 @@ static __device__ __forceinline__ void merge_row(const attn_args &a, size_t to, 
     if (a.lse && lane == 0) a.lse[to] = attn_lse(m, l);
 }
 
-/* As split_kernel and merge_kernel, the same bits: the chains over blocks run where their results are needed, in the
- * same order. */
+/* Same bits as split_kernel and merge_kernel: the chains over blocks run where their results are needed, in the same
+ * order. */
 template <int DH, bool ROTATES>
 __global__ void __launch_bounds__(THREADS)
     wide_kernel(attn_args a, const clime_rope_args r, const clime_words splits, int n_splits) {
-    constexpr int COLUMNS = DH / 8 / ATTN_SPLIT_BLOCKS; /* n8 tiles of the output a warp has */
+    constexpr int COLUMNS = DH / 8 / ATTN_SPLIT_BLOCKS; /* n8 tiles of the output per warp */
     extern __shared__ __align__(16) char smem[];
     wide_shared<DH> &sh = *(wide_shared<DH> *)smem;
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, split = blockIdx.x, head = blockIdx.y, seq = blockIdx.z;
-    /* What follows is known before the step runs. A rotated row is the sequence's only one: its number and position say
-     * all, and each load that another waits for costs as much as the attention of a block. */
+    /* Known before the step runs. A rotated row is the sequence's only one: its number and position suffice, and each
+     * dependent load costs as much as the attention of a block. */
     attn_span rows = ROTATES ? attn_span{head, a.H / a.HK, seq, a.H / a.HK, r.pos[seq]} : attn_rows_of(a, seq, head);
     int first = split * ATTN_SPLIT_BLOCKS, b = first + warp;
     size_t page = ROTATES && b < a.max_pages ? a.page_table[(size_t)seq * a.max_pages + b] : 0;
     int n_keys = rows.pos0 + rows.n / rows.group;
     int n_blocks = min(ATTN_SPLIT_BLOCKS, (n_keys + BLOCK - 1) / BLOCK - first);
-    if (n_blocks <= 0) return; /* the first split's blocks wait for what went before */
+    if (n_blocks <= 0) return; /* the first split's blocks wait for the previous work */
     bool mine = warp < n_blocks, older = a.page_table && (b + 1) * BLOCK <= rows.pos0; /* no row of this step in it */
     auto fetch = [&]() {
         for (int is_v = 0; is_v < 2; is_v++) {
             kv_tile<DH> *to = is_v ? &sh.v[warp] : &sh.k[warp];
             const bf16 *from = is_v ? a.v : a.k;
-            if (ROTATES) /* but the step's row, which is put there below */
+            if (ROTATES) /* except the step's row, which is written below */
                 fetch_rows<DH>(from, (page * a.HK + head) * BLOCK * DH, DH, n_keys - 1 - b * BLOCK, to);
             else
                 fetch_tile<DH>(a, from, seq, head, b, n_keys, to);
@@ -166,8 +165,8 @@ __global__ void __launch_bounds__(THREADS)
     };
     bool early = ROTATES || older;
     if (mine && early) fetch();
-    start_next(); /* not before: the next kernel fills its shared memory with weights, and keys would stand in that
-                     queue */
+    start_next(); /* not earlier: the next kernel fills its shared memory with weights, and keys would queue behind them
+                   * */
     uint32_t q[DH / 16][4], number = number_of(splits);
     int pos[2];
     if (ROTATES) {
@@ -241,7 +240,7 @@ static void run(struct clime_dev *d, const attn_args &a, const clime_rope_args *
     dim3 grid(n_splits, a.HK, a.n_seq);
     auto kernel = r->T > 0 ? wide_kernel<DH, true> : wide_kernel<DH, false>;
     size_t row = (size_t)a.H * n_splits * (DH + 2);
-    clime_cuda_flush(d); /* so that this is the kernel that is launched next */
+    clime_cuda_flush(d); /* so that this kernel is the next one launched */
     clime_words splits = clime_cuda_words(d, CLIME_WORDS_SPLITS, T * row);
     CHECK(splits.at);         /* there is room: a multiprocessor has one block of at most 16 rows */
     splits.at -= first * row; /* kernels count rows from the batch's first */

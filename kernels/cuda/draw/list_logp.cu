@@ -1,4 +1,4 @@
-/* Log-probabilities of the likeliest ids of a row, and of chosen ones. Launched by the context's owner; a block makes a
+/* Log-probabilities of the likeliest ids of a row, and of given ids. Launched by the context's owner; one block per
  * list. */
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "kernels/cuda/ops.h"
 
 struct list_params {
-    int32_t row, n_top, n_ids, first_id, at, rank_of; /* rank_of: -1 = no rank is wanted */
+    int32_t row, n_top, n_ids, first_id, at, rank_of; /* rank_of: -1 = no rank */
     float inv_temp;
 };
 
@@ -50,7 +50,7 @@ static __device__ void sort_down(unsigned long long *v, int n) {
     __syncthreads();
 }
 
-/* The rank of an id and its number. n_larger: of the block. */
+/* Writes the rank of an id and its log-probability. n_larger: of the block. */
 static __device__ void write_rank(const float *x, int V, int id, float inv_temp, float base, int *n_larger,
                                   struct clime_id_logp *out) {
     const float own = x[id];
@@ -63,8 +63,8 @@ static __device__ void write_rank(const float *x, int V, int id, float inv_temp,
     if (threadIdx.x == 0) *out = {*n_larger + 1, own * inv_temp - base};
 }
 
-/* A block makes a list: the n_top-th largest value by radix descent, what lies above it and the first of its equals
- * gathered and sorted. */
+/* One block per list: finds the n_top-th largest value by radix descent, gathers the larger ones and the first of its
+ * equals, and sorts them. */
 __global__ void __launch_bounds__(THREADS)
     list_kernel(int V, const float *logits, const float *lse, const list_params *lists, const int32_t *ids,
                 struct clime_id_logp *out) {
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(THREADS)
     if (threadIdx.x < size) best[threadIdx.x] = 0;
     if (threadIdx.x == 0) n_above = 0;
     unsigned long long above;
-    /* 0 is the key of NaN; it is also the result where there are fewer numbers than wanted */
+    /* 0 is the key of NaN, and the result when there are too few numbers */
     uint32_t limit = count_threshold(x, V, 1, (unsigned long long)l.n_top, &above, bins);
     for (int i = threadIdx.x; i < V; i += THREADS)
         if (key_of(x[i]) > limit) best[atomicAdd(&n_above, 1)] = ranked(key_of(x[i]), i);
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-size_t clime_cuda_list_scratch(int R) { /* each with as many ids as a server lets it have */
+size_t clime_cuda_list_scratch(int R) { /* each with the most ids that a server allows */
     return (size_t)R * (sizeof(list_params) + 1024 * sizeof(int32_t)) + 64;
 }
 

@@ -1,8 +1,8 @@
-/* Finding a threshold among a row's logits, by one block of THREADS: radix descent on their order-preserving integer
+/* Finds a threshold among a row's logits, by one block of THREADS: radix descent on their order-preserving integer
  * form. Included by sample.cu and list_logp.cu.
  *
- * Sums are of integers, so atomics give the same in any order. They have 32 bits: shared memory adds those by itself,
- * and 64 bits only by trying until nobody came between. */
+ * Sums are of integers, so atomics give the same result in any order. They have 32 bits: shared memory has native
+ * 32-bit adds, 64-bit ones are compare-and-swap loops. */
 #ifndef CLIME_KERNELS_CUDA_DRAW_RADIX_CUH
 #define CLIME_KERNELS_CUDA_DRAW_RADIX_CUH
 
@@ -21,7 +21,7 @@ static __device__ __forceinline__ float value_of(uint32_t key) {
     return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
 }
 
-/* f(x[i]) for all i, by the block; several are on their way at once. */
+/* f(x[i]) for all i, by the block; several loads are in flight. */
 template <typename F> static __device__ __forceinline__ void each_logit(const float *x, int V, F f) {
     int i = threadIdx.x;
     for (; i + (AT_ONCE - 1) * THREADS < V; i += AT_ONCE * THREADS) {
@@ -34,7 +34,7 @@ template <typename F> static __device__ __forceinline__ void each_logit(const fl
     for (; i < V; i += THREADS) f(x[i]);
 }
 
-/* Sums of weights, in two words each; counts need the low one alone. In shared memory. */
+/* Sums of weights, in two words each; counts use only the low one. In shared memory. */
 struct radix_bins {
     uint32_t low[RADIX], high[RADIX];
     unsigned long long over;
@@ -50,14 +50,14 @@ static __device__ __forceinline__ void clear(radix_bins &b) {
     __syncthreads();
 }
 
-/* A carry shows in what the adding of its low word found. */
+/* The old low word shows whether the add carried. */
 static __device__ __forceinline__ void add_weight(radix_bins &b, int i, unsigned long long weight) {
     uint32_t low = (uint32_t)weight, high = (uint32_t)(weight >> 32), before = atomicAdd(&b.low[i], low);
     if ((uint32_t)(before + low) < low) high++;
     if (high) atomicAdd(&b.high[i], high);
 }
 
-/* The first bin, from the last down, with which the sum of weights, *over before them, reaches `want`; 0 when none
+/* The first bin, from the last down, at which the sum of weights, starting from *over, reaches `want`; 0 when none
  * does. *over becomes the sum before it. All threads call it when the bins are filled, and get the same. */
 static __device__ int reach(radix_bins &b, unsigned long long want, unsigned long long *over) {
     enum { EACH = RADIX / 32 };
@@ -100,8 +100,8 @@ static __device__ unsigned long long sum_of(radix_bins &b) {
     return sum;
 }
 
-/* The want-th largest key, by radix descent from the top digit; keys below `floor` do not count. *above = how many are
- * larger. All threads call it and get the same result. */
+/* The want-th largest key, by radix descent from the top digit; keys below `floor` do not count. *above = the number of
+ * larger ones. All threads call it and get the same result. */
 static __device__ uint32_t count_threshold(const float *x, int V, uint32_t floor, unsigned long long want,
                                            unsigned long long *above, radix_bins &b) {
     uint32_t prefix = 0, mask = 0;

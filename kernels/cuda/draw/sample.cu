@@ -1,8 +1,8 @@
-/* Drawing tokens. Launched by the context's owner.
+/* Sampling kernels. Launched by the context's owner.
  *
- * One block a row. Truncation finds a threshold on the order-preserving integer form of the logits by radix descent,
+ * One block per row. Truncation finds a threshold on the order-preserving integer form of the logits by radix descent,
  * with counts (top-k) and with probabilities as 64-bit fixed point (top-p): integer atomics give the same sum in any
- * order. Parameters are read from pinned memory, where a copy would cost a turn of its own. */
+ * order. Parameters are read from pinned memory, since a copy would cost a separate launch. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,15 +18,15 @@ struct row_params {
     float inv_temp, top_p, min_p;
     int32_t top_k, greedy;
     int32_t first_edit, n_edits;
-    int32_t seen, allowed; /* where the sets begin, in words; -1: none */
+    int32_t seen, allowed; /* start of the sets, in words; -1: none */
     float repetition;
     int32_t kept_room;
-    int64_t kept_at; /* where the list begins */
+    int64_t kept_at; /* start of the list */
 };
 
 /* ---- device helpers ---- */
 
-/* Probability before normalisation as 40-bit fixed point; top is the largest logit. */
+/* Unnormalised probability as 40-bit fixed point; top is the largest logit. */
 static __device__ __forceinline__ unsigned long long mass_of(float x, float top, float inv_temp) {
     return (unsigned long long)(expf((x - top) * inv_temp) * 0x1p40f);
 }
@@ -56,7 +56,7 @@ static __device__ __forceinline__ bool in_set(const uint32_t *set, int id) {
     return set[id / 32] >> id % 32 & 1;
 }
 
-/* edited = the logits of the rows that have edits, after them. A block takes a row. */
+/* edited = the logits after edits, of the rows that have any. One block per row. */
 __global__ void __launch_bounds__(THREADS) edit_kernel(int V, const row_params *p, const struct clime_logit_edit *edits,
                                                        const uint32_t *sets, const float *logits, float *edited) {
     const row_params q = p[blockIdx.x];
@@ -78,17 +78,17 @@ __global__ void __launch_bounds__(THREADS) edit_kernel(int V, const row_params *
         if (!in_set(sets + q.allowed, i)) x[i] = -INFINITY;
 }
 
-/* Bins of equal width over the range in which an id weighs anything, the largest logits last. Unlike a key's first
- * digits, which most logits share, they keep the threads of a warp apart. */
+/* Bins of equal width over the range in which an id has weight, the largest logits last. Unlike a key's leading digits,
+ * which most logits share, they keep the threads of a warp apart. */
 static __device__ __forceinline__ int bin_of(float x, float top, float inv_temp) {
     float steps = (top - x) * inv_temp * (RADIX / 28.0f); /* e^-28 < 2^-40 */
     return steps < RADIX ? RADIX - 1 - (int)steps : 0;
 }
 
-/* What top-p leaves of the ids above key `limit`, and of the first n_equal of those that have that key: the key at
- * which the sum of fixed-point probabilities of larger-or-equal keys first reaches its share of them all. That share is
- * *want, and *above the sum of the strictly larger keys. The ids of one bin are gathered in near[NEAR] where they fit,
- * so that the descent reads few. All threads call it and get the same result. */
+/* top-p among the ids above key `limit` and the first n_equal of those with that key: the key at which the sum of
+ * fixed-point probabilities of larger-or-equal keys first reaches its share of the total. That share is *want, and
+ * *above the sum of the strictly larger keys. The ids of one bin are gathered in near[NEAR] if they fit, so that the
+ * descent reads few. All threads call it and get the same result. */
 static __device__ uint32_t mass_threshold(const float *x, int V, const row_params &p, float top, uint32_t limit,
                                           unsigned long long n_equal, unsigned long long *want,
                                           unsigned long long *above, radix_bins &b, uint32_t *near, int *n_near) {
@@ -143,8 +143,8 @@ static __device__ unsigned long long block_max64(unsigned long long v, unsigned 
     return v;
 }
 
-/* What a row keeps: ids whose key is above `limit` and the first n_equal of those that have that very key. An id's
- * weight is e^(x scale - shift) when it is kept and not below min_z. */
+/* A row's kept ids: those whose key is above `limit` and the first n_equal of those with that key. An id's weight is
+ * e^(x scale - shift) when it is kept and not below min_z. */
 struct kept {
     const float *x;
     int V;
@@ -161,7 +161,7 @@ static __device__ __forceinline__ float weight_of(const kept &q, float v, int ra
     return in && z >= q.min_z ? expf(z) : 0.0f;
 }
 
-/* Of 32 ids from `first` on, by a warp. *rank: ids of `limit` before them, moved on. */
+/* 32 ids from `first` on, by a warp. *rank: ids of `limit` before them, advanced. */
 static __device__ __forceinline__ float weight_in_turn(const kept &q, int first, int *rank) {
     int lane = threadIdx.x & 31, i = first + lane;
     float v = i < q.V ? q.x[i] : 0;
@@ -176,7 +176,7 @@ static __device__ __forceinline__ bool cuts_of(const row_params &p, int V) {
 }
 
 static __device__ __forceinline__ kept keeps_all(const float *x, int V, const row_params &p, float lse) {
-    return {x, V, p.inv_temp, lse, -INFINITY, key_of(-INFINITY), 0}; /* n_equal 0: all above -inf is kept */
+    return {x, V, p.inv_temp, lse, -INFINITY, key_of(-INFINITY), 0}; /* n_equal 0: everything above -inf is kept */
 }
 
 /* The sum of weights of split s (THREADS ids), by one warp. equal_before: ids of `limit` before it */
@@ -187,9 +187,9 @@ static __device__ __forceinline__ float split_sum_of(const kept &q, int s, int e
     return warp_sum(sum);
 }
 
-/* The same of few rows, where nothing is cut, as mostly, by many blocks: a pass over a vocabulary takes one block some
- * 50 us. (Of many rows the parameters, which come from the host's memory, would be read too often.) Grid: splits by
- * SUM_WARPS, rows. */
+/* The same for few rows without truncation, the common case, by many blocks: one block takes some 50 us per pass over a
+ * vocabulary. (With many rows the parameters, in host memory, would be read too often.) Grid: splits by SUM_WARPS,
+ * rows. */
 __global__ void __launch_bounds__(SUM_WARPS * 32)
     split_sums_kernel(int V, const float *logits, const float *lse, const row_params *params, float *sums) {
     int r = blockIdx.y, n_splits = (V + THREADS - 1) / THREADS, s = blockIdx.x * SUM_WARPS + threadIdx.x / 32;
@@ -199,7 +199,7 @@ __global__ void __launch_bounds__(SUM_WARPS * 32)
     if (threadIdx.x % 32 == 0) sums[(size_t)r * n_splits + s] = sum;
 }
 
-/* The ids that may be drawn, ascending, the first `room` of them to ids; how many there are. A warp counts those of a
+/* Writes the candidate ids, ascending, the first `room` of them, to ids; returns their number. A warp counts those of a
  * split, then writes them. behind: scratch, [n_splits]. All threads call it. */
 static __device__ int list_kept(const kept &q, const int *equal_before, int n_splits, int *behind, int room,
                                 int32_t *ids) {
@@ -232,7 +232,7 @@ static __device__ int list_kept(const kept &q, const int *equal_before, int n_sp
     return n_kept;
 }
 
-/* edited: of the rows that have edits; plain: of all. sums: of split_sums_kernel, or NULL */
+/* edited: of the rows with edits; plain: of all. sums: of split_sums_kernel, or NULL */
 __global__ void __launch_bounds__(THREADS)
     sample_kernel(int V, const float *edited, const float *plain, const float *lse, const row_params *params,
                   const float *sums, struct clime_drawn *out, int32_t *kept_ids) {
@@ -248,13 +248,13 @@ __global__ void __launch_bounds__(THREADS)
     struct clime_drawn drawn = {0, 0, 0, false, 0};
     bool cuts = cuts_of(p, V);
     kept q = keeps_all(x, V, p, lse[r]);
-    if (!isfinite(lse[r])) { /* a NaN anywhere, or nothing finite */
+    if (!isfinite(lse[r])) { /* a NaN, or nothing finite */
         drawn.bad = true;
         if (threadIdx.x == 0) out[r] = drawn;
         return;
     }
     if (cuts || p.greedy) {
-        /* the largest logit, the lowest id among equals */
+        /* the largest logit, ties by lower id */
         unsigned long long best = 0;
         int nan = 0;
 #pragma unroll 8
@@ -266,7 +266,7 @@ __global__ void __launch_bounds__(THREADS)
         nan = __syncthreads_or(nan);
         best = block_max64(best, warp_best);
         float top = value_of((uint32_t)(best >> 32));
-        if (nan || !isfinite(top)) { /* edits can do that */
+        if (nan || !isfinite(top)) { /* edits can cause that */
             drawn.bad = true;
             if (threadIdx.x == 0) out[r] = drawn;
             return;
@@ -303,7 +303,7 @@ __global__ void __launch_bounds__(THREADS)
         }
     }
 
-    /* inverse CDF in id order: the sums of splits of THREADS ids, a warp each; then the split that holds the target */
+    /* inverse CDF in id order: sums of splits of THREADS ids, one warp each; then the split with the target */
     int n_splits = (V + THREADS - 1) / THREADS;
     for (int s = warp; s < n_splits && q.n_equal > 0; s += THREADS / 32) {
         int n = 0;
@@ -356,7 +356,7 @@ __global__ void __launch_bounds__(THREADS)
     if (p.kept_room > 0)
         drawn.n_kept = list_kept(q, equal_before, n_splits, (int *)near, p.kept_room, kept_ids + p.kept_at);
     if (warp > 0) return;
-    /* a lane has 32 ids: the lane that holds the target, then the id */
+    /* a lane has 32 ids: find the lane with the target, then the id */
     float weight = 0, before = 0, run = before_at;
     for (int k = 0; k < 32; k++) weight += values[lane * 33 + k];
     for (int k = 0; k < 32; k++) {
@@ -380,14 +380,14 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 size_t clime_cuda_draw_scratch(int R, int V, int max_len) {
-    size_t most = (size_t)max_len + 8192, edits = most < (size_t)V ? most : (size_t)V, /* biases and stop ids besides */
+    size_t most = (size_t)max_len + 8192, edits = most < (size_t)V ? most : (size_t)V, /* also biases and stop ids */
         n_splits = (size_t)V / THREADS + 1, words = clime_id_words(V),
            row = V * sizeof(float) + n_splits * sizeof(float) + sizeof(row_params) +
                  edits * sizeof(struct clime_logit_edit) + 2 * words * sizeof(uint32_t);
     return (size_t)R * row + 64;
 }
 
-/* Appends a set to those at `sets`, of which there are *n; where it begins, in words. */
+/* Appends a set to the *n at `sets`; returns its start, in words. */
 static int32_t put_set(uint32_t *sets, size_t *n, const uint32_t *set, size_t words) {
     if (!set) return -1;
     memcpy(sets + *n * words, set, words * sizeof *set);

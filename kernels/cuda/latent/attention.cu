@@ -1,13 +1,13 @@
-/* Latent attention of packed and paged batches: the choice of a kernel, and the sum of splits that ran side by side.
- * Called by attention/forward.cu, on the thread of the context's owner.
+/* Latent attention of packed and paged batches: kernel selection, and the merge of parallel splits. Called by
+ * attention/forward.cu, on the thread of the context's owner.
  *
- * A decode step's splits run side by side and latent_merge_kernel joins them (few.cu does both, for few sequences); a
- * tile of prefill or training takes its splits one after another. The bits are the same. */
+ * A decode step's splits run in parallel and latent_merge_kernel merges them (few.cu does both, for few sequences); a
+ * tile of prefill or training processes its splits in sequence. The bits are the same. */
 #include "kernels/cuda/latent/latent.cuh"
 
 enum { MERGE_THREADS = LATENT_VALUE / 4 };
 
-/* One block a row of a sequence, where it has more than one split; a thread four columns. */
+/* One block per row of a sequence, if it has more than one split; a thread has four columns. */
 __global__ void __launch_bounds__(MERGE_THREADS)
     latent_merge_kernel(attn_args a, int n_splits, const float *o, const float2 *ml) {
     start_next();
@@ -35,12 +35,12 @@ static int n_splits_of(int keys) {
     return (keys + LATENT_SPLIT - 1) / LATENT_SPLIT;
 }
 
-/* Rows of each sequence that is taken for a decoding one: about a tile of rows and heads. */
+/* Rows of each sequence that counts as decoding: about a tile of rows and heads. */
 static int decode_rows(int H) {
     return H < LATENT_ROWS ? LATENT_ROWS / H : 1;
 }
 
-/* Of the sums that one tile's splits leave to the next. */
+/* Bytes of the sums that one tile's splits leave to the next. */
 static size_t state_bytes(void) {
     return (size_t)LATENT_BLOCKS * LATENT_ROWS * LATENT_VALUE * sizeof(float);
 }
@@ -52,9 +52,9 @@ size_t clime_cuda_latent_scratch(const struct clime_heads *h, int n_seq, int max
     return splits > state ? splits : state;
 }
 
-/* T rows of the sequences of a, the first of which is row `first` of the batch. */
+/* T rows of the sequences of a, from row `first` of the batch on. */
 static void side_by_side(struct clime_dev *d, const attn_args &a, int first, int T, int all, int rows, int n_splits) {
-    if (n_splits == 1) { /* they write what it is */
+    if (n_splits == 1) { /* they write the final output */
         const latent_splits one = {1, NULL, NULL, NULL};
         if (!clime_cuda_latent_few(d, a, all, rows, one)) clime_cuda_latent_forward(d, a, all, one);
         return;
@@ -71,7 +71,7 @@ static void side_by_side(struct clime_dev *d, const attn_args &a, int first, int
            (const float2 *)ml);
 }
 
-/* T: the batch's rows. rows, keys: of the sequence that has most; h_q_start NULL: one row each. */
+/* T: the batch's rows. rows, keys: of the sequence with the most; h_q_start NULL: one row each. */
 static void decode(struct clime_dev *d, const attn_args &all, int T, const int32_t *h_q_start, int rows, int keys) {
     int n_splits = n_splits_of(keys), n;
     size_t fit = SPLITS_BYTES / row_bytes(all.H, n_splits);
@@ -90,7 +90,7 @@ static void decode(struct clime_dev *d, const attn_args &all, int T, const int32
 bool clime_cuda_latent_attn(struct clime_dev *d, const struct clime_heads *h, int T, const struct clime_attn *a,
                             const attn_args &args) {
     if (!latent_shape(h) || !latent_aligned(args.q, args.k, args.out, NULL)) return false;
-    int rows = 1, keys = a->max_len; /* of the sequence that has most */
+    int rows = 1, keys = a->max_len; /* of the sequence with the most */
     if (a->h_q_start) keys = 0;
     for (int s = 0; a->h_q_start && s < a->n_seq; s++) {
         int len = a->h_q_start[s + 1] - a->h_q_start[s], upto = (a->pos0 ? a->h_pos0[s] : 0) + len;

@@ -1,16 +1,16 @@
 /* Backward of latent attention over a packed batch. Called by attention/backward.cu, on the thread of the context's
  * owner.
  *
- * As attention/backward.cu: two passes, P made again from the log-sum-exp in each, by tiles of keys (keys.cu) and by
+ * As attention/backward.cu: two passes, P recomputed from the log-sum-exp in each, by tiles of keys (keys.cu) and by
  * tiles of rows (queries.cu), every sum with one writer and a fixed order. A key's gradient is both that of scores and
- * that of values. All heads share the keys, so a tile of keys has as many rows as H heads: they are dealt to
+ * that of values. All heads share the keys, so a tile of keys has as many rows as H heads: they are divided among
  * LATENT_PARTS blocks, whose fp32 sums are added here, in order. */
 #include "kernels/cuda/latent/latent.cuh"
 
 enum { STATS_THREADS = 256, SUM_THREADS = 256 };
 #define LOG2E 1.4426950408889634f
 
-/* A warp a row of [T, H]. */
+/* One warp per row of [T, H]. */
 __global__ void __launch_bounds__(STATS_THREADS)
     latent_stats_kernel(int n, const bf16 *out, const bf16 *dout, const float *lse, float *lse2, float *delta) {
     int row = (blockIdx.x * STATS_THREADS + threadIdx.x) / 32, lane = threadIdx.x & 31;

@@ -1,9 +1,9 @@
 /* Latent attention of few decoding sequences. Launched by attention.cu.
  *
- * A block of threads alone takes the eight blocks of keys of a split one after another (forward.cu). Here a cluster of
- * eight shares a split: each multiplies the queries with one block of keys and sends the scores to all; each then makes
- * the weights of the whole split, a warp a block of keys, and adds a panel of 64 columns of the weighted values. The
- * last of a panel's blocks of threads to end merges its splits, in order. At most 16 rows of (position, head) a
+ * A single block processes the eight blocks of keys of a split in sequence (forward.cu). Here a cluster of eight shares
+ * a split: each multiplies the queries with one block of keys and sends the scores to all; each then computes the
+ * weights of the whole split, one warp per block of keys, and adds a panel of 64 columns of the weighted values. The
+ * last of a panel's thread blocks to finish merges its splits, in order. At most 16 rows of (position, head) per
  * sequence: one tile of mma.sync. The bits are forward.cu's. */
 #include "kernels/cuda/latent/latent.cuh"
 
@@ -13,7 +13,7 @@ enum {
     FEW_THREADS = WARPS * 32,
     Q_PANEL = LATENT_FEW_ROWS * 128
 };
-enum { CLUSTERS = 32 }; /* at most about so many a launch, where it has more splits than that */
+enum { CLUSTERS = 32 }; /* about the most per launch, if it has more splits than that */
 static_assert((int)VALUE_PANELS == (int)CLUSTER && (int)WARPS == (int)CLUSTER,
               "a panel of the values each, a warp a block of keys");
 
@@ -23,7 +23,7 @@ struct few_shared {
     float4 score[CLUSTER][CLIME_PAGE / 8][32]; /* of each block, as accumulators by lane; written by the cluster */
     attn_split_weights<CLUSTER> w;
     uint64_t k_full, v_full;
-    bool last; /* of the panel's blocks of threads to end */
+    bool last; /* of the panel's thread blocks to finish */
 };
 
 struct few_maps {
@@ -49,13 +49,13 @@ static __device__ __forceinline__ few_place place_of(const attn_span &rows, int 
     return {rows, seq, rank, split, n_keys, first, n_blocks};
 }
 
-/* By one thread: what has arrived, and is to arrive, counts at k_full and v_full. */
+/* By one thread: counts arrived and pending bytes at k_full and v_full. */
 static __device__ __forceinline__ void expect(const few_place &t, few_shared &s) {
     barrier_expect(&s.k_full, t.rank < t.n_blocks ? PANELS * (PANEL + Q_PANEL) : 0);
     barrier_expect(&s.v_full, t.n_blocks * PANEL);
 }
 
-/* Keys and values of the blocks that hold no row of this step (older), or of the others. */
+/* Keys and values of the blocks without a row of this step (older), or of the others. */
 static __device__ void fetch(const attn_args &a, const few_maps &m, const few_place &t, few_shared &s, bool older) {
     auto row_of = [&](int b) {
         return a.page_table ? a.page_table[(size_t)t.seq * a.max_pages + t.first + b] * CLIME_PAGE
@@ -85,7 +85,7 @@ static __device__ __forceinline__ void scores(float (&z)[4], const few_shared &s
         }
 }
 
-/* The split's values by its weights, of the warp's eight columns; m and l: of its rows. */
+/* The split's weighted values, for the warp's eight columns; m and l: of its rows. */
 static __device__ __forceinline__ void weighted(float (&o)[4], float (&m)[2], float (&l)[2], const attn_args &a,
                                                 const few_place &t, const few_shared &s) {
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
@@ -108,7 +108,7 @@ static __device__ __forceinline__ void weighted(float (&o)[4], float (&m)[2], fl
     }
 }
 
-/* One split of several goes to memory as it is; the only one is the output. */
+/* One split of several is stored as it is; a single one is the output. */
 static __device__ __forceinline__ void store(const attn_args &a, const few_place &t, const float (&o)[4],
                                              const float (&m)[2], const float (&l)[2], int live, int n_splits,
                                              float *splits, float2 *ml) {
@@ -121,7 +121,7 @@ static __device__ __forceinline__ void store(const attn_args &a, const few_place
         size_t at = attn_row(a, t.rows, row), split = at * n_splits + t.split;
         if (live > 1) {
             *(float2 *)(splits + split * LATENT_VALUE + column) = make_float2(o[h * 2], o[h * 2 + 1]);
-            if (warp == 0 && lane % 4 == 0) ml[split] = make_float2(m[h], sum); /* each panel's block the same */
+            if (warp == 0 && lane % 4 == 0) ml[split] = make_float2(m[h], sum); /* equal in each panel's block */
             continue;
         }
         float scale = 1.0f / sum;
@@ -131,7 +131,7 @@ static __device__ __forceinline__ void store(const attn_args &a, const few_place
     }
 }
 
-/* ended: how many splits of each sequence and panel have ended, 0 between launches. */
+/* ended: finished splits of each sequence and panel, 0 between launches. */
 __global__ void __launch_bounds__(FEW_THREADS, 1)
     latent_few_kernel(const attn_args a, const __grid_constant__ few_maps m, int n_splits, float *o, float2 *ml,
                       unsigned *ended) {
@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(FEW_THREADS, 1)
     few_shared &s = *(few_shared *)smem;
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, seq = blockIdx.y, rank = blockIdx.x % CLUSTER;
     int begin = blockIdx.x / CLUSTER, stride = gridDim.x / CLUSTER, parity = 0, n_done = 0;
-    attn_span rows = attn_rows_of(a, seq, 0); /* known before the step runs, as page_table is */
+    attn_span rows = attn_rows_of(a, seq, 0); /* known before the step runs, like page_table */
     int live = rows.n > 0 ? (rows.pos0 + rows.n / rows.group + LATENT_SPLIT - 1) / LATENT_SPLIT : 0, pos[2];
     if (threadIdx.x == 0) {
         for (const CUtensorMap *map : {&m.k, &m.v, &m.q}) tensor_map_prefetch(map);
@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(FEW_THREADS, 1)
             fetch(a, m, t, s, true);
         }
     }
-    cluster_sync(); /* all are there to be written to */
+    cluster_sync(); /* all can be written to */
     start_next();
     wait_for_last();
 #pragma unroll
@@ -181,7 +181,7 @@ __global__ void __launch_bounds__(FEW_THREADS, 1)
         int n_left = t.n_keys - (t.first + t.n_blocks - 1) * CLIME_PAGE; /* keys of the last block; 0 x NaN is NaN */
         for (int e = threadIdx.x + n_left * 8; e < CLIME_PAGE * 8; e += FEW_THREADS)
             *(uint4 *)(s.v[t.n_blocks - 1] + e * 16) = make_uint4(0, 0, 0, 0);
-        fence_async(); /* before the next split's values come */
+        fence_async(); /* before the next split's values arrive */
         cluster_sync();
         float z[CLIME_PAGE / 8][4];
         if (warp < t.n_blocks) {
@@ -219,7 +219,7 @@ void clime_cuda_latent_few_open(struct clime_dev *d) {
     if (CU(d, cudaMalloc((void **)&d->ended, bytes))) CU(d, cudaMemset(d->ended, 0, bytes));
 }
 
-/* A map of tiles of box_rows whole rows: all panels by one copy, where each copy costs the thread that asks for it. */
+/* A map of tiles of box_rows whole rows: all panels by one copy, since each copy costs the issuing thread. */
 static bool tile_map(struct clime_dev *d, CUtensorMap *map, const bf16 *at, uint64_t rows, int box_rows) {
     const uint64_t size[3] = {64, rows, PANELS}, stride[2] = {LATENT_WIDTH * sizeof(bf16), 64 * sizeof(bf16)};
     const uint32_t box[3] = {64, (uint32_t)box_rows, PANELS};
@@ -232,7 +232,7 @@ bool clime_cuda_latent_few(struct clime_dev *d, const attn_args &a, int T, int r
     uint64_t keys = a.page_table ? (uint64_t)1 << 31 : (uint64_t)T;
     if (!tile_map(d, &m.q, a.q, (uint64_t)T * a.H, LATENT_FEW_ROWS) || !tile_map(d, &m.k, a.k, keys, CLIME_PAGE) ||
         !clime_cuda_tensor_map(d, &m.v, a.k, keys, LATENT_WIDTH, LATENT_WIDTH, CLIME_PAGE))
-        return true; /* the failure is kept */
+        return true; /* the failure is recorded */
     int side_by_side = CLUSTERS / a.n_seq < splits.n_splits ? CLUSTERS / a.n_seq : splits.n_splits;
     launch_cluster(d, latent_few_kernel, dim3(side_by_side * CLUSTER, a.n_seq), FEW_THREADS, sizeof(few_shared),
                    CLUSTER, a, m, splits.n_splits, splits.o, splits.ml, d->ended);

@@ -1,28 +1,28 @@
 /* The forward pass of latent attention on wgmma: decode, prefill and training. Launched by attention.cu.
  *
- * Blocks of threads stay and take item after item: a tile of 64 rows of (position, head), with all keys that it sees or
- * one split of them. One warp brings the queries and, two blocks of 64 keys ahead, keys, panel by panel. Each of two
- * warpgroups has half of the columns of the weighted values, and of two neighbouring blocks of keys one each, whose
- * scores it makes and turns into weights: the steps of a block's scores wait for one another, so that one block's alone
- * leave the tensor cores half idle, and one warpgroup's weights are made while the other's multiply. The weights go to
- * shared memory, where the block's last panel was, which nobody reads again. In prefill and training two blocks of
- * threads, a cluster, have neighbouring tiles and bring half of the panels each for both.
+ * Persistent blocks take item after item: a tile of 64 rows of (position, head), with all keys that it sees or one
+ * split of them. One warp loads the queries and, two blocks of 64 keys ahead, keys, panel by panel. Each of two
+ * warpgroups has half of the columns of the weighted values, and one of two neighbouring blocks of keys, whose scores
+ * it computes and turns into weights: the steps of a block's scores are dependent, so one block's alone leave the
+ * tensor cores half idle, and one warpgroup's weights overlap the other's products. The weights go to shared memory, to
+ * the block's last panel, which is no longer read. In prefill and training a cluster of two thread blocks has
+ * neighbouring tiles; each loads half of the panels for both.
  *
  * The bits are attention/rows.cuh's and attention/attention.cuh's with splits of LATENT_SPLIT keys: references and sums
- * go from block to block, so from warpgroup to warpgroup. A tile's sums of one split fill the registers of its
- * warpgroups; the merged sums of the splits before it lie in memory (the L2 holds them), and each thread reads and
- * writes its own. */
+ * pass from block to block, so from warpgroup to warpgroup. A tile's sums of one split fill the registers of its
+ * warpgroups; the merged sums of the earlier splits are in memory (cached in the L2), and each thread reads and writes
+ * its own. */
 #include "kernels/cuda/latent/latent.cuh"
 
 struct fwd_shared {
-    char q[PANELS][PANEL], k[2][PANELS][PANEL]; /* once its scores are there, a block's weights in its last panel */
+    char q[PANELS][PANEL], k[2][PANELS][PANEL]; /* once its scores are computed, a block's weights in its last panel */
     float4 state[2][128];                       /* of each warpgroup's last block, by thread: references and sums */
-    float factor[2][LATENT_ROWS];               /* of the block in a stage: what earlier output shrinks by */
-    int shrinks[2][4];                          /* of the 16 rows of a warp, any */
+    float factor[2][LATENT_ROWS];               /* of the block in a stage: factor on earlier output */
+    int shrinks[2][4];                          /* any of the 16 rows of a warp */
     uint64_t q_full, q_empty, k_full[2][PANELS], k_empty[2], p_full[2];
 };
 
-/* Registers of those that multiply; those that bring have the 24 that are left of 504. */
+/* Registers of the multiplying warps; the loading ones have the remaining 24 of 504. */
 enum { FORWARD_REGISTERS = 240 };
 
 typedef ring_at<2> place;
@@ -31,12 +31,12 @@ struct fwd_item {
     attn_span rows;
     int seq, first, begin, end; /* its first row in the span; blocks of keys */
     int end_all;                /* of the cluster's tiles */
-    int split;                  /* side by side: which; -1: it is the only one */
+    int split;                  /* in parallel: its index; -1: the only one */
 };
 
-/* The item of the cluster's C blocks of threads in a turn; false: there are no more. Tiles are dealt from each
- * sequence's last on, which see most keys, and every other turn in the other direction, so that all clusters end at
- * about the same time. One warp; every lane gets it. */
+/* The item of the cluster's C thread blocks in a turn; false: no more. Tiles are assigned from each sequence's last on,
+ * which see the most keys, with every other turn reversed, so that all clusters end at about the same time. One warp;
+ * every lane gets it. */
 template <int C>
 static __device__ __forceinline__ bool find_item(const attn_args &a, int n_splits, int turn, fwd_item *item) {
     int lane = threadIdx.x & 31, before = 0, n_clusters = gridDim.x / C, cluster = blockIdx.x / C;
@@ -62,7 +62,7 @@ static __device__ __forceinline__ bool find_item(const attn_args &a, int n_split
             item->rows = attn_rows_of(a, item->seq, 0);
             item->split = splits > 1 ? at % splits : -1;
             item->begin = at % splits * LATENT_SPLIT_BLOCKS;
-            auto end_of = [&](int first, int rows) { /* none: no rows */
+            auto end_of = [&](int first, int rows) { /* no rows: none */
                                                      int last = min(first + rows, item->rows.n) - 1;
                                                      int end =
                                                          (item->rows.pos0 + last / item->rows.group) / CLIME_PAGE + 1;
@@ -108,7 +108,7 @@ static __device__ void fetch(const attn_args &a, const CUtensorMap &q_map, const
     }
 }
 
-/* ---- the warpgroups that multiply ---- */
+/* ---- the multiplying warpgroups ---- */
 
 struct fwd_state {
     float m[2], l[2]; /* of the rows' split so far; l: each lane's sum */
@@ -119,7 +119,7 @@ static __device__ __forceinline__ void wait_panels(fwd_shared &s, const place &a
     for (int p = first; p < first + n; p++) barrier_wait(&s.k_full[at.stage][p], at.parity);
 }
 
-/* Nobody of the warp reads the block any more: for all who bring its panels. */
+/* The warp no longer reads the block: signals all that load its panels. */
 template <int C> static __device__ __forceinline__ void release_block(uint64_t *empty) {
     if (C == 1)
         release(empty);
@@ -127,7 +127,7 @@ template <int C> static __device__ __forceinline__ void release_block(uint64_t *
         for (int r = 0; r < C; r++) barrier_arrive_at(empty, r);
 }
 
-/* The block's scores are asked for as its panels arrive; what is past the sequence's end becomes zeros. */
+/* Queues the block's scores as its panels arrive; keys past the sequence's end are zeroed. */
 static __device__ __forceinline__ void issue_scores(float (&z)[8][4], fwd_shared &s, const place &at, int n_left) {
     uint64_t q = wgmma_tile(s.q, PANEL), k = wgmma_tile(s.k[at.stage], PANEL);
     if (n_left < CLIME_PAGE) {
@@ -143,7 +143,7 @@ static __device__ __forceinline__ void issue_scores(float (&z)[8][4], fwd_shared
     for (int kk = 1; kk < LATENT_WIDTH / 16; kk++) {
         if (kk % 4 == 0) {
             wait_panels(s, at, kk / 4, 1);
-            /* else the compiler makes all steps' operands at once, for which there are no registers */
+            /* else the compiler computes all steps' operands at once, for which there are no registers */
             asm volatile("" : "+l"(q), "+l"(k));
             wgmma_fence();
         }
@@ -152,7 +152,7 @@ static __device__ __forceinline__ void issue_scores(float (&z)[8][4], fwd_shared
     wgmma_commit();
 }
 
-/* Scores become weights, in shared memory. */
+/* Turns scores into weights, in shared memory. */
 static __device__ __forceinline__ void weigh(float (&z)[8][4], const attn_args &a, fwd_shared &s, const place &at,
                                              fwd_state &state, int group) {
     int lane = threadIdx.x & 31, warp = threadIdx.x / 32 % 4, row = warp * 16 + lane / 4;
@@ -176,12 +176,12 @@ static __device__ __forceinline__ void multiply_by(float (&o)[32][4], float low,
         for (int e = 0; e < 4; e++) o[n][e] *= e < 2 ? low : high;
 }
 
-/* The block's weights are there: o = o * factor + P V, of the warpgroup's 256 columns. first: of its split. */
+/* The block's weights are ready: o = o * factor + P V, for the warpgroup's 256 columns. first: of its split. */
 static __device__ __forceinline__ void issue_values(float (&o)[32][4], fwd_shared &s, const place &at, int group,
                                                     bool first) {
     int row = threadIdx.x / 32 % 4 * 16 + (threadIdx.x & 31) / 4;
     wait_panels(s, at, group * 4, 4);
-    if (!first && uniform(s.shrinks[at.stage][row / 16])) { /* seldom; the block before may still be on its way */
+    if (!first && uniform(s.shrinks[at.stage][row / 16])) { /* seldom; the previous block may still be in flight */
         wgmma_wait<0>();
         wgmma_hold(o);
         multiply_by(o, s.factor[at.stage][row], s.factor[at.stage][row + 8]);
@@ -195,7 +195,7 @@ static __device__ __forceinline__ void issue_values(float (&o)[32][4], fwd_share
     wgmma_commit();
 }
 
-/* The rows' output to memory, o times scale. */
+/* Stores the rows' output, o times scale. */
 static __device__ __forceinline__ void store_rows(const attn_args &a, const fwd_item &t, const float (&scale)[2],
                                                   const float (&o)[32][4], int row, int column) {
 #pragma unroll
@@ -208,8 +208,8 @@ static __device__ __forceinline__ void store_rows(const attn_args &a, const fwd_
     }
 }
 
-/* o = o * add + the sums in memory * keep. Eight vectors are asked for at a time: one after another, each would wait
- * for the L2. */
+/* o = o * add + the sums in memory * keep. Eight loads are in flight at a time: in sequence, each would wait for the
+ * L2. */
 static __device__ __forceinline__ void add_sums(float (&o)[32][4], const float4 *sums, const float (&keep)[2],
                                                 const float (&add)[2]) {
     enum { N = 8 };
@@ -229,7 +229,7 @@ static __device__ __forceinline__ void add_sums(float (&o)[32][4], const float4 
     }
 }
 
-/* A split's references and sums join those of the splits before it; what the rows' sums of values are multiplied by. */
+/* Merges a split's references and sums with the earlier splits'; sets the factors on the rows' sums of values. */
 static __device__ __forceinline__ void join_state(fwd_state &all, const fwd_state &state, float (&keep)[2],
                                                   float (&add)[2]) {
 #pragma unroll
@@ -242,8 +242,8 @@ static __device__ __forceinline__ void join_state(fwd_state &all, const fwd_stat
     }
 }
 
-/* An item's last split has ended: it joins those before it and the rows are done, or it goes to memory as it is. Both
- * warpgroups do alike. */
+/* An item's last split has ended: it is merged with the earlier ones and the rows are finished, or it is stored as it
+ * is. Both warpgroups do the same. */
 template <int C, int GROUP>
 static __device__ __forceinline__ void end_item(const attn_args &a, const latent_splits &splits, const fwd_item &t,
                                                 const fwd_state &state, fwd_state &all, float (&o)[32][4],
@@ -307,7 +307,7 @@ static __device__ __forceinline__ void take_item(const attn_args &a, const laten
         issue_values(o, s, of, GROUP, starts(j));
     };
     float4 *sums = splits.state + (size_t)blockIdx.x * 32 * CONSUMERS + consumer();
-    /* Before block j: a split has ended and another begins. Never where splits are side by side, one an item. */
+    /* Before block j: ends a split and begins the next. Never with parallel splits, one per item. */
     auto join = [&](int j) {
         if (C == 1 || j == 0 || !starts(j)) return;
         float keep[2], add[2];
@@ -320,7 +320,7 @@ static __device__ __forceinline__ void take_item(const attn_args &a, const laten
     for (; j + 1 < n; j += 2) {
         place next = at;
         next.next();
-        if (GROUP == 0) { /* its scores are made while both join the split before */
+        if (GROUP == 0) { /* its scores are computed while both merge the previous split */
             scores(j, at);
             join(j);
             wgmma_wait<0>();
@@ -355,7 +355,7 @@ static __device__ __forceinline__ void take_item(const attn_args &a, const laten
         at.next();
     }
     fwd_state state = state_of((n - 1) % 2);
-    if (GROUP == 1) release(&s.q_empty); /* the first warpgroup may put another state there */
+    if (GROUP == 1) release(&s.q_empty); /* the first warpgroup may write another state there */
     end_item<C, GROUP>(a, splits, t, state, all, o, sums, n <= LATENT_SPLIT_BLOCKS);
 }
 
@@ -371,10 +371,10 @@ static __device__ __forceinline__ void multiply(const attn_args &a, const latent
             q_parity ^= 1;
             take_item<C, GROUP>(a, splits, t, n, s, at);
         }
-        for (int j = max(n, 0); j < n_all; j++, at.next()) { /* the other block's alone */
+        for (int j = max(n, 0); j < n_all; j++, at.next()) { /* only the other thread block's */
             wait_panels(s, at, 0, PANELS);
             release_block<C>(&s.k_empty[at.stage]);
-            if (GROUP == 0) barrier_arrive(&s.p_full[at.stage]); /* nobody weighs it */
+            if (GROUP == 0) barrier_arrive(&s.p_full[at.stage]); /* not used */
         }
     }
 }

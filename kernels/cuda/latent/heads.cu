@@ -1,19 +1,19 @@
-/* Products of each head with a matrix of its own: forward, dX and dW. Launched by the context's owner.
+/* Products of each head with its own matrix: forward, dX and dW. Launched by the context's owner.
  *
- * A block of threads is a tile of 128 rows and columns of one head's output: one warp brings operands into a ring, two
- * warpgroups multiply 64 rows each. Of at most 64 rows, as in decode, it is 64 columns, one warpgroup, and a ring that
- * holds all of a head's weights, which come before the kernel before has ended; just so many rows are copied (zeros for
- * missing ones cost more than rows). Every operand is a tensor of three dimensions, one of them the heads, so
- * what a tile has beyond a head's own rows and columns comes as zeros. Shapes that are no multiple of 8 go to
- * gemm_plain.cu, head by head. An output is the chain that gemm.cu's products are. */
+ * A thread block is a tile of 128 rows and columns of one head's output: one warp loads operands into a ring, two
+ * warpgroups multiply 64 rows each. For at most 64 rows, as in decode, it is 64 columns, one warpgroup, and a ring for
+ * all of a head's weights, which are loaded before the previous kernel has ended; only the existing rows are copied
+ * (zeros for missing ones cost more than rows). Every operand is a three-dimensional tensor with the heads as one
+ * dimension, so a tile's elements beyond a head's own rows and columns are zeros. Shapes that are no multiple of 8 use
+ * gemm_plain.cu, head by head. An output is the same chain as gemm.cu's products. */
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/wgmma.cuh"
 
 enum { DEPTH = 64, SQUARE = 64 * DEPTH * 2, FEW = 64 };
 
-/* Few rows: groups of 64 rows, 1. */
+/* Few rows: GROUPS 1, of 64 rows. */
 template <int GROUPS> struct heads_shared {
-    static constexpr int STAGES = GROUPS == 1 ? 8 : 3; /* of three, two blocks a multiprocessor */
+    static constexpr int STAGES = GROUPS == 1 ? 8 : 3; /* with three, two blocks per multiprocessor */
     static constexpr int COLUMNS = GROUPS * 64, CONSUMERS = GROUPS * 128, THREADS = CONSUMERS + 32;
     uint64_t full[STAGES], empty[STAGES];
     struct __align__(1024) {
@@ -22,19 +22,19 @@ template <int GROUPS> struct heads_shared {
     stage[STAGES];
 };
 
-/* y: row i, head h, column j lie at i * row + h * head + j. */
+/* y: row i, head h, column j at i * row + h * head + j. */
 struct heads_args {
     int rows, columns, n_chunks, stage_bytes; /* stage_bytes: that arrive */
     int64_t row, head;
     void *y;
 };
 
-/* In both operands what is summed over comes along the columns (k-major), or along the rows. */
+/* Whether the sum is along an operand's columns (k-major), or along its rows. */
 template <enum clime_lt_kind KIND> struct along {
     static constexpr bool A_ROWS = KIND == CLIME_LT_DW, B_ROWS = KIND != CLIME_LT_FORWARD;
 };
 
-/* A chunk of DEPTH of what is summed over: `squares` of 64 by 64, side by side from `at` on. heads_last: the third
+/* A chunk of DEPTH of the summed dimension: `squares` of 64 by 64, side by side from `at` on. heads_last: the third
  * dimension of the map is the heads, else the second is. */
 template <bool BY_ROWS, bool HEADS_LAST>
 static __device__ __forceinline__ void fetch_operand(char (*to)[SQUARE], int squares, const CUtensorMap *map, int at,
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(heads_shared<GROUPS>::THREADS, 2)
     int group = uniform(threadIdx.x / 128), lane = threadIdx.x & 31;
     float d[COLUMNS / 8][4] = {};
     ring_at<STAGES> at = {0, 0};
-    uint64_t *read = NULL; /* the stage whose products may be under way */
+    uint64_t *read = NULL; /* the stage whose products may be in flight */
     wgmma_hold(d);
     for (int c = 0; c < p.n_chunks; c++, at.next()) {
         barrier_wait(&s.full[at.stage], at.parity);

@@ -1,10 +1,10 @@
-/* The gradient of latent attention's rows that are kept: a block of threads a tile of 64 keys and a part of the rows
- * that see them. Launched by backward.cu.
+/* The gradient of latent attention's cached rows: one thread block per tile of 64 keys and part of the rows that see
+ * them. Launched by backward.cu.
  *
- * A part's tiles of 64 rows, the last first, so that blocks of other keys read the same ones at about the same time and
- * the L2 serves them: S^T = K Q^T and dP^T = V dO^T, half of the rows each warpgroup; P^T and dS^T go to shared memory;
- * then both add P^T dO + dS^T Q, half of the columns each. There is room for one tile of q and dout: dout's is brought
- * anew while the products with q run, q's under those with dout. */
+ * Processes a part's tiles of 64 rows, the last first, so that blocks of other keys read the same ones at about the
+ * same time and the L2 serves them: S^T = K Q^T and dP^T = V dO^T, half of the rows per warpgroup; P^T and dS^T go to
+ * shared memory; then both add P^T dO + dS^T Q, half of the columns each. There is room for one tile of q and dout:
+ * dout's is reloaded during the products with q, q's during those with dout. */
 #include "kernels/cuda/latent/products.cuh"
 
 struct keys_shared {
@@ -12,7 +12,7 @@ struct keys_shared {
     uint64_t k_full, q_full, q_empty, dout_full, dout_empty;
 };
 
-/* Where a block of threads is. */
+/* A thread block's position. */
 struct keys_place {
     int row0, len, key0;        /* the sequence's first row of the batch, its length; the tile's first key */
     int first, n_tiles, n_rows; /* tiles first, first - LATENT_PARTS, ... of the sequence's H len rows */

@@ -1,10 +1,10 @@
-/* What the kernels of latent attention share: the shape that they are for, a tile of 64 rows or keys in shared memory,
- * and who works on it. Included by kernels/cuda/latent only.
+/* Shared by the kernels of latent attention: their shape, a tile of 64 rows or keys in shared memory, and the roles of
+ * warps. Included by kernels/cuda/latent only.
  *
- * Of a position one row of 576 is kept, the key of all heads, whose first 512 are their value (kernels.h). So the rows
- * of a tile are neighbours in memory, position major, heads minor, and a decoding sequence's heads are rows of one
- * tile. A tile is nine panels of 64 columns (wgmma.cuh). Of three warpgroups the first brings tiles, the others
- * multiply. Other shapes go to attention/plain.cu. */
+ * One row of 576 per position is cached, the key of all heads, whose first 512 are their value (kernels.h). The rows of
+ * a tile are contiguous in memory, position major, heads minor, and a decoding sequence's heads are rows of one tile. A
+ * tile is nine panels of 64 columns (wgmma.cuh). Of three warpgroups the first loads tiles, the others multiply. Other
+ * shapes use attention/plain.cu. */
 #ifndef CLIME_KERNELS_CUDA_LATENT_LATENT_CUH
 #define CLIME_KERNELS_CUDA_LATENT_LATENT_CUH
 
@@ -20,9 +20,9 @@ enum {
     VALUE_PANELS = LATENT_VALUE / 64,
     CONSUMERS = 256,
     THREADS = 128 + CONSUMERS,
-    REGISTERS = 232, /* of those that multiply; the others have 40 */
-    /* Keys of a split. Longer ones leave a decode of few sequences to few multiprocessors; of shorter ones a tile of
-     * the training forward would merge its 64 x 512 sums, which registers hold once and not twice, more often. */
+    REGISTERS = 232, /* of the multiplying warps; the others have 40 */
+    /* Keys per split. Longer splits leave a decode of few sequences on few multiprocessors; with shorter ones a tile of
+     * the training forward would more often merge its 64 x 512 sums, which fit the registers once and not twice. */
     LATENT_SPLIT = 512,
     LATENT_SPLIT_BLOCKS = LATENT_SPLIT / CLIME_PAGE,
 };
@@ -31,8 +31,8 @@ static inline bool latent_shape(const struct clime_heads *h) {
     return h->HK == 1 && h->Dh == LATENT_WIDTH && h->Dv == LATENT_VALUE;
 }
 
-enum { LATENT_FEW_ROWS = 16 }; /* of (position, head), of a sequence that few.cu takes */
-enum { LATENT_BLOCKS = 160 };  /* of threads, at most, of a forward */
+enum { LATENT_FEW_ROWS = 16 }; /* of (position, head), of a sequence for few.cu */
+enum { LATENT_BLOCKS = 160 };  /* most thread blocks of a forward */
 static inline int latent_blocks(const struct clime_dev *d) {
     return d->n_sm < LATENT_BLOCKS ? d->n_sm : LATENT_BLOCKS;
 }
@@ -41,7 +41,7 @@ static inline bool latent_aligned(const void *a, const void *b, const void *c, c
     return ((uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d) % 16 == 0;
 }
 
-/* The panels of 64 rows from `row` on, by one thread. */
+/* Loads the panels of 64 rows from `row` on, by one thread. */
 static __device__ __forceinline__ void fetch_panels(char (*to)[PANEL], int n, const CUtensorMap *map, int row,
                                                     uint64_t *full) {
     barrier_expect(full, n * PANEL);
@@ -49,7 +49,7 @@ static __device__ __forceinline__ void fetch_panels(char (*to)[PANEL], int n, co
     for (int p = 0; p < n; p++) tensor_copy(to[p], map, p * 64, row, full);
 }
 
-/* Of a thread that multiplies, among its kind; its warpgroup. */
+/* Index of a multiplying thread; its warpgroup. */
 static __device__ __forceinline__ int consumer() {
     return threadIdx.x - 128;
 }
@@ -57,7 +57,7 @@ static __device__ __forceinline__ int consumer_group() {
     return uniform(threadIdx.x / 128 - 1);
 }
 
-/* Rows from n on become zeros: they are another sequence's or nobody's, and 0 x NaN is NaN. Of `threads`, each. */
+/* Zeroes rows from n on: another sequence's or unused, and 0 x NaN is NaN. Called by each of `threads`. */
 static __device__ __forceinline__ void zero_rows(char (*tile)[PANEL], int panels, int n, int thread = consumer(),
                                                  int threads = CONSUMERS) {
     for (int e = thread + n * 8; e < LATENT_ROWS * 8; e += threads)
@@ -77,8 +77,8 @@ static __device__ __forceinline__ void fragment_of(uint32_t (&f)[4], const float
     f[3] = pack2(next[2], next[3]);
 }
 
-/* The splits of a row, joined in order: four columns of the output. They come past the L1: other blocks of threads may
- * have written them. */
+/* Merges the splits of a row in order: four columns of the output. Loads bypass the L1: other thread blocks may have
+ * written the splits. */
 static __device__ __forceinline__ void latent_merge_row(const attn_args &a, const attn_span &rows, int in_span,
                                                         int column, int n_splits, const float *o, const float2 *ml) {
     size_t row = attn_row(a, rows, in_span), at = row * n_splits;
@@ -111,8 +111,8 @@ void clime_cuda_latent_few_open(struct clime_dev *d);
 void clime_cuda_latent_keys_open(struct clime_dev *d);
 void clime_cuda_latent_queries_open(struct clime_dev *d);
 
-/* Splits side by side, o[T, H, n_splits, 512] and ml[T, H, n_splits] theirs, where n_splits > 0; else one after the
- * other, state room for as many sums as there are blocks of threads. Queues the kernel over all tiles. */
+/* Parallel splits, o[T, H, n_splits, 512] and ml[T, H, n_splits], when n_splits > 0; else sequential ones, with state
+ * for the sums of each thread block. Queues the kernel over all tiles. */
 struct latent_splits {
     int n_splits;
     float *o;
@@ -120,10 +120,10 @@ struct latent_splits {
     float4 *state;
 };
 void clime_cuda_latent_forward(struct clime_dev *d, const attn_args &a, int T, const latent_splits &splits);
-/* Splits side by side, and their sum; state is not read. rows: of the sequence that has most. False: not for few.cu. */
+/* Parallel splits, and their merge; state is not read. rows: of the sequence with the most. False: not for few.cu. */
 bool clime_cuda_latent_few(struct clime_dev *d, const attn_args &a, int T, int rows, const latent_splits &splits);
 
-/* What the two passes of the backward read and write. Rows are those of q: [T, H]. */
+/* Data of the two backward passes. Rows are those of q: [T, H]. */
 struct latent_bwd {
     const float *lse2,
         *delta;     /* [T * H]: log-sum-exp in base 2, the sum of dout * out; one tile longer than the rows */
@@ -131,7 +131,7 @@ struct latent_bwd {
     bf16 *dq;
     int T;
 };
-enum { LATENT_PARTS = 4 }; /* that the rows of a tile of keys are dealt to, so that there is work for all */
+enum { LATENT_PARTS = 4 }; /* parts of the rows of a tile of keys, so that all blocks have work */
 void clime_cuda_latent_keys(struct clime_dev *d, const attn_args &a, const bf16 *dout, const latent_bwd &g,
                             int n_tiles);
 void clime_cuda_latent_queries(struct clime_dev *d, const attn_args &a, const bf16 *dout, const latent_bwd &g,

@@ -1,6 +1,6 @@
-/* What both passes of the backward of latent attention do with a tile: scores and their gradients of 64 rows and, each
- * warpgroup, half of 64 columns; and 576 columns of sums, eight panels dealt to the warpgroups and the ninth the
- * first's. Included by keys.cu and queries.cu. */
+/* Shared by both backward passes of latent attention: scores and their gradients of 64 rows and, per warpgroup, half of
+ * 64 columns; and 576 columns of sums, eight panels divided between the warpgroups and the ninth in the first. Included
+ * by keys.cu and queries.cu. */
 #ifndef CLIME_KERNELS_CUDA_LATENT_PRODUCTS_CUH
 #define CLIME_KERNELS_CUDA_LATENT_PRODUCTS_CUH
 
@@ -27,7 +27,7 @@ template <int GROUP> static __device__ __forceinline__ void hold(latent_sums<GRO
     wgmma_hold(sum.ninth);
 }
 
-/* d = x y^T over N panels, y: of half of its rows. */
+/* d = x y^T over N panels, y: half of its rows. */
 template <int N>
 static __device__ __forceinline__ void half_product(float (&d)[4][4], const char (*x)[PANEL], const char *y_half) {
     uint64_t a = wgmma_tile(x, PANEL), b = wgmma_tile(y_half, PANEL);
@@ -36,7 +36,7 @@ static __device__ __forceinline__ void half_product(float (&d)[4][4], const char
     for (int kk = 1; kk < N * 4; kk++) wgmma_ss<0, 0>(d, wgmma_columns(a, kk, PANEL), wgmma_columns(b, kk, PANEL), 1);
 }
 
-/* sum += p x, of x's panels that are the warpgroup's; the ninth where x has one. */
+/* sum += p x, for the warpgroup's panels of x; the ninth where x has one. */
 template <int GROUP, bool NINTH>
 static __device__ __forceinline__ void add_product(latent_sums<GROUP> &sum, const char *p, const char (*x)[PANEL]) {
     uint64_t a = wgmma_tile(p, PANEL), b = wgmma_tile(x[GROUP * 4], PANEL), ninth = wgmma_tile(x[8], PANEL);
@@ -60,7 +60,7 @@ template <int GROUP> static __device__ __forceinline__ void store_half(char *pan
     }
 }
 
-/* f(column, the sum there, and the next one's) of row h (0: lane / 4, 1: that + 8) of the warp's 16. */
+/* f(column, the sum there, and the next one's) for row h (0: lane / 4, 1: that + 8) of the warp's 16. */
 template <int GROUP, class F>
 static __device__ __forceinline__ void each_pair(const latent_sums<GROUP> &sum, int h, F f) {
     int column = GROUP * 256 + threadIdx.x % 4 * 2;

@@ -1,7 +1,7 @@
-/* The gradient of latent attention's queries: a block of threads a tile of 64 rows of (position, head), which goes
- * through the keys that it sees in order. Launched by backward.cu.
+/* The gradient of latent attention's queries: one thread block per tile of 64 rows of (position, head), which processes
+ * the keys that it sees in order. Launched by backward.cu.
  *
- * S = Q K^T and dP = dO V^T, half of the keys each warpgroup; dS goes to shared memory; then both add dS K, half of the
+ * S = Q K^T and dP = dO V^T, half of the keys per warpgroup; dS goes to shared memory; then both add dS K, half of the
  * columns each. */
 #include "kernels/cuda/latent/products.cuh"
 
@@ -10,7 +10,7 @@ struct queries_shared {
     uint64_t rows_full, k_full, k_empty;
 };
 
-/* Where a block of threads is: its sequence, its first row of the sequence's H len, blocks of keys. */
+/* A thread block's position: its sequence, its first row of the sequence's H len, blocks of keys. */
 struct queries_place {
     int row0, len, first, n_rows, n_blocks;
 };

@@ -1,17 +1,16 @@
-/* Before latent attention: the row that is kept of a position, and the rotating part of the queries; and back. Launched
- * by the context's owner.
+/* Inputs of latent attention: the cached row of a position, and the rotated part of the queries; and back. Launched by
+ * the context's owner.
  *
- * A block a row: some of its threads norm the latent part by a fixed tree and rotate the kept row's pairs, the others
- * rotate those of all heads. What is known before the step runs is there before the row is: in a decode step each
- * answer of memory that another waits for takes as long as the rest. All arithmetic in fp32, one rounding at the end.
- * Backward a block takes a chunk of rows, a thread the same columns of each, whose sums for the norm's gradient stay in
- * its registers. */
+ * One block per row: some of its threads norm the latent part by a fixed tree and rotate the cached row's pairs, the
+ * others rotate those of all heads. Data known before the step runs is loaded before the row: in a decode step each
+ * dependent load takes as long as the rest. All arithmetic is in fp32, with one rounding at the end. Backward, one
+ * block per chunk of rows; a thread has the same columns of each, with the sums of the norm's gradient in registers. */
 #include "kernels/cuda/cuda_int.cuh"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/wgmma.cuh"
 
 enum { ROPE_THREADS = 128, MOST_R = 2048, EACH = MOST_R / ROPE_THREADS, CHUNK_ROWS = 8 };
-enum { ROTATORS = 512 }; /* threads of a block, forward, that have heads; after ROPE_THREADS for the kept row */
+enum { ROTATORS = 512 }; /* forward: threads of a block for the heads; after ROPE_THREADS for the cached row */
 
 struct latent_rope_args {
     int T, H, R, Dn, Dr, interleaved;
@@ -28,7 +27,7 @@ static latent_rope_args args_of(int T, const struct clime_heads *h, const struct
     return {T, h->H, l->R, l->Dn, l->Dr, rope->interleaved, eps, rope->cos, rope->sin, pos, slot, (const bf16 *)norm};
 }
 
-/* Where pair p of Dr numbers lies, and what it rotates by at a position. */
+/* The two numbers of pair p of Dr, and their rotation at a position. */
 struct turn {
     int left, right;
     float c, s;
@@ -94,7 +93,7 @@ __global__ void __launch_bounds__(ROPE_THREADS + ROTATORS)
         return;
     }
     const bf16 *row = kv + (size_t)t * W;
-    bf16 *to = k + (size_t)(a.slot ? a.slot[t] : t) * W; /* pages hold CLIME_PAGE rows and nothing between them */
+    bf16 *to = k + (size_t)(a.slot ? a.slot[t] : t) * W; /* pages have CLIME_PAGE rows and no padding */
     bf16 x[EACH], scale[EACH];
 #pragma unroll
     for (int i = 0; i < EACH; i++) {

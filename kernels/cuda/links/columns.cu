@@ -1,4 +1,4 @@
-/* What other ranks computed becomes rows: bytes only. Launched by the context's owner. */
+/* Joins other ranks' columns to rows: bytes only. Launched by the context's owner. */
 #include "kernels/cuda/cuda_int.cuh"
 #include "kernels/cuda/ops.h"
 
@@ -12,7 +12,7 @@ struct cuts {
     size_t at[CLIME_GROUP_MAX + 1]; /* in values */
 };
 
-/* A block a row and a rank. */
+/* One block per row and rank. */
 template <class V> __global__ void join_kernel(int T, int n, struct cuts c, const V *parts, V *y) {
     start_next();
     wait_for_last();

@@ -1,32 +1,32 @@
-/* Columns of a few rows to all ranks, by one kernel: what decode steps are recorded with. Launched by the owner of
- * context and links (links.cu); owns the places, which peers map, and a page of host memory.
+/* Gather of columns of a few rows to all ranks, by one kernel that decode steps can record. Launched by the owner of
+ * context and links (links.cu); owns the receive buffers ("places"), which peers map, and a page of host memory.
  *
- * A kernel writes its rank's columns into a place on every other GPU and takes theirs from its own. A word there is a
- * value beside the launch's number, written and read at once: it says itself that it is there, so there is no fence and
- * no count of what has come, and one way over the link is all that it costs. The number lies in device memory and every
- * launch raises it, so a recorded launch can be replayed. All ranks launch the same, in the same order.
+ * A kernel writes its rank's columns into a place on every other GPU and reads theirs from its own. A word there is a
+ * value next to the launch's number, written and read at once: it validates itself, so there is no fence and no
+ * counter, and the cost is one way over the link. The number is in device memory and incremented by every launch, so a
+ * recorded launch can be replayed. All ranks launch the same, in the same order.
  *
- * Two sets of places take turns. In every launch every rank has a word from every other, also from those that have no
- * bytes for it: who has all words of launch n knows that the others have taken those of n - 1, whose places n + 1 uses.
- * Invariant: no word is written before the one before it at this place was taken.
+ * Two sets of places alternate. In every launch every rank gets a word from every other, also from ranks without bytes
+ * for it: a rank with all words of launch n knows that the others have read those of n - 1, whose places n + 1 uses.
+ * Invariant: a word is overwritten only after it was read.
  *
- * A block waits for blocks of other GPUs, which must therefore all run: at most one for each multiprocessor. What a
- * kernel waits for long it tells the host once a millisecond, and looks whether the host has given it up (a rank that
- * is lost or late, links.cu); some time after the group's limit it gives up by itself. Then it and all later ones
- * leave, and nothing that follows means anything. */
+ * A block waits for blocks of other GPUs, which must all be running: at most one per multiprocessor. Once a millisecond
+ * a waiting kernel reports what it waits for to the host and checks whether the host has given up on it (a lost or late
+ * rank, links.cu); some time after the group's limit it gives up by itself. Then it and all later ones exit, and later
+ * results are undefined. */
 #include <stdlib.h>
 
 #include "kernels/cuda/links/gather.cuh"
 #include "kernels/cuda/ops.h"
 
-enum { THREADS = 512, EACH = 4 /* words that a thread has under way at once */, STILL_US = 1000000 };
-#define SPARE_NS 10000000000ull /* beyond the group's limit, at which the host is the first to act */
-#define PLACE ((size_t)4 << 20) /* bytes of words from one rank, in a turn */
+enum { THREADS = 512, EACH = 4 /* words in flight per thread */, STILL_US = 1000000 };
+#define SPARE_NS 10000000000ull /* beyond the group's limit, so that the host acts first */
+#define PLACE ((size_t)4 << 20) /* bytes of words from one rank, per turn */
 
 struct gather_args {
-    int n, rank, root; /* root: who gets the rows, -1 = all */
+    int n, rank, root; /* root: the rank that gets the rows, -1 = all */
     uint32_t T, first, most;
-    uint32_t at[RANKS + 1]; /* columns of a rank, in values; first and most: of the values of each rank's part */
+    uint32_t at[RANKS + 1]; /* columns of a rank, in values; first and most: of each rank's part */
     const void *mine;
     void *y;
     char *to[RANKS], *from[RANKS]; /* places */
@@ -39,7 +39,7 @@ static __device__ __forceinline__ uint64_t word_of(uint32_t x, uint32_t number) 
     return (uint64_t)number << 32 | x;
 }
 
-/* Eight bytes of a row in two words. */
+/* Eight bytes of a row, in two words. */
 static __device__ __forceinline__ void put(char *place, uint32_t i, uint2 x, uint32_t number) {
     asm volatile("st.relaxed.sys.global.v2.b64 [%0], {%1, %2};\n" ::"l"(place + (size_t)i * 16),
                  "l"(word_of(x.x, number)), "l"(word_of(x.y, number))
@@ -55,7 +55,7 @@ static __device__ __forceinline__ bool take(const char *place, uint32_t i, uint2
     return (uint32_t)(a >> 32) == number && (uint32_t)(b >> 32) == number;
 }
 
-/* Two bytes, where columns are cut anywhere. */
+/* Two bytes, for columns cut at any place. */
 static __device__ __forceinline__ void put(char *place, uint32_t i, uint16_t x, uint32_t number) {
     asm volatile("st.relaxed.sys.global.b64 [%0], %1;\n" ::"l"(place + (size_t)i * 8), "l"(word_of(x, number))
                  : "memory");
@@ -132,7 +132,7 @@ static __global__ void __launch_bounds__(THREADS) gather_kernel(const __grid_con
     start_next();
     wait_for_last();
     uint32_t launch = launch_number(&a.waits.state->launched);
-    uint32_t number = 2 * launch + 1; /* never that of a word which was never written */
+    uint32_t number = 2 * launch + 1; /* never the number of an unwritten word */
     size_t turn = launch % 2 * PLACE;
     bool go_on = !*(volatile unsigned *)&a.waits.state->gone;
     if (go_on) send<V>(a, number, turn);
@@ -185,7 +185,7 @@ void clime_link_gather_queue(struct clime_link_gather *g, const char *what, int6
         gather<uint16_t>(g, a, at, 8);
 }
 
-/* ---- looking ---- */
+/* ---- checking on waits ---- */
 
 const char *clime_link_gather_awaited(const struct clime_link_gather *g, int *rank) {
     union gather_wait w = g->seen;
@@ -204,7 +204,7 @@ bool clime_link_gather_late(struct clime_link_gather *g, int64_t now_us, int64_t
         g->changed_us = now_us;
         g->seen = w;
     } else if (now_us - g->changed_us > STILL_US) {
-        g->seen.word = 0; /* it has come since */
+        g->seen.word = 0; /* it has arrived since */
         g->host->waits = 0;
     }
     return late.word || (g->seen.word && now_us - g->since_us > limit_us);
@@ -216,9 +216,9 @@ void clime_link_gather_release(struct clime_link_gather *g) {
 
 /* ---- open and close ---- */
 
-struct card { /* what a rank tells the others */
+struct card { /* sent to the other ranks */
     uint8_t handle[CLIME_SHARE_BYTES];
-    struct clime_error why; /* it cannot; code CLIME_OK = it can */
+    struct clime_error why; /* its failure; code CLIME_OK = none */
 };
 
 static size_t room(int world) {
@@ -243,7 +243,7 @@ static enum clime_err open_own(struct clime_link_gather *g, struct card *c, stru
     if (rc) return rc;
     clime_cuda_zero(d, state, sizeof *g->state);
     clime_cuda_zero(d, g->own, room(g->world));
-    rc = clime_cuda_sync(d, e); /* before anybody writes there */
+    rc = clime_cuda_sync(d, e); /* before anyone writes there */
     return rc ? rc : clime_cuda_share_export(d, g->own, c->handle, e);
 }
 
@@ -257,7 +257,7 @@ static enum clime_err open_peers(struct clime_link_gather *g, const struct card 
     return rc;
 }
 
-/* Everybody's card to everybody: all fail with the first that does. */
+/* Exchanges all cards; all ranks fail with the first failure. */
 static enum clime_err tell(struct clime_group *group, int world, struct card *cards, struct clime_error *e) {
     size_t from[CLIME_GROUP_MAX + 1];
     for (int r = 0; r <= world; r++) from[r] = (size_t)r * sizeof *cards;

@@ -1,7 +1,7 @@
-/* What the kernels of links share (links/gather.cu, links/home.cu): the memory that peers map, and waits that end.
+/* Shared by the kernels of links (links/gather.cu, links/home.cu): the memory that peers map, and waits with an end.
  *
- * A kernel that waits for another rank says so to the host, and leaves when the host has given that rank up; some time
- * after the group's limit it gives up by itself. */
+ * A kernel that waits for another rank reports it to the host, and exits when the host has given up on that rank; some
+ * time after the group's limit it gives up by itself. */
 #ifndef CLIME_KERNELS_CUDA_LINKS_GATHER_CUH
 #define CLIME_KERNELS_CUDA_LINKS_GATHER_CUH
 
@@ -9,8 +9,7 @@
 
 enum { RANKS = 16, NAMES = 8, TRIES = 256, BEAT_NS = 1000000, HOME_PAIRS = 128 };
 
-/* What a kernel waits for, in one word: its number, what and whom, and a clock, so that a wait that goes on changes it.
- */
+/* A kernel's wait in one word: its number, what and which rank, and a clock, so that an ongoing wait changes it. */
 union gather_wait {
     struct {
         uint16_t beat;
@@ -26,14 +25,14 @@ struct gather_host { /* pinned */
     volatile unsigned gone;
 };
 
-struct gather_state {             /* the device's */
+struct gather_state {             /* device memory */
     unsigned long long launched;  /* gathers */
-    unsigned long long went_home; /* launches of home.cu; and slices that each of its pairs has sent to every rank, */
-    uint32_t sent[HOME_PAIRS], taken[RANKS][HOME_PAIRS]; /* and taken from each */
+    unsigned long long went_home; /* launches of home.cu; slices that each of its pairs has sent to every rank, */
+    uint32_t sent[HOME_PAIRS], taken[RANKS][HOME_PAIRS]; /* and read from each */
     unsigned gone;
 };
 
-/* A launch's part in all that. */
+/* A launch's view of that. */
 struct gather_waits {
     struct gather_state *state;
     struct gather_host *host;
@@ -43,18 +42,18 @@ struct gather_waits {
 struct clime_link_gather {
     struct clime_dev *d;
     int rank, world;
-    char *own, *peers[RANKS]; /* places, and from home_at on those of home.cu */
+    char *own, *peers[RANKS]; /* places; from home_at on those of home.cu */
     size_t home_at;
     struct gather_state *state;
     struct gather_host *host;
-    const char *names[NAMES]; /* of what was gathered */
+    const char *names[NAMES]; /* of past gathers */
     int n_names;
-    union gather_wait seen; /* the last wait; since when it has been that, and when it changed last */
+    union gather_wait seen; /* the last wait; when it began, and when it last changed */
     int64_t since_us, changed_us;
 };
 
 struct gather_waits clime_link_gather_waits(struct clime_link_gather *g, const char *what, int64_t limit_us);
-size_t clime_link_home_bytes(int world); /* of the places, home.cu's part */
+size_t clime_link_home_bytes(int world); /* home.cu's part of the places */
 
 struct gather_patience {
     uint64_t began, next;
@@ -66,7 +65,7 @@ static __device__ __forceinline__ uint64_t globaltimer() {
     return ns;
 }
 
-/* Asked now and then while nothing comes: whether it is not to come any more. */
+/* Polled while nothing arrives: whether to give up. */
 static __device__ __noinline__ bool given_up(const gather_waits &a, int rank, uint32_t number, gather_patience &p) {
     uint64_t now = globaltimer();
     if (!p.began) p.began = now, p.next = now + BEAT_NS;

@@ -1,23 +1,23 @@
-/* Rows that ranks have made whole go home by columns: what experts made of rows, to the ranks that add them. Launched
- * by the owner of context and links (links.cu); its places lie behind those of gathers (gather.cuh).
+/* Returns rows that ranks have made whole, by columns: experts' outputs, to the ranks that add them. Launched by the
+ * owner of context and links (links.cu); its places follow those of gathers (gather.cuh).
  *
- * Which rows a rank has made is read from the device, where the router's choice was sorted: no host waits for it, and a
- * launch can be recorded and replayed with others. Only what there is moves: of a rank without rows nobody waits for
- * anything. Half of the blocks send and half take: sender b of a rank is a pair with taker b of every other, slice by
- * slice of 16 KiB, every n_pairs-th of the rank's rows, through a ring of SLOTS slices that lies where they are taken.
- * Two counts for each ring, of all slices since it was opened, say how many were sent and taken; each lies on the GPU
- * of the rank that waits for it.
+ * The rows of each rank are read from the device, where the router's choice was sorted: the host does not wait, and a
+ * launch can be recorded and replayed with others. Only existing rows move: nothing waits for a rank without rows. Half
+ * of the blocks send and half receive: sender b of a rank is paired with receiver b of every other, slice by slice of
+ * 16 KiB, every n_pairs-th of the rank's rows, through a ring of SLOTS slices on the receiver's GPU. Two counters per
+ * ring, of all slices since it was opened, show how many were sent and taken; each is on the GPU of the rank that waits
+ * for it.
  *
- * Invariant: taken <= sent <= taken + SLOTS. It cannot lock: a sender waits for takers alone, a taker for senders, and
- * all blocks of all GPUs run at the same time, as those of gathers. What is waited for long ends as there. */
+ * Invariant: taken <= sent <= taken + SLOTS. It cannot deadlock: senders wait only for receivers and receivers for
+ * senders, and all blocks of all GPUs run at the same time, as those of gathers. Long waits end as there. */
 #include "kernels/cuda/links/gather.cuh"
 #include "kernels/cuda/ops.h"
 
-enum { THREADS = 256, EACH = 4 /* values that a thread has under way */, SLOTS = 4, SLICE = 16 << 10 };
+enum { THREADS = 256, EACH = 4 /* values in flight per thread */, SLOTS = 4, SLICE = 16 << 10 };
 
-struct home_place { /* what a rank writes on another GPU */
+struct home_place { /* written by one rank on another GPU */
     char slice[HOME_PAIRS][SLOTS][SLICE];
-    uint32_t sent[HOME_PAIRS], taken[HOME_PAIRS]; /* taken: of what the owner of the memory has sent */
+    uint32_t sent[HOME_PAIRS], taken[HOME_PAIRS]; /* taken: of what the memory's owner has sent */
 };
 
 struct home_args {
@@ -30,9 +30,9 @@ struct home_args {
     struct gather_waits waits;
 };
 
-/* What a block knows of its launch. */
+/* A block's view of its launch. */
 struct home_turn {
-    uint32_t first[RANKS + 1]; /* row of each rank's */
+    uint32_t first[RANKS + 1]; /* first row of each rank */
     uint32_t taken[RANKS];     /* slices before this launch */
     uint32_t sent, number, pair;
 };
@@ -49,7 +49,7 @@ static __device__ __forceinline__ uint32_t take_count(const uint32_t *at) {
     return n;
 }
 
-/* By one thread, until there are n; seen: what was there last. False: given up. */
+/* By one thread: waits until the count is n; seen: its last value. False: given up. */
 static __device__ __forceinline__ bool await_count(const home_args &a, const uint32_t *at, uint32_t n, int rank,
                                                    uint32_t number, uint32_t &seen) {
     gather_patience patience = {};
@@ -62,7 +62,7 @@ static __device__ __forceinline__ bool await_count(const home_args &a, const uin
 
 /* ---- the kernel ---- */
 
-/* Values of rank r's rows, and slices of them that a pair has. */
+/* Values of rank r's rows, and slices of them per pair. */
 static __device__ __forceinline__ uint32_t values_of(const home_args &a, const home_turn &t, int r) {
     return (t.first[r + 1] - t.first[r]) * a.width;
 }
@@ -72,7 +72,7 @@ template <class V> static __device__ __forceinline__ uint32_t slices_of(const ho
     return all <= t.pair ? 0 : (all - t.pair + a.n_pairs - 1) / a.n_pairs;
 }
 
-/* to[v] = from(v), several values under way at once. */
+/* to[v] = from(v), with several values in flight. */
 template <class V, class F> static __device__ __forceinline__ void copy(uint32_t n, V *to, F from) {
     for (uint32_t first = threadIdx.x; first < n; first += THREADS * EACH) {
         V x[EACH];
@@ -88,12 +88,12 @@ template <class V, class F> static __device__ __forceinline__ void copy(uint32_t
 /* The pair's slice i of rank r's rows. */
 template <class V> struct home_slice {
     static constexpr uint32_t PER = SLICE / sizeof(V);
-    uint32_t base, n; /* values before it, and of it */
+    uint32_t base, n; /* values before it, and in it */
 
     __device__ __forceinline__ home_slice(const home_args &a, const home_turn &t, int r, uint32_t i)
         : base((t.pair + i * a.n_pairs) * PER), n(min(PER, values_of(a, t, r) - base)) {}
 
-    /* Of this rank's rows, q's columns. */
+    /* q's columns of this rank's rows. */
     __device__ __forceinline__ void own(const home_args &a, const home_turn &t, int q, V *to) const {
         const V *rows = (const V *)a.rows + (size_t)t.first[a.rank] * a.n * a.width + q * a.width;
         copy(n, to, [&](uint32_t v) {
@@ -127,7 +127,7 @@ template <class V> static __device__ bool send(const home_args &a, const home_tu
     return true;
 }
 
-/* And what is this rank's own. */
+/* Also copies this rank's own. */
 template <class V> static __device__ bool take(const home_args &a, const home_turn &t) {
     int other = threadIdx.x;
     uint32_t theirs = other < a.n && other != a.rank ? slices_of<V>(a, t, other) : 0, rounds = 0, seen = 0;
@@ -169,7 +169,7 @@ static __global__ void __launch_bounds__(THREADS, 4) home_kernel(const __grid_co
     if (r == 0) {
         t.pair = pair;
         t.sent = __ldcg(&state->sent[pair]);
-        t.number = launch_number(&state->went_home) | 1u << 31; /* not a gather's */
+        t.number = launch_number(&state->went_home) | 1u << 31; /* differs from a gather's */
     }
     bool go_on = !__syncthreads_or(*(volatile unsigned *)&state->gone); /* the whole block, or none of it */
     if (go_on) go_on = sends ? send<V>(a, t) : take<V>(a, t);

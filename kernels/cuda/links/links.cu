@@ -1,13 +1,13 @@
-/* Links between GPUs: one process a GPU. Through memory that peers map where all are on one host and can, else by
- * NCCL's send and receive; nothing is added on the way. Called by the owner of context and group.
+/* Links between GPUs, one process per GPU: through memory that peers map if all are on one host and can, else by NCCL's
+ * send and receive; bytes are never added. Called by the owner of context and group.
  *
- * The host never waits in an exchange, it queues; so a rank that is lost shows when the host waits for the context's
- * stream. While links are open it therefore asks that again and again instead of sleeping in the driver
- * (clime_cuda_wait), and looks at the group meanwhile. When a rank is lost, or nothing has moved for the group's limit
- * in an exchange that has begun, what a stream waits for is let go: then all that was queued runs to its end, with
- * bytes that nobody may use, and the failure stays in the context.
+ * The host only queues an exchange and never waits in it, so a lost rank is noticed when the host waits for the
+ * context's stream. While links are open it polls the stream instead of sleeping in the driver (clime_cuda_wait), and
+ * checks the group meanwhile. When a rank is lost, or nothing has moved for the group's limit in an exchange that has
+ * begun, the streams' waits are released: all queued work then runs to its end on undefined bytes, and the failure
+ * stays in the context.
  *
- * Invariant: the work of all streams ends, whatever the others do.
+ * Invariant: the work of all streams ends, whatever the other ranks do.
  */
 #include <cuda.h>
 #include <cudaTypedefs.h>
@@ -73,7 +73,7 @@ static struct clime_comm_wait as_group(struct clime_group *g) {
     return w;
 }
 
-/* What a wait of NCCL has ended with: of a lost or late rank that is not NCCL's to say. */
+/* The error of an NCCL wait; a lost or late rank is named by the group instead. */
 static enum clime_err explain(struct clime_group *g, int rank, const char *what, enum clime_err rc,
                               struct clime_error *e) {
     struct clime_error lost;
@@ -171,13 +171,13 @@ static void let_go(struct clime_cuda_links *l) {
     if (l->nccl) clime_cuda_comm_abort(l->nccl);
 }
 
-/* The context has failed with what is wrong with the group. */
+/* Fails the context with the group's failure. */
 static void fail(struct clime_cuda_links *l, const struct clime_error *why) {
     if (l->d->failure.code == CLIME_OK) l->d->failure = *why;
     let_go(l);
 }
 
-/* One look at the others while the stream has work. */
+/* Checks the other ranks once while the stream has work. */
 static void look(struct clime_cuda_links *l, int64_t now) {
     struct clime_group *g = l->head.group;
     struct clime_error e;
@@ -190,7 +190,7 @@ static void look(struct clime_cuda_links *l, int64_t now) {
                                              : "waiting for the device";
     uint64_t moved = begun + done + (l->mapped ? clime_link_mapped_progress(l->mapped) : 0);
     if (l->broken_us) {
-        let_go(l); /* what has been waited for since */
+        let_go(l); /* waits queued since */
     } else if (clime_group_check(g, &e)) {
         clime_error_prefix(&e, "%s", what);
         fail(l, &e);
@@ -220,14 +220,14 @@ bool clime_cuda_links_wait(struct clime_cuda_links *l, cudaEvent_t event) {
         cudaError_t rc = state_of(l, event);
         if (rc == cudaSuccess) return d->failure.code == CLIME_OK;
         if (rc != cudaErrorNotReady) return clime_cuda_ok(d, rc, "waiting for the stream");
-        cudaGetLastError(); /* not ready is none */
+        cudaGetLastError(); /* not ready is no failure */
         int64_t now = clime_now_us();
         if (l->broken_us && now - l->broken_us > LET_GO_US) return false;
         if (now >= next_look) {
             look(l, now);
             next_look = now + (l->broken_us ? POLL_US : LOOK_US);
         }
-        if (now - began > SPIN_US) clime_sleep_us(POLL_US); /* a step of a server is awaited without a sleep's delay */
+        if (now - began > SPIN_US) clime_sleep_us(POLL_US); /* a server's step is polled without sleeping */
     }
 }
 
@@ -239,7 +239,7 @@ void clime_cuda_links_drain(struct clime_cuda_links *l) {
 void clime_cuda_links_close(struct clime_links *links) {
     struct clime_cuda_links *l = (struct clime_cuda_links *)links;
     struct clime_dev *d = l->d;
-    if (d->links && clime_group_check(l->head.group, NULL)) let_go(l); /* nobody will come */
+    if (d->links && clime_group_check(l->head.group, NULL)) let_go(l); /* the others will not come */
     if (d->links) clime_cuda_links_drain(l);
     d->links = NULL;
     clime_link_gather_close(l->gather);
@@ -258,7 +258,7 @@ static bool any_bytes(const struct clime_move *moves, int n) {
     return false;
 }
 
-/* After what is queued already, between its two words. */
+/* Queues after the earlier work, between its two words. */
 static void queue(struct clime_cuda_links *l, const char *what, bool put, const struct clime_move *sends, int n_sends,
                   const struct clime_move *receives, int n_receives) {
     struct clime_dev *d = l->d;
@@ -300,11 +300,11 @@ enum clime_err clime_cuda_links_begin(struct clime_links *links, const char *wha
     struct clime_cuda_links *l = (struct clime_cuda_links *)links;
     struct clime_dev *d = l->d;
     CHECK(!d->recording);
-    clime_cuda_flush(d); /* what is sent may be the result of what waits to be launched */
+    clime_cuda_flush(d); /* what is sent may depend on deferred launches */
     if (l->n_queued - l->words->done >= LINKS_QUEUED) clime_cuda_links_wait(l, l->ended[l->n_queued % LINKS_QUEUED]);
     if (d->failure.code == CLIME_OK && (any_bytes(sends, n_sends) || any_bytes(receives, n_receives)))
         queue(l, what, put, sends, n_sends, receives, n_receives);
-    *number = l->n_queued - 1; /* one of no bytes ends with the last that had some */
+    *number = l->n_queued - 1; /* an exchange of no bytes ends with the last one that had some */
     if (d->failure.code && e) *e = d->failure;
     return d->failure.code;
 }

@@ -1,19 +1,18 @@
-/* The way of links through memory that peers map (CUDA IPC): the bytes of a pair of GPUs go by copy engines, so that
- * nothing that computes is disturbed.
+/* Transport of links through memory that peers map (CUDA IPC): copy engines move the bytes of a pair of GPUs, without
+ * disturbing computation.
  *
- * On each GPU there are SLOTS places of PIECE bytes for every other rank. Who sends copies a piece into the other's
- * next place, who receives copies it to where it belongs. Two words for each ordered pair, in host memory that all
- * ranks share, count the pieces that were sent and taken; streams write them and wait for them, no host is in between.
- * All that a rank sends goes over a stream of its own, all that it takes over that of the links, which waits for the
- * other at the exchange's end.
+ * Each GPU has SLOTS places of PIECE bytes for every other rank. The sender copies a piece into the receiver's next
+ * place, the receiver copies it to its destination. Two words per ordered pair, in host memory shared by all ranks,
+ * count the pieces sent and taken; streams write them and wait for them, without the host. A rank sends on a stream of
+ * its own and receives on that of the links, which waits for the other at the exchange's end.
  *
- * What goes to a window needs no place: it is copied to where it belongs, once who receives it has come to the exchange
- * (`ready`), and `put` says that it is there. Two more words of a pair, which count exchanges. Copies from places are
- * made by a GPU's multiprocessors, whatever the driver is asked for, so they wait for whatever kernel fills these; a
- * copy to a peer is a copy engine's.
+ * Bytes for a window need no place: they are copied to their destination once the receiver has reached the exchange
+ * (`ready`), and `put` signals their arrival. These are two more words per pair, which count exchanges. Copies from
+ * places run on a GPU's multiprocessors, whatever the driver is asked for, so they wait for any kernel that fills
+ * these; a copy to a peer uses a copy engine.
  *
- * Invariant: taken <= sent <= taken + SLOTS. It cannot lock: in every exchange all ranks go by piece number, then by
- * rank, in sending and in taking; piece k is sent when k - SLOTS was taken, and taken when it was sent.
+ * Invariant: taken <= sent <= taken + SLOTS. It cannot deadlock: in every exchange all ranks proceed by piece number,
+ * then by rank, in sending and in taking; piece k is sent when k - SLOTS was taken, and taken when it was sent.
  */
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -43,7 +42,7 @@ struct pieces {
 };
 
 struct window {
-    char *own, *peers[CLIME_GROUP_MAX]; /* mapped[]: where the allocations that these lie in begin */
+    char *own, *peers[CLIME_GROUP_MAX]; /* mapped[]: start of the allocations that contain these */
     void *mapped[CLIME_GROUP_MAX];
     size_t bytes;
 };
@@ -53,21 +52,21 @@ struct clime_link_mapped {
     int rank, world;
     cudaStream_t out;
     cudaEvent_t sent;
-    struct pair *pairs, *on_device; /* [world][world] from, to; the same memory as host and GPU see it */
-    size_t bytes;                   /* of it */
+    struct pair *pairs, *on_device; /* [world][world] from, to; the same memory as host and GPU address it */
+    size_t bytes;                   /* of that memory */
     bool registered;
     char *own;                    /* the places here */
-    char *peers[CLIME_GROUP_MAX]; /* those of others, mapped */
+    char *peers[CLIME_GROUP_MAX]; /* the others' places, mapped */
     struct window window[CLIME_LINKS_WINDOWS];
     int n_windows;
-    bool unmapped;                        /* a window could not be mapped: what is put goes through places too */
+    bool unmapped;                        /* a window could not be mapped: puts use places too */
     struct pieces n, after[LINKS_QUEUED]; /* queued so far; and by the end of an exchange */
 };
 
-struct card { /* what a rank tells the others */
+struct card { /* sent to the other ranks */
     uint8_t handle[CLIME_SHARE_BYTES];
     uint64_t offset, bytes; /* of a window in its allocation */
-    struct clime_error why; /* it cannot; code CLIME_OK = it can */
+    struct clime_error why; /* its failure; code CLIME_OK = none */
 };
 
 static size_t room(int world) {
@@ -78,7 +77,7 @@ size_t clime_link_mapped_bytes(int world) {
     return room(world);
 }
 
-/* Where in rank `to`'s places those for `from` are. */
+/* Rank `to`'s place for a piece from `from`. */
 static char *place(char *places, int to, int from, uint32_t piece) {
     return places + ((size_t)(from - (from > to)) * SLOTS + piece % SLOTS) * PIECE;
 }
@@ -116,7 +115,7 @@ static enum clime_err open_peers(struct clime_link_mapped *m, const struct card 
     return rc;
 }
 
-/* Everybody's card to everybody; the first that cannot, and why. */
+/* Exchanges all cards; the first rank that cannot, and why. */
 static enum clime_err tell(const struct clime_link_mapped *m, struct clime_group *g, struct card *cards, bool *all_can,
                            struct clime_error *why, struct clime_error *e) {
     size_t from[CLIME_GROUP_MAX + 1];
@@ -158,7 +157,7 @@ enum clime_err clime_link_mapped_open(struct clime_dev *d, struct clime_group *g
     return rc;
 }
 
-/* Handle and place of a window of this rank. */
+/* Handle and offset of a window of this rank. */
 static enum clime_err show_window(struct clime_link_mapped *m, char *at, size_t bytes, struct card *own,
                                   struct clime_error *e) {
     char *base;
@@ -220,7 +219,7 @@ void clime_link_mapped_close(struct clime_link_mapped *m) {
 
 /* ---- queueing ---- */
 
-struct cursor { /* what of the moves to or from a rank is queued */
+struct cursor { /* progress in queueing the moves to or from a rank */
     int move;
     size_t at;
 };
@@ -286,7 +285,7 @@ void clime_link_mapped_queue(struct clime_link_mapped *m, uint32_t number, cudaS
     CU(d, cudaStreamWaitEvent(in, m->sent, 0));
 }
 
-/* Where a rank has what this one has at `to`, of a window. */
+/* The address on a rank of what this rank has at `to`, in a window. */
 static char *there(const struct clime_link_mapped *m, int rank, const void *to) {
     const struct window *w = m->window;
     while (!((const char *)to >= w->own && (const char *)to < w->own + w->bytes)) w++;
@@ -299,8 +298,8 @@ static size_t bytes_of(const struct clime_move *moves, int n, int rank) {
     return sum;
 }
 
-/* A copy's begin takes an engine as long as some MB do, so rows at even distances (a rank's share of each expert) go as
- * one. */
+/* Starting a copy costs an engine as much as some MB, so rows at even distances (a rank's share of each expert) are one
+ * copy. */
 static void put_run(struct clime_link_mapped *m, const struct clime_run *r) {
     struct clime_dev *d = m->d;
     if (r->n == 1)
@@ -354,7 +353,7 @@ void clime_link_mapped_put(struct clime_link_mapped *m, uint32_t number, cudaStr
     CU(d, cudaStreamWaitEvent(in, m->sent, 0));
 }
 
-/* ---- looking ---- */
+/* ---- progress ---- */
 
 uint64_t clime_link_mapped_progress(const struct clime_link_mapped *m) {
     uint64_t sum = 0;
@@ -368,7 +367,7 @@ uint64_t clime_link_mapped_progress(const struct clime_link_mapped *m) {
 
 int clime_link_mapped_awaited(const struct clime_link_mapped *m, uint32_t number) {
     const struct pieces *after = &m->after[number % LINKS_QUEUED];
-    /* first who has not come: what a rank puts on the others waits behind what it puts on that one */
+    /* first a rank that has not come: what a rank puts on the others is queued after what it puts on that one */
     for (int r = 0; r < m->world; r++) {
         const struct pair *to = &m->pairs[index_of(m, m->rank, r)];
         if (r != m->rank && (int32_t)(to->ready - after->put_out[r]) < 0) return r;
@@ -385,7 +384,7 @@ int clime_link_mapped_awaited(const struct clime_link_mapped *m, uint32_t number
     return -1;
 }
 
-/* Only this rank reads what is written here; who wrote it before may do so again, which ends when it is lost. */
+/* Only this rank reads what is written here; its former writer may write again, which ends when it is lost. */
 void clime_link_mapped_release(struct clime_link_mapped *m) {
     for (int r = 0; r < m->world; r++) {
         m->pairs[index_of(m, r, m->rank)].sent = m->n.in[r];

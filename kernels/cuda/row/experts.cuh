@@ -1,17 +1,17 @@
-/* What a layer of experts adds to a program of products of one row (program.cu): the sum of its experts before the
- * first product, the router's choice beside the products that follow its logits'. Included by kernel.cuh. */
+/* Experts in a program of single-row products (program.cu): the sum of a row's experts before the first product, the
+ * router's choice in parallel with the products after its logits'. Included by kernel.cuh. */
 #ifndef CLIME_KERNELS_CUDA_ROW_EXPERTS_CUH
 #define CLIME_KERNELS_CUDA_ROW_EXPERTS_CUH
 
 #include "kernels/cuda/route.cuh"
 #include "kernels/cuda/words.cuh"
 
-enum { MAX_ROUTED = 128 }; /* experts of a router that is a part of a program */
-enum { SUMMING = 32 };     /* blocks that add experts up */
+enum { MAX_ROUTED = 128 }; /* experts of a router in a program, at most */
+enum { SUMMING = 32 };     /* blocks that sum experts */
 
-/* Before the first product: the sum of a row's experts (kernels.h, combine) and, of it and res, the row. */
+/* Before the first product: the sum of a row's experts (kernels.h, combine) and, from it and res, the row. */
 struct row_experts {
-    int k, D; /* k 0: there is none */
+    int k, D; /* k 0: none */
     const int32_t *at;
     const float *weights;
     const bf16 *x, *last;
@@ -21,9 +21,9 @@ struct row_experts {
     bf16 *sum;
 };
 
-/* Beside the products that follow the one that makes the logits: what the router chooses, and how that is sorted. */
+/* In parallel with the products after the logits': the router's choice and its sort. */
 struct row_router {
-    clime_router r; /* r.k 0: there is none */
+    clime_router r; /* r.k 0: none */
     const uint64_t *logits;
     const float *bias;
     float *scores;
@@ -34,9 +34,8 @@ struct row_router {
     uint64_t *chosen;           /* words of the experts, by ascending id; NULL: not wanted */
 };
 
-/* A block has columns of its own: no other reads or writes there, so that sum may be where res is. The first blocks do
- * it, which have begun while the last kernel's last ones still run: a block that begins when they have ended is needed
- * for its products only. */
+/* A block has columns of its own: no other accesses them, so sum may alias res. Done by the first blocks, which begin
+ * while the previous kernel still runs: blocks that begin after it are needed for their products only. */
 static __device__ void sum_experts(const row_experts &a, int threads, uint64_t *words, uint32_t number) {
     int blocks = min((int)gridDim.x, (int)SUMMING);
     if ((int)blockIdx.x >= blocks) return;
@@ -54,9 +53,9 @@ static __device__ void sum_experts(const row_experts &a, int threads, uint64_t *
     }
 }
 
-/* By one warp. N: experts of a lane. c: 32 N numbers in shared memory. It goes through all twice, first before what
- * went before has ended and with nothing to write: what it is made of (instructions, constants, the bias) has left the
- * caches since the last layer, and comes from memory a piece at a time. */
+/* By one warp. N: experts per lane. c: 32 N numbers in shared memory. Runs twice, first before the previous work has
+ * ended and without writing: its instructions, constants and bias have left the caches since the last layer, and are
+ * loaded piecemeal. */
 template <int N> static __device__ __forceinline__ void choose(const row_router &a, uint32_t number, float *c) {
     int lane = threadIdx.x & 31, below[N];
     float x[N];

@@ -1,14 +1,13 @@
-/* The kernel of program.cu: several products of one row, one after another, by blocks that all run at the same
- * time.
+/* The kernel of program.cu: several single-row products in sequence, by blocks that all run at the same time.
  *
- * A block's producer brings the weights of its columns through a ring in shared memory, product after product, whatever
- * the other blocks are at. It asks for no more at a time than keeps the memory busy: the few bytes that blocks wait for
- * would stand behind all that the ring has room for, 3 us instead of 1. The other warps take the row that the next
- * product multiplies and run the chains: w is A, 16 rows of it a warp; the row is B, the same in all 8 columns. A step
- * of a chain takes 24 cycles where nothing else is waited for, so what a panel needs is loaded while the panel before
- * is multiplied, and the loop is small.
+ * A block's producer loads the weights of its columns through a ring in shared memory, product after product,
+ * independent of the other blocks' progress. It keeps only as many loads in flight as keep the memory busy: the few
+ * bytes that blocks wait for would queue behind a full ring, 3 us instead of 1. The other warps read the row of the
+ * next product and run the chains: w is A, 16 rows of it per warp; the row is B, the same in all 8 columns. A step of a
+ * chain takes 24 cycles if nothing else stalls, so a panel's operands are loaded while the previous one is multiplied,
+ * and the loop is small.
  *
- * A row goes from block to block in words (words.cuh), written and read at once. Included by program.cu. */
+ * A row passes from block to block in words (words.cuh), written and read at once. Included by program.cu. */
 #ifndef CLIME_KERNELS_CUDA_ROW_KERNEL_CUH
 #define CLIME_KERNELS_CUDA_ROW_KERNEL_CUH
 
@@ -20,24 +19,24 @@ enum { MAX_STEPS = 8, MAX_STAGES = 16, MAX_ROWS = 256, MAX_NORM = 8192, MAX_K = 
 enum { SMEM = 227 << 10, STATIC = 2048, ALIGN = 1024, STAGE = 20 << 10, IN_FLIGHT = 60 << 10 };
 enum { NORM_TURNS = (MAX_NORM / 8 + CONSUMERS - 1) / CONSUMERS, NORM_WARPS = NORM_TURNS * WARPS };
 
-/* One product but its weights' map. Its "columns" are those of y; of h when gated, where a block has as many rows of
+/* One product except its weights' map. Its "columns" are those of y; of h when gated, where a block has as many rows of
  * gate as of up. */
 struct row_step {
     const bf16 *x, *w; /* [K], [N, K] */
-    const bf16 *scale; /* not NULL: the row is rmsnorm(x) by these weights, */
-    bf16 *norm;        /* and is written here as well */
+    const bf16 *scale; /* not NULL: the row is rmsnorm(x) with these weights, */
+    bf16 *norm;        /* and is also written here */
     float eps;
-    const bf16 *res; /* not NULL: sum = res + y is written as well */
+    const bf16 *res; /* not NULL: also writes sum = res + y */
     bf16 *sum;
     void *y;
     bf16 *h;          /* not NULL: gated; y = gate|up, h = swiglu(y) */
-    uint64_t *words;  /* [K / 2] not NULL: x is of what went before and comes by these */
-    uint64_t *logits; /* [n_columns] not NULL: y goes to the router by these as well */
-    bool again;       /* the row is the one of the step before, by the same means */
+    uint64_t *words;  /* [K / 2] not NULL: x is the previous kernel's and arrives by these */
+    uint64_t *logits; /* [n_columns] not NULL: y is also passed to the router by these */
+    bool again;       /* the row is that of the previous step, by the same means */
     bool f32;
-    int K, n_columns, columns; /* of all blocks; of one, in each of its turns */
-    int tiles;                 /* of 16 rows of w that a warp has */
-    int panels, panel_bytes;   /* panels of a stage */
+    int K, n_columns, columns; /* of all blocks; per block, in each of its turns */
+    int tiles;                 /* of 16 rows of w per warp */
+    int panels, panel_bytes;   /* panels per stage */
 };
 
 struct row_kernel_args {
@@ -46,15 +45,15 @@ struct row_kernel_args {
     row_experts experts;
     row_router router;
     int n, n_stages, stage_bytes;
-    int in_flight;     /* stages that are asked for and have not come */
-    clime_words words; /* of the rows from step to step, and of the router */
+    int in_flight;     /* stages in flight */
+    clime_words words; /* for the rows from step to step, and for the router */
 };
 
 static __device__ __forceinline__ void together() {
     named_barrier(1, CONSUMERS);
 }
 
-/* The ring in shared memory, and where a thread is in it. full[] and empty[] count arrivals at the stages. */
+/* The ring in shared memory, and a thread's position in it. full[] and empty[] count arrivals at the stages. */
 struct ring_place {
     uint32_t ring, full, empty; /* addresses */
     int n_stages, stage_bytes;
@@ -66,7 +65,7 @@ struct ring_place {
         int last = stage + 1 == n_stages;
         return barrier_passed(full + (last ? 0 : stage + 1) * 8, parity ^ last);
     }
-    __device__ __forceinline__ void wait_empty() const { /* at first all are */
+    __device__ __forceinline__ void wait_empty() const { /* initially all are */
         barrier_wait(empty + stage * 8, parity ^ 1);
     }
     __device__ __forceinline__ void release() const { barrier_arrive(empty + stage * 8); }
@@ -75,11 +74,11 @@ struct ring_place {
     }
 };
 
-/* By the producer alone. */
+/* By the producer only. */
 static __device__ void bring_weights(const row_kernel_args &p, char *ring, uint64_t *full, ring_place at) {
     for (int i = 0; i < p.n; i++) tensor_map_prefetch(&p.w_map[i]);
     uint64_t policy = leaves_first();
-    ring_place oldest = at; /* of those in flight */
+    ring_place oldest = at; /* of the stages in flight */
     int asked = 0;
     for (int i = 0; i < p.n; i++) {
         const row_step &a = p.step[i];
@@ -106,8 +105,8 @@ union eight {
     bf16 x[8];
 };
 
-/* Of the row that a step multiplies, 8 values from `first` and from each of TURNS - 1 turns of all threads further;
- * those beyond its end stay as they are. */
+/* 8 values of a step's row from `first` on, and from each of TURNS - 1 further turns of all threads; those beyond its
+ * end are unchanged. */
 template <int TURNS>
 static __device__ __forceinline__ void take_row(const row_step &a, int first, uint32_t number, eight (&v)[TURNS]) {
     bool all;
@@ -128,7 +127,7 @@ static __device__ __forceinline__ void take_row(const row_step &a, int first, ui
     } while (!all);
 }
 
-/* The row that a step multiplies into shared memory; normalised in TURNS turns of all threads. */
+/* Loads a step's row into shared memory, normalised, in TURNS turns of all threads. */
 template <int TURNS>
 static __device__ __forceinline__ void bring_normed(const row_step &a, uint32_t number, uint32_t *row, float *sums) {
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
@@ -165,8 +164,8 @@ static __device__ __forceinline__ void bring_normed(const row_step &a, uint32_t 
 }
 
 static __device__ __forceinline__ void bring_row(const row_step &a, uint32_t number, uint32_t *row, float *sums) {
-    if (a.words) { /* one thread asks for one word: if all asked for all they would stand in the weights' way. When it
-                      is there, the others are, or soon. All warps have multiplied the row before. */
+    if (a.words) { /* one thread polls one word: if all polled they would delay the weights. When it has arrived, the
+                    * others have too, or soon will. All warps have multiplied the previous row. */
         uint32_t two[2];
         if (threadIdx.x == 0)
             while (!take_words(a.words + a.K / 2 - 2, number, two[0], two[1])) {
@@ -190,20 +189,20 @@ static __device__ __forceinline__ void bring_row(const row_step &a, uint32_t num
     }
 }
 
-/* What a warp multiplies of one panel: A is w, NT tiles of 16 rows (8 of gate and 8 of up when gated); B is the row, in
- * all of its 8 columns. */
+/* A warp's operands for one panel: A is w, NT tiles of 16 rows (8 of gate and 8 of up when gated); B is the row, in all
+ * of its 8 columns. */
 template <int NT> struct row_fragments {
     uint32_t x[2][4];
     uint32_t w[NT][PANEL / 16][4];
 };
 
-/* words: not NULL: where the result goes as the next row. */
+/* words: not NULL: destination of the result as the next row. */
 template <int NT>
 static __device__ __forceinline__ void product(const row_step &a, int column0, const uint32_t *row, ring_place &place,
                                                uint64_t *words, uint32_t number) {
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, left = a.K / PANEL, rows = a.h ? 8 : 16;
     int first = warp * NT * rows, panels = a.panels; /* first: of the block's columns */
-    if (first >= a.columns) {                        /* nothing for this warp, which goes along with the ring */
+    if (first >= a.columns) {                        /* nothing for this warp, which only keeps pace with the ring */
 #pragma unroll 1
         for (; left > 0; left -= panels) {
             place.wait_full();
@@ -212,7 +211,7 @@ static __device__ __forceinline__ void product(const row_step &a, int column0, c
         }
         return;
     }
-    /* The lane's results: of each tile row lane / 4 and, 8 rows further, another; up in its place when gated. */
+    /* The lane's results: of each tile row lane / 4 and the one 8 rows further; with up in its place when gated. */
     int column[NT];
     bool mine[NT][2];
     bf16 res[NT][2] = {};
@@ -227,7 +226,7 @@ static __device__ __forceinline__ void product(const row_step &a, int column0, c
         mine[n][1] = mine[n][0] && both && column[n] + 8 < a.n_columns;
 #pragma unroll
         for (int k = 0; k < 2; k++)
-            if (a.res && mine[n][k]) res[n][k] = a.res[column[n] + k * 8]; /* nobody waits for it before the end */
+            if (a.res && mine[n][k]) res[n][k] = a.res[column[n] + k * 8]; /* not needed before the end */
     }
 #pragma unroll
     for (int k = 0; k < PANEL / 16; k++) step_at[k] = swizzled(lane % 8, k * 2 + lane / 16);
@@ -235,7 +234,7 @@ static __device__ __forceinline__ void product(const row_step &a, int column0, c
     float c[NT][4] = {};
     int panel_bytes = a.panel_bytes;
     uint32_t row_at = shared_address(row) + lane % 4 * 16, at = 0;
-    row_fragments<NT> f[2]; /* one is loaded while the other is multiplied */
+    row_fragments<NT> f[2]; /* double buffer: one loads while the other is multiplied */
     auto load_step = [&](row_fragments<NT> &to, int k) {
         if (k % 2 == 0) load_shared(to.x[k / 2], row_at + k / 2 * 64);
 #pragma unroll
@@ -262,8 +261,8 @@ static __device__ __forceinline__ void product(const row_step &a, int column0, c
         }
         next_panel();
     };
-    /* The stage has been loaded. Whether the next one is there was asked while there was still something to multiply:
-     * the answer takes as long as several steps of the chain. */
+    /* The stage has been loaded. The next one was polled while there was still something to multiply: the answer takes
+     * as long as several steps of the chain. */
     auto next_stage = [&](bool is_there) {
         __syncwarp();
         if (lane == 0) place.release();
@@ -278,7 +277,7 @@ static __device__ __forceinline__ void product(const row_step &a, int column0, c
     for (int k = 0; k < PANEL / 16; k++) load_step(f[0], k);
     next_panel();
 #pragma unroll 1
-    while (true) { /* small: what is not in the nearest instruction cache costs more than it computes */
+    while (true) { /* small: instruction cache misses cost more than the computation */
         int n = min(panels, left);
 #pragma unroll 1
         for (; n > 2; n -= 2) {
@@ -286,7 +285,7 @@ static __device__ __forceinline__ void product(const row_step &a, int column0, c
             multiply_and_load(f[1], f[0]);
         }
         bool is_there = place.next_is_full();
-        if (n == 2) { /* below the same with f[] exchanged; one way out of both spills registers */
+        if (n == 2) { /* the rest with f[] swapped; a single exit for both spills registers */
             multiply_and_load(f[0], f[1]);
             next_stage(is_there);
             if (left <= 0) {
@@ -310,7 +309,7 @@ static __device__ __forceinline__ void product(const row_step &a, int column0, c
 #pragma unroll
         for (int k = 0; k < 2; k++) {
             int to = column[n] + k * 8;
-            float y = c[n][k * 2], up = c[n][2]; /* the same in a quad */
+            float y = c[n][k * 2], up = c[n][2]; /* equal in a quad */
             bf16 out = b_of(y);
             if (a.res) out = b_of(f_of(res[n][k]) + f_of(out));
             if (a.h) out = b_of(swiglu_of(out, b_of(up)));
@@ -336,7 +335,7 @@ __global__ void __launch_bounds__(THREADS, 1) row_kernel(const __grid_constant__
     __shared__ uint64_t full[MAX_STAGES], empty[MAX_STAGES];
     __shared__ float sums[NORM_WARPS > 32 ? NORM_WARPS : 32];
     __shared__ float routed[MAX_ROUTED];
-    __shared__ row_step steps[MAX_STEPS]; /* a constant that nobody has read lately takes as long as memory does */
+    __shared__ row_step steps[MAX_STEPS]; /* a constant not read recently takes as long as memory */
     __shared__ row_experts experts;
     char *ring = smem + (ALIGN - shared_address(smem) % ALIGN) % ALIGN;
     uint32_t *row = (uint32_t *)(ring + p.n_stages * p.stage_bytes);
@@ -359,7 +358,7 @@ __global__ void __launch_bounds__(THREADS, 1) row_kernel(const __grid_constant__
                      p.stage_bytes,
                      0,
                      0};
-    bool routes = p.router.r.k > 0 && blockIdx.x == gridDim.x - 1; /* it has fewest columns */
+    bool routes = p.router.r.k > 0 && blockIdx.x == gridDim.x - 1; /* it has the fewest columns */
     if (threadIdx.x >= CONSUMERS + 32) {
         if (!routes) return;
         if (p.router.r.E <= 64)
@@ -374,13 +373,13 @@ __global__ void __launch_bounds__(THREADS, 1) row_kernel(const __grid_constant__
     }
     uint32_t number = number_of(p.words);
     wait_for_last();
-    int needed = 0, there = -1; /* the row: of which step it was first */
+    int needed = 0, there = -1; /* the row: the step for which it was first loaded */
     if (experts.k > 0) sum_experts(experts, CONSUMERS, steps[0].words, number);
 #pragma unroll 1
     for (int i = 0; i < p.n; i++) {
         const row_step &a = steps[i];
         if (!a.again) needed = i;
-        if (a.scale && threadIdx.x * PANEL < a.K) /* nobody has read these lately */
+        if (a.scale && threadIdx.x * PANEL < a.K) /* not in the caches */
             asm volatile("prefetch.global.L2 [%0];\n" ::"l"(a.scale + threadIdx.x * PANEL));
         if (blockIdx.x * a.columns >= a.n_columns) continue;
         if (there != needed) bring_row(a, number, row, sums);

@@ -1,33 +1,33 @@
-/* Products of a single row with the sums and norms between them, many in one kernel. Launched by the context's owner.
+/* Programs of single-row products with the sums and norms between them, many in one kernel. Launched by the context's
+ * owner.
  *
- * With one row a product does nothing but read its weights, and what a decode step loses is the time between products,
- * when nothing is read. Here a block stays for several of them: its producer fills a ring in shared memory with the
- * weights of one product after another, whatever the other blocks are at, while the other warps run the chains and wait
- * for the row that all blocks write. What the ring holds (some 6 us of reading) covers these waits.
+ * With one row a product only reads its weights, and a decode step loses time between products, when nothing is read.
+ * Here a block stays for several of them: its producer fills a ring in shared memory with the weights of one product
+ * after another, independent of the other blocks' progress, while the other warps run the chains and wait for the row
+ * that all blocks write. The ring's contents (some 6 us of reading) cover these waits.
  *
- * Inside a recording, products, each of the row that the one before has computed, of its norm or of the same row as the
- * one before, are put together until something else is queued (clime_cuda_flush); outside of one each is a program of
- * its own. A sum that comes before a norm is computed by the block that has the product's columns, the norm by every
- * block for itself, as add_rmsnorm_kernel does; the sum of a layer's experts may begin a program, and a router's choice
- * is made beside its products (experts.cuh): the bits are those of one operation after another. What it chooses
- * goes to the next kernel by words (words.cuh).
+ * Inside a recording, products are collected until something else is queued (clime_cuda_flush), each of the previous
+ * one's result, of its norm or of the same row; outside of one each is a program of its own. A sum before a norm is
+ * computed by the block with the product's columns, the norm by every block for itself, as add_rmsnorm_kernel does; the
+ * sum of a layer's experts may begin a program, and a router's choice runs in parallel with its products (experts.cuh):
+ * the bits are those of one operation after another. The choice is passed to the next kernel by words (words.cuh).
  *
  * A block has 8 to 256 rows of w, as few as give each multiprocessor one block: all blocks must run at the same time,
- * or they would wait for ever. A program's first product, of a row that the kernel before makes, leaves that kernel
- * some multiprocessors, where a block's weights still fit its ring. So one context of a process may record (a
- * server's), and launches of others in it are programs of one product, which wait for nobody. */
+ * or they would deadlock. A program's first product, of a row that the previous kernel makes, leaves that kernel some
+ * multiprocessors, if a block's weights still fit its ring. Only one context of a process may record (a server's);
+ * launches of others in it are programs of one product, which wait for no other block. */
 #include <stdlib.h>
 
 #include "kernels/cuda/cuda_int.cuh"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/row/kernel.cuh"
 
-/* Multiprocessors that a program's first product leaves the kernel before: as attention has of one short sequence. */
+/* Multiprocessors left to the kernel before a program's first product: as attention has of one short sequence. */
 enum { LEFT = 16 };
 
 struct clime_row_program {
     row_kernel_args a; /* step[0 .. n) are waiting */
-    struct {           /* a norm whose product has not come; x NULL: none */
+    struct {           /* a norm whose product is still to come; x NULL: none */
         const bf16 *x, *scale;
         bf16 *y;
         float eps;
@@ -79,7 +79,7 @@ static void run(struct clime_dev *d, row_kernel_args *p) {
         const uint32_t box[3] = {PANEL, (uint32_t)a->columns, (uint32_t)parts};
         if (!clime_cuda_tensor_map_3d(d, &p->w_map[i], a->w, size, stride, box)) return;
         int n = (a->n_columns + a->columns - 1) / a->columns;
-        if (n > d->n_sm) n = d->n_sm; /* and takes turns */
+        if (n > d->n_sm) n = d->n_sm; /* in turns */
         blocks = n > blocks ? n : blocks;
     }
     launch(d, row_kernel, blocks, THREADS, p->n_stages * p->stage_bytes + row + ALIGN, *p);
@@ -120,7 +120,7 @@ bool clime_cuda_row_route(struct clime_dev *d, const struct clime_router *r, con
         row_step *a = &p->a.step[i];
         if (a->y != logits || !a->f32 || a->n_columns != r->E) continue;
         a->logits = clime_cuda_words_at(d, CLIME_WORDS_LOGITS);
-        if (scores == logits) a->y = NULL; /* the scores lie there */
+        if (scores == logits) a->y = NULL; /* the scores are there */
         p->a.router = {*r, a->logits, bias, scores, ids, weights, fold, NULL, NULL, NULL, NULL};
         return true;
     }
@@ -146,14 +146,14 @@ bool clime_cuda_row_norm(struct clime_dev *d, int D, float eps, const void *x, c
     if (y == in) return false;
     if (p->norm.x || clime_cuda_rope_waits(d)) clime_cuda_flush(d);
     row_experts *e = &p->a.experts;
-    if (e->k > 0 && x == e->sum) return false; /* whose columns other blocks have */
+    if (e->k > 0 && x == e->sum) return false; /* other blocks have its columns */
     if (delta && p->a.n == 0 && e->y == delta && e->D == D) {
         e->res = (const bf16 *)x;
         e->sum = (bf16 *)sum;
     } else if (delta) {
         row_step *last = p->a.n > 0 ? &p->a.step[p->a.n - 1] : NULL;
         bool fits = last && last->y == delta && !last->f32 && !last->h && last->n_columns == D && !last->res;
-        /* x may be an earlier step's sum: a block has the same columns of it, as the number of columns is the same */
+        /* x may be an earlier step's sum: a block has the same columns of it, as the number of columns is equal */
         if (!fits || x == delta || last->x == sum || p->a.step[0].x == sum)
             return false; /* a block reads before another has written */
         last->res = (const bf16 *)x;
@@ -163,8 +163,8 @@ bool clime_cuda_row_norm(struct clime_dev *d, int D, float eps, const void *x, c
     return true;
 }
 
-/* Whether x is the row that `last` multiplies, and neither it nor what it is made of is written by last or here: a
- * block that has no columns of last may still come to read it. */
+/* Whether x is the row that `last` multiplies, and neither it nor its inputs are written by last or here: a block
+ * without columns of last may still read it late. */
 static bool row_again(const row_step *last, int K, const void *x, const void *y, const void *h) {
     const void *row = last->scale ? last->norm : last->x, *written[] = {last->y, last->h, last->sum, y, h};
     if (row != x || last->K != K) return false;
@@ -184,7 +184,7 @@ bool clime_cuda_row_product(struct clime_dev *d, int N, int K, const void *x, co
     };
     columns = widen(columns, d->n_sm * turns);
     bool begins = d->recording && p->a.n == 0 && p->a.experts.k == 0 && !p->norm.x;
-    if (begins && turns == 1) { /* then all blocks bring their weights while the row is made */
+    if (begins && turns == 1) { /* then all blocks load their weights while the row is made */
         int wide = widen(columns, d->n_sm - LEFT), room = SMEM - STATIC - ALIGN - K * (int)sizeof(bf16);
         if (wide * parts <= MAX_ROWS && wide * parts * K * (int)sizeof(bf16) <= room) columns = wide;
     }
@@ -197,9 +197,9 @@ bool clime_cuda_row_product(struct clime_dev *d, int N, int K, const void *x, co
     const void *in = normed ? p->norm.x : x, *made = !last ? in : last->h ? last->h : last->res ? last->sum : last->y;
     bool again = last && !p->norm.x && row_again(last, K, x, y, h);
     bool follows = !last || again || (in == made && K == last->n_columns && !last->f32);
-    /* the first row comes from memory, and with several products of it some blocks may read it late */
+    /* the first row is in memory, and with several products of it some blocks may read it late */
     if (last && (p->a.step[0].x == y || p->a.step[0].x == h)) follows = false;
-    bool lone = p->a.experts.k > 0 && p->a.n == 0 && !normed; /* a sum that nothing follows */
+    bool lone = p->a.experts.k > 0 && p->a.n == 0 && !normed; /* a sum without a product */
     if (p->a.n == MAX_STEPS || (p->norm.x && !normed) || lone || !follows || clime_cuda_rope_waits(d)) {
         clime_cuda_flush(d);
         normed = again = false;
