@@ -175,4 +175,4 @@ help: ## this list
 clean: ## remove what was made
 	rm -rf $(O)
 
--include $(shell find $(O) -name '*.d' 2>/dev/null)
+-include $(shell find $(O) -path $(O)/clients-rows -prune -o -type f -name '*.d' -print 2>/dev/null)
