@@ -221,7 +221,7 @@ static void read_rule(struct reader *r) {
     struct clime_str name = read_name(r);
     skip(r);
     if (name.len == 0 || !sees(r, "::=")) {
-        bad(r, "a rule \"name ::= ...\" is expected");
+        bad(r, "EBNF is read, not Lark: a rule \"name ::= ...\" is expected");
         return;
     }
     r->at += 3;

@@ -222,6 +222,8 @@ static void test_ebnf(void **state) {
     refused(CLIME_GRAMMAR_EBNF, "root ::= e* b\ne ::= \"\" | b\nb ::= root", "left-recursive");
     refused(CLIME_GRAMMAR_EBNF, "root ::= other", "other is not defined");
     refused(CLIME_GRAMMAR_EBNF, "rot ::= \"a\"", "root is not defined");
+    refused(CLIME_GRAMMAR_EBNF, "?start: \"a\"", "not Lark");
+    refused(CLIME_GRAMMAR_EBNF, "%llguidance {}\nstart: \"a\"", "not Lark");
     refused(CLIME_GRAMMAR_EBNF, "root ::= \"a\" root", "no text");
     refused(CLIME_GRAMMAR_EBNF, "root ::= \"a", "without its end");
     refused(CLIME_GRAMMAR_EBNF, "root ::= (=\"a\") \"b\"", "lookahead");
