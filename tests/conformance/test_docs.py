@@ -78,6 +78,19 @@ def test_sources_and_names_exist():
     assert not missing, missing
 
 
+def test_the_table_of_clients():
+    """protocol.md names each row of the table of clients, its version and where it runs; each has its script, and each script its row."""
+    rows = [[c.strip() for c in line.split("|")] for line in (ROOT / "tests/e2e/clients/rows.txt").read_text().splitlines() if line[0] != "#"]
+    places, said = {"S": "server", "R": "router", "E": "session", "T": "a run"}, []
+    for name, where, _, _, packages, *_ in rows:
+        package, version = re.match(r"([\w-]+)(?:\[[\w,]*\])?==([\w.]+)", packages).groups()
+        said.append(f"| {name} | `{package}` {version} | {', '.join(places[w] for w in where)} |")
+    table = DOCS["protocol.md"].split("| row | package | where |\n| --- | --- | --- |\n")[1].split("\n\n")[0].split("\n")
+    assert table == said, "\n".join(said)
+    scripts = {f.rsplit("/run_", 1)[1] for f in TRACKED if f.startswith("tests/e2e/clients/run_")}
+    assert scripts == {name.replace("-", "_") + ".py" for name, *_ in rows}
+
+
 def anchors(text):
     """Those that a reader of Markdown makes of headings."""
     heads = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", text, flags=re.S | re.M), re.M)

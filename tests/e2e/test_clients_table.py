@@ -5,7 +5,6 @@ of these packages, so here what is absent is skipped."""
 import contextlib
 import json
 import os
-import pathlib
 import sqlite3
 import subprocess
 
@@ -22,10 +21,11 @@ POLICIES = {  # what it calls first, and says or calls then
     "bash": {"call": call_of("Bash", '{"command": "echo 42", "description": "adds"}')},
     "exec": {"call": call_of("exec_command", '{"cmd": "echo 42"}')},
     "shell": {"call": call_of("bash", '{"command": "echo 42"}')},
+    "terminal": {"call": call_of("terminal", '{"command": "echo 42"}'), "answer": call_of("finish", '{"message": "It is 42."}')},
     "submit": {"call": call_of("bash", '{"command": "echo 42"}'),
                "answer": call_of("bash", '{"command": "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"}')},
 }
-PLACES = {"S": "server", "R": "router", "E": "session"}
+PLACES = {"S": "server", "R": "router", "E": "session", "T": "run"}
 CASES = [(name, place, policy) for name, places, policy, *_ in ROWS for place in places]
 
 
@@ -50,8 +50,8 @@ def policy(tmp_path_factory):
 def session(model, folder):
     """A task of a training run that ends well: the gap is 0 over what the client's turns have sampled."""
     (folder / "train.jsonl").write_text(json.dumps({"prompt": QUESTION, "label": ANSWER}))
-    run = Run(folder, "run", "--rollout-temperature", "0.01", hf_checkpoint=model, num_rollout=1, rollout_batch_size=1,
-              n_samples_per_prompt=1, rollout_max_response_len=3000, rollout_max_context_len=4000)  # fmt: skip
+    run = Run(folder, "run", "--rollout-temperature", "0.01", hf_checkpoint=model, num_rollout=1, rollout_batch_size=1, n_samples_per_prompt=1,
+              rollout_max_response_len=3000, rollout_max_context_len=4000, environment_lease_timeout=5 * LIMIT)  # fmt: skip
     try:
         task = run.lease()
         yield f"{run.http.base_url}".rstrip("/") + task["session"]
@@ -66,6 +66,9 @@ def session(model, folder):
 
 @contextlib.contextmanager
 def place(kind, model, folder):
+    if kind == "T":
+        yield str((BUILD / "clime-train").resolve())
+        return
     if kind == "E":
         with session(model, folder) as url:
             yield url
@@ -80,7 +83,7 @@ def place(kind, model, folder):
 
 @pytest.mark.parametrize("name, kind, taught_as", CASES, ids=[f"{n}-{PLACES[p]}" for n, p, _ in CASES])
 def test_client(policy, tmp_path, name, kind, taught_as):
-    python = pathlib.Path(BUILD / "clients-rows" / name / "bin/python")
+    python = BUILD.resolve() / "clients-rows" / name / "bin/python"
     if not python.exists():
         pytest.skip(f"{name} is not here: make clients")
     script = ROOT / "tests/e2e/clients" / ("run_" + name.replace("-", "_") + ".py")
