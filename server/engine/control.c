@@ -1,14 +1,15 @@
-/* What other threads ask of the engine: jobs, sweeps, pause, flush, loads; what it computes with is weights.c's.
+/* The engine's control calls from other threads: jobs, sweeps, pause, flush, trace, loads. Weights and memory:
+ * weights.c.
  *
  * The functions of engine.h run on the caller's thread and post to the inbox; the static `do_` functions run on the
- * engine thread between two steps. Control calls are stack-owned: the caller sleeps until the engine marks them done.
- * Invariant: a command runs at a step boundary, and its caller finds it done.
+ * engine thread between two steps. A command lives on its caller's stack; the caller sleeps until the engine marks it
+ * done. Invariant: a command runs at a step boundary and is complete when its caller returns.
  */
 #include "common/clock.h"
 #include "server/engine/engine_int.h"
 
-#define ASK_AGAIN_US 20000          /* a question ends the overlap of steps for a moment */
-#define STALE_US ((int64_t)2000000) /* without a step, the last throughput no longer says anything */
+#define ASK_AGAIN_US 20000          /* each poll interrupts the overlap of steps */
+#define STALE_US ((int64_t)2000000) /* without a step for this long, the last throughput is stale */
 
 static void post_command(struct clime_engine *g, struct clime_command *c) {
     c->next = NULL;
@@ -131,7 +132,7 @@ static void do_pause_if_done(struct clime_engine *g, struct clime_command *c) {
     }
 }
 
-/* Another call may still want it shut, or have shut it anew. */
+/* Another call may still need admission shut, or have shut it again. */
 static void do_open(struct clime_engine *g, struct clime_command *c) {
     if (c->door == g->door && --g->n_at_door == 0) open_door(g);
 }
@@ -164,7 +165,7 @@ static void do_resume(struct clime_engine *g, struct clime_command *c) {
     open_door(g);
 }
 
-/* What is not paused, nor about to be, has nothing to wait for: the step of a thousand sequences may take long. */
+/* Returns at once when neither paused nor about to be: a step of a thousand sequences may take long. */
 void clime_engine_resume(struct clime_engine *g) {
     pthread_mutex_lock(&g->lock);
     bool idle = !g->first_command && !atomic_load(&g->paused) && !atomic_load(&g->closing);
@@ -204,7 +205,7 @@ void clime_engine_trace(struct clime_engine *g, struct clime_trace *give, struct
     *out = c.trace;
 }
 
-/* ---- questions --------------------------------------------------------------------------------------------- */
+/* ---- queries --------------------------------------------------------------------------------------------- */
 
 bool clime_engine_held(struct clime_engine *g) {
     return atomic_load(&g->weights) == CLIME_WEIGHTS_WRITING && clime_now_us() < atomic_load(&g->writing_until_us);
@@ -251,8 +252,8 @@ void clime_engine_loads(struct clime_engine *g, struct clime_loads *out) {
     *out = g->loads;
     pthread_mutex_unlock(&g->lock);
     if (clime_now_us() - atomic_load(&g->last_step_us) > STALE_US) out->gen_throughput = 0;
-    /* Requests on their way in, or whose reply is still being written, count as well: a trainer that waits for the
-     * count to reach 0 must have got every reply. */
+    /* Requests not yet admitted, or whose reply is still being written, count too: a trainer that waits for 0 must have
+     * received every reply. */
     int64_t outside = clime_engine_in_flight(g) - out->n_running - out->n_waiting;
     if (outside > 0) out->n_waiting += (int)outside;
 }

@@ -1,13 +1,13 @@
-/* What the engine counts: tokens, steps, where their time goes, what runs and waits (struct clime_loads).
+/* Engine counters (struct clime_loads): tokens, steps, time per phase, running and waiting sequences.
  *
- * Called by engine.c, engine thread; guarded by the engine's lock, since anyone may ask for the loads.
- * Invariant: n_generated counts the tokens that were emitted, no others.
+ * Called by engine.c, engine thread; guarded by the engine's lock, since any thread may read the loads. Invariant:
+ * n_generated counts emitted tokens only.
  */
 #include "common/clock.h"
 #include "common/log.h"
 #include "server/engine/engine_int.h"
 
-#define WINDOW_US ((int64_t)1000000) /* over which the throughput is measured */
+#define WINDOW_US ((int64_t)1000000) /* throughput window */
 
 static void close_window(struct clime_engine *g, int64_t now) {
     const struct clime_loads *l = &g->loads, *was = &g->window_from;
@@ -37,7 +37,7 @@ void clime_engine_count_step(struct clime_engine *g, const struct clime_step_pla
     pthread_mutex_unlock(&g->lock);
 }
 
-/* Where a step's time goes: what is not waiting stands beside an idle device, but in an overlapped step. */
+/* A step's time by phase. Time not spent waiting leaves the device idle, except in an overlapped step. */
 void clime_engine_count_times(struct clime_engine *g, int64_t start_us, int64_t wait_us, int64_t result_us) {
     pthread_mutex_lock(&g->lock);
     g->loads.n_overlapped += g->started;
@@ -47,7 +47,7 @@ void clime_engine_count_times(struct clime_engine *g, int64_t start_us, int64_t 
     pthread_mutex_unlock(&g->lock);
 }
 
-/* An idle engine's window does not run on; what a short burst sampled is counted when it ends. */
+/* Idle time is outside the window; a short burst is counted when it ends. */
 void clime_engine_count_idle(struct clime_engine *g) {
     int64_t now = clime_now_us();
     pthread_mutex_lock(&g->lock);

@@ -1,19 +1,19 @@
-/* The engine thread: takes jobs in, runs steps, turns results into events (results.c).
+/* The engine thread: admits jobs, runs steps, turns results into events (results.c).
  *
  * Owns scheduler, runner, sequences. Between two steps it runs the control calls of control.c.
  *
- * One loop, with or without overlap: a step is planned, started, finished, its results become events. Where the device
- * works while the host goes on, and the next step can be planned from counts alone (clime_sched_plan_ahead), that one
- * is started before this one is finished, and it is `in flight` when the loop comes round. Its rows read their tokens
- * from where this one's draws left them on the device; draws that must know those tokens (penalties) are queued behind
- * its rows once this one's results are here (clime_runner_draw). A sequence that turns out to have ended is taken out
- * of the step in flight: its row is computed in vain, and nothing of it is emitted, counted as KV or cached. Its pages
- * are free at once, since their next owner's rows are queued behind that row. All else wants a whole number of steps
- * and settles the one in flight first: control calls, sweeps, the end. So an event's version is that of the weights it
- * was computed with, and a token past the last one exists nowhere but in a row of the device's arrays.
+ * One loop, with or without overlap: plan a step, start it, finish it, emit its results as events. Where the device
+ * runs asynchronously and the next step can be planned from counts alone (clime_sched_plan_ahead), the next one starts
+ * before this one finishes and is in flight when the loop comes round. Its rows read their tokens from where this
+ * step's draws left them on the device; draws that depend on those tokens (penalties) are queued behind its rows once
+ * this step's results are read (clime_runner_draw). A sequence found to have ended is removed from the step in flight:
+ * its row is wasted, and nothing of it is emitted, counted as KV or cached. Its pages are free at once, since their
+ * next owner's rows are queued behind that row. Control calls, sweeps and shutdown need a whole number of steps and
+ * finish the one in flight first. Hence an event's version is that of the weights that computed it, and a token past
+ * the last one exists only in a row of the device's arrays.
  *
- * With drafting a step may have rows of guessed tokens; how many of them count is known when its results are, so no
- * step is started ahead of them.
+ * With drafting a step may have rows of guessed tokens. How many are right is known only with its results, so no step
+ * starts ahead of them.
  */
 #include <limits.h>
 #include <stdlib.h>
@@ -24,17 +24,17 @@
 #include "server/engine/engine_int.h"
 #include "server/engine/step_graphs.h"
 
-#define LOOK_US ((int64_t)100000) /* between looks of an idle engine at its followers */
-#define INTAKE 64                 /* outputs that come in between two steps */
+#define LOOK_US ((int64_t)100000) /* how often an idle engine checks its followers */
+#define INTAKE 64                 /* outputs admitted between two steps */
 
-/* ---- jobs come in ------------------------------------------------------------------------------------------ */
+/* ---- admission ------------------------------------------------------------------------------------------- */
 
 static void take_output(struct clime_engine *g, struct clime_output *o) {
     static const struct clime_finish dead = {
         .type = CLIME_FINISH_ABORT, .message = "the engine is dead: the device failed", .status = 503};
     bool is_dead = atomic_load(&g->dead);
     struct clime_seq *q = o->seq;
-    bool has_ended = o->finish.type != CLIME_FINISH_NONE && q->prompt_logp_next == q->n_prompt; /* by what it resumed */
+    bool has_ended = o->finish.type != CLIME_FINISH_NONE && q->prompt_logp_next == q->n_prompt; /* when resumed */
     if (is_dead || has_ended || atomic_load(&o->unwanted)) {
         clime_engine_close_output(g, o, is_dead ? dead : clime_aborted_waiting);
         clime_seq_free(q);
@@ -44,11 +44,11 @@ static void take_output(struct clime_engine *g, struct clime_output *o) {
     clime_sched_add(&g->sched, q);
 }
 
-/* At most n outputs: each looks for others with its prompt, and a large job must not hold up those who run. */
+/* Admits at most n outputs: each searches for others with its prompt, and a large job must not stall running ones. */
 static void take_jobs(struct clime_engine *g, int n) {
     for (struct clime_job *j; (j = g->incoming) && n > 0; n--) {
         struct clime_output *o = &j->outs[g->incoming_at++];
-        if (g->incoming_at == j->n_outs) { /* j may be gone when its last output is */
+        if (g->incoming_at == j->n_outs) { /* j may be freed once its last output ends */
             g->incoming = j->next_submitted;
             g->incoming_at = 0;
         }
@@ -62,10 +62,10 @@ static void add_incoming(struct clime_engine *g, struct clime_job *jobs) {
     *end = jobs;
 }
 
-/* ---- requests that wait too long ----------------------------------------------------------------------------- */
+/* ---- timeouts -------------------------------------------------------------------------------------------- */
 
-/* When the first of those that never ran expires; INT64_MAX: nobody does. They wait in order of arrival, so it is the
- * first that is found, behind those that were preempted. */
+/* When the oldest sequence that never ran expires; INT64_MAX: none does. The list is in order of arrival, so it is the
+ * first one after the preempted ones. */
 static int64_t queue_deadline(const struct clime_engine *g) {
     const struct clime_seq *q = g->opts.queue_limit_us > 0 ? g->sched.first : NULL;
     while (q && q->admitted) q = q->next;
@@ -90,7 +90,7 @@ static bool has_work(const struct clime_engine *g) {
            clime_sched_has_work(&g->sched);
 }
 
-/* Requests are not held for ever for an owner of the weights who may be gone. */
+/* Bounds the wait for an owner of the weights that may have died. */
 static bool owner_is_late(const struct clime_engine *g) {
     int64_t until_us = atomic_load(&g->writing_until_us);
     return until_us && clime_now_us() >= until_us;
@@ -104,7 +104,7 @@ static void end_held(struct clime_engine *g) {
     atomic_store(&g->writing_until_us, 0);
 }
 
-/* A follower that is gone ends the engine also while nobody asks for anything. */
+/* A lost follower ends an idle engine too. */
 static bool lost_a_rank(struct clime_engine *g, struct clime_error *e) {
     return g->opts.followers && !atomic_load(&g->dead) && clime_followers_check(g->opts.followers, e);
 }
@@ -123,8 +123,8 @@ static void wait_for_work(struct clime_engine *g) {
 
 static void step(struct clime_engine *g, bool may_overlap);
 
-/* Empties the inbox; sleeps first while there is nothing to do. False when the engine is to stop. What does more than
- * bring jobs meets no step in flight. */
+/* Sleeps until there is work, then empties the inbox. False when the engine must stop. Anything but jobs is run with no
+ * step in flight. */
 static bool take_inbox(struct clime_engine *g) {
     struct clime_error e;
     bool lost = false;
@@ -153,10 +153,10 @@ static bool take_inbox(struct clime_engine *g) {
         command->run(g, command);
         if (g->trace) clime_trace_control(g->trace, begin_us, clime_now_us());
         clime_engine_post_events(g);
-        clime_engine_publish_loads(g); /* who asks next finds it done */
+        clime_engine_publish_loads(g); /* before the caller's next query */
         g->step_from_us = 0;
         pthread_mutex_lock(&g->lock);
-        command->done = true; /* the caller's stack: not touched again */
+        command->done = true; /* on the caller's stack: do not touch it again */
         pthread_cond_broadcast(&g->done);
         pthread_mutex_unlock(&g->lock);
     }
@@ -166,8 +166,8 @@ static bool take_inbox(struct clime_engine *g) {
 
 /* ---- a step ------------------------------------------------------------------------------------------------ */
 
-/* A step's time ends where its results are taken and begins where that of the one before ended, if it followed at
- * once. Where steps overlap, one without guesses that did not is no measure of those that do. */
+/* A step's time runs from when the previous step's results were read, if it followed at once, to when its own are. With
+ * overlap on, a plain step that did not overlap is not measured. */
 static void measure(struct clime_engine *g, const struct clime_step_plan *plan) {
     int64_t now = clime_now_us(), us = g->step_from_us ? now - g->step_from_us : 0;
     bool plain = plan->T == plan->n_items;
@@ -194,7 +194,7 @@ static void trace_step(struct clime_engine *g, const struct clime_step_plan *pla
     clime_trace_step(g->trace, &s);
 }
 
-/* Finishes the step in flight, or one planned now. may_overlap: the one after it may be in flight at the end. */
+/* Finishes the step in flight, or one planned now. may_overlap: may leave its successor in flight. */
 static void step(struct clime_engine *g, bool may_overlap) {
     struct clime_error e = {0};
     struct clime_step_plan *now = &g->plans[g->turn], *next = &g->plans[!g->turn];
@@ -240,7 +240,7 @@ static void *engine_main(void *arg) {
 
 /* ---- opening and closing ----------------------------------------------------------------------------------- */
 
-/* Guessed rows take the place of sequences, so that no array of a step grows; all draws are of one block. */
+/* Guessed rows take the place of sequences, so that no step array grows; all draws are in one block. */
 static struct clime_drafting *open_drafting(const struct clime_engine_options *o) {
     int rows = o->sched.max_running < CLIME_GRAPH_MAX_ROWS ? o->sched.max_running : CLIME_GRAPH_MAX_ROWS;
     const struct clime_drafting_options d = {

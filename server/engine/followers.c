@@ -1,7 +1,7 @@
-/* The leader's side of a server over several devices. See followers.h. Owns the group, the children and the links.
+/* The leader's side of tensor-parallel serving. See followers.h. Owns the group, the children and the links.
  *
- * Invariant: every follower gets the same messages in the same order as this rank does the work itself, so exchanges
- * meet. After a failure no message is sent: who is left waits in an exchange and finds the group lost.
+ * Invariant: every follower gets the same messages, in the order in which this rank does the same work, so collectives
+ * match. After a failure no message is sent: the remaining ranks wait in a collective and find the group lost.
  */
 #include "server/engine/followers.h"
 
@@ -144,8 +144,7 @@ static enum clime_err tell_all(struct clime_followers *f, const void *message, s
     return err;
 }
 
-/* All followers' answers to what they were told, added to *all; the first error of one is ours, and none of the others'
- * is left unread. */
+/* Reads all followers' replies and adds them to *all. Returns the first error, after reading every reply. */
 static enum clime_err hear_all(struct clime_followers *f, const char *what, struct clime_follow_answer *all,
                                struct clime_error *e) {
     struct clime_follow_answer a;
@@ -183,7 +182,7 @@ enum clime_err clime_followers_memory(struct clime_followers *f, enum clime_foll
     return rc;
 }
 
-/* Puts what rank has said of so many bytes where it belongs. What the rank before has, too, is there already. */
+/* Places rank's share of n bytes in out. Parts replicated on the rank before are there already and are compared. */
 static enum clime_err place(const struct clime_followers *f, int rank, int64_t offset, int64_t n, char *out,
                             struct clime_error *e) {
     const struct clime_shard *s = &f->shards[rank], *before = &f->shards[rank - 1];
@@ -213,7 +212,7 @@ enum clime_err clime_followers_read(struct clime_followers *f, int64_t offset, i
     struct clime_shard_part p;
     enum clime_err rc = CLIME_OK, err = clime_model_ranks_check(f->model, &lost);
     if (!err) err = tell(f, &m, sizeof m, &lost);
-    const struct clime_shard *own = &f->model->shard; /* as it lies now */
+    const struct clime_shard *own = &f->model->shard; /* current placement */
     for (int i = clime_shard_first(own, offset); !err && clime_shard_cut(own, i, offset, n, &p); i++)
         f->model->ops->copy_out(f->model->dev, (char *)h_out + (p.global - offset), clime_model_at(f->model, p.local),
                                 (size_t)p.bytes);
@@ -236,7 +235,7 @@ enum clime_err clime_followers_update(struct clime_followers *f, const void *fla
     return rc ? rc : clime_model_hand_out(f->model, flat, host, e);
 }
 
-/* After rc of what all ranks have mapped or copied: all use it, or none does. */
+/* After mapping or copying with result rc: all ranks use it, or none does. */
 static enum clime_err settle(struct clime_followers *f, enum clime_err rc, struct clime_error *e) {
     const struct clime_follow end = {.word = rc ? CLIME_FOLLOW_LET_GO : CLIME_FOLLOW_USE};
     struct clime_error lost;
@@ -276,7 +275,7 @@ enum clime_err clime_followers_stage(struct clime_followers *f, const struct cli
     enum clime_err rc = tell_all(f, message.data, message.len, e);
     clime_buf_free(&message);
     if (rc) return rc;
-    enum clime_err mine = clime_model_stage(f->model, p, &sum, &own); /* while they do */
+    enum clime_err mine = clime_model_stage(f->model, p, &sum, &own); /* concurrently with the followers */
     rc = hear_all(f, "taking weights that lie in parts", &all, e);
     if (!rc && mine) rc = clime_fail(e, mine, "%s", own.msg);
     if (!rc) rc = clime_weight_parts_check(p, all.sum + sum, e);

@@ -1,15 +1,15 @@
-/* The server's memory plan. Called by main before weights and KV are allocated; pure but for one question to the
+/* The server's memory plan. Called by main before weights and KV are allocated; pure except for one query to the
  * device.
  *
- * Invariant: on a device of its own memory, what passes here is all that the server takes while it runs, so that no
- * request ends in an exhausted device.
+ * Invariant: on a device with its own memory, this covers every allocation while the server runs, so no request
+ * exhausts the device.
  */
 #include "server/engine/memory_plan.h"
 
 #include "server/engine/step.h"
 #include "server/engine/step_graphs.h"
 
-#define CPU_KV_BYTES ((size_t)4 << 30) /* most that KV takes on the CPU by itself: the memory is shared with others */
+#define CPU_KV_BYTES ((size_t)4 << 30) /* default KV limit on the CPU, whose memory other processes share */
 
 static double gib(size_t bytes) {
     return (double)bytes / (1 << 30);
@@ -19,8 +19,8 @@ static size_t less(size_t a, size_t b) {
     return a > b ? a - b : 0;
 }
 
-/* As many pages as the fraction allows, and no more than twice what max_running full sequences could use: the second
- * half is for the prefix cache. */
+/* As many pages as the fraction allows, at most twice the need of max_running full sequences: the second half is for
+ * the prefix cache. */
 static int64_t choose_pages(const struct clime_server_memory *p, const struct clime_sched_options *sched,
                             const struct clime_memory_want *want, size_t page, size_t staging) {
     if (want->max_total_tokens > 0) return (want->max_total_tokens + CLIME_PAGE - 1) / CLIME_PAGE;
@@ -39,7 +39,7 @@ static int64_t choose_pages(const struct clime_server_memory *p, const struct cl
     return n < 1 && !p->own_memory ? 1 : n;
 }
 
-/* Of the product that takes most to choose its way, at any number of rows: trials come one after another. */
+/* The largest trial of any matrix product at any number of rows; trials run one after another. */
 static size_t trial_of(const struct clime_model *m, const struct clime_sched_options *o) {
     int T = o->chunk + o->max_running,
         R = o->max_running < CLIME_GRAPH_MAX_ROWS ? o->max_running : CLIME_GRAPH_MAX_ROWS;
@@ -59,14 +59,14 @@ enum clime_err clime_server_memory_make(const struct clime_model *m, const struc
         clime_runner_bytes(m, sched, want->context) + (want->n_ranks > 1 ? m->ops->links_bytes(want->n_ranks) : 0);
     p->trial = trial_of(m, sched);
     int64_t n = choose_pages(p, sched, want, page, p->staging);
-    if (n < 1 && want->n_ranks > 1 && p->staging) { /* updates that are whole on a device go over HTTP then */
+    if (n < 1 && want->n_ranks > 1 && p->staging) { /* updates that stage whole weights then go over HTTP */
         p->staging = weights;
         n = choose_pages(p, sched, want, page, p->staging);
     }
     const int64_t most = choose_pages(p, sched, want, page, 0);
-    if (n < 1 && p->staging) n = most; /* and here all do: it is said */
+    if (n < 1 && p->staging) n = most; /* then every update does; the line says so */
     p->n_pages_for_staging = (int)(most - n);
-    p->kv = (size_t)(n + 1) * page; /* one more for the padding of recorded steps */
+    p->kv = (size_t)(n + 1) * page; /* one page for the padding of recorded steps */
     p->n_pages = (int)n;
     bool fits = n > 0 && p->weights + p->kv + p->scratch + p->code <= p->free_bytes;
     if (!p->own_memory || fits) return CLIME_OK;

@@ -1,6 +1,6 @@
-/* A follower replays its leader's messages. Called by server/follower.c, the main thread of a follower; owns nothing.
+/* A follower's message loop. Called by server/follower.c on a follower's main thread; owns nothing.
  *
- * Invariant: steps are run in the order in which they were told, and nothing else while the device has one.
+ * Invariant: steps run in the order received, and nothing else runs while the device has one.
  */
 #include "server/engine/obey.h"
 
@@ -10,7 +10,7 @@
 #include "server/engine/engine.h"
 #include "server/engine/followers.h"
 
-enum { IDLE_MS = 20 }; /* longer than most steps, shorter than anybody waits for word of a failure */
+enum { IDLE_MS = 20 }; /* longer than most steps, short enough to report a failure */
 
 static enum clime_err misfit(const struct clime_follow *m, struct clime_error *e) {
     return clime_fail(e, CLIME_ERR_INTERNAL, "the leader's message (word %d) does not fit", (int)m->word);
@@ -34,7 +34,7 @@ static enum clime_err run_logits(struct clime_runner *r, const struct clime_foll
     return fits ? CLIME_OK : misfit(m, e);
 }
 
-/* A lack of memory is the leader's to tell; it ends nobody. */
+/* Out of memory is sent to the leader and does not end this rank. */
 static enum clime_err change_memory(struct clime_model *model, struct clime_runner *r, struct clime_group *g,
                                     const struct clime_follow *m, struct clime_error *e) {
     struct clime_follow_answer a = {0};
@@ -64,7 +64,7 @@ static enum clime_err open_share(struct clime_model *model, struct clime_group *
     return clime_group_send(g, 0, &a, sizeof a, e);
 }
 
-/* Its sum, or why not, is the leader's to judge. */
+/* Sends the checksum or the error; the leader decides. */
 static enum clime_err stage(struct clime_model *model, struct clime_group *g, const struct clime_follow *m,
                             const char *rest, size_t n, struct clime_error *e) {
     struct clime_follow_answer a = {0};
@@ -83,7 +83,7 @@ static enum clime_err read_weights(const struct clime_model *model, struct clime
     if (m->from < 0 || m->n <= 0 || m->n > model->layout.bytes || !model->flat || model->released) return misfit(m, e);
     char *own = xmalloc((size_t)m->n);
     int64_t n = clime_model_read_share(model, m->from, m->n, own);
-    enum clime_err rc = model->ops->sync(model->dev, e); /* a copy out of a failed device is none */
+    enum clime_err rc = model->ops->sync(model->dev, e); /* a failed device copies nothing */
     if (!rc) rc = clime_group_send(g, 0, own, (size_t)n, e);
     free(own);
     return rc;
@@ -117,7 +117,7 @@ static enum clime_err obey(struct clime_model *model, struct clime_runner *r, st
     }
 }
 
-/* What is queued on the device; where it has failed, so has this rank. */
+/* Waits for the device's queue; a device failure fails this rank. */
 static enum clime_err finish(struct clime_model *model, struct clime_error *e) {
     enum clime_err rc = model->ops->sync(model->dev, e);
     return rc ? rc : clime_model_ranks_check(model, e);

@@ -1,10 +1,10 @@
-/* What the engine says of its sequences: the tokens of a step's results, and their ends.
+/* Turns a step's results into events: tokens, prompt log-probabilities, ends of sequences.
  *
- * Called by engine.c and control.c, engine thread; owns the events of the present step, which go to the emitters
- * together. Invariant: an output gets its CLOSE event exactly once, and nothing after it; then its memory may be gone.
- * The end of a sequence is decided here by token count and token ids, and by the emitter for stop strings, which need
- * text (server/job/stop_text.h); a sequence that must stop is found by a sweep over the flag `unwanted`, so that
- * neither side holds pointers into the other.
+ * Called by engine.c and control.c, engine thread; owns the events of the current step, which are posted to the
+ * emitters together. Invariant: an output gets its CLOSE event exactly once, and nothing after it; then its memory may
+ * be freed. Token count and ids end a sequence here; stop strings, which need text, end it in the emitter
+ * (server/job/stop_text.h). A sweep over the flag `unwanted` finds the latter, so that neither side holds pointers into
+ * the other.
  */
 #include <stdlib.h>
 
@@ -42,21 +42,21 @@ void clime_engine_post_events(struct clime_engine *g) {
     g->n_events = 0;
 }
 
-/* The step in flight goes on without the sequence. */
+/* Removes the sequence from the step in flight. */
 static void leave_flight(struct clime_engine *g, const struct clime_seq *q) {
     struct clime_step_plan *next = &g->plans[!g->turn];
     for (int i = 0; g->started && i < next->n_items; i++)
         if (next->items[i].seq == q) next->items[i].seq = NULL;
 }
 
-/* The experts of its positions are known by its pages. What gives these up may end without them: its text has held a
- * stop string already, or it is aborted. */
+/* Copies the choices while the pages that index them are held: a sequence may end after it lost them, by a stop string
+ * found meanwhile or an abort. */
 void clime_engine_keep_choices(void *engine, struct clime_seq *q) {
     const struct clime_engine *g = engine;
     int n;
     if (!q->out->job->choices_wanted) return;
     int32_t *now = clime_runner_choices(g->runner, q, q->out->job->choices_from, &n);
-    if (q->choices && n < q->n_choices) { /* not all that were known are computed again */
+    if (q->choices && n < q->n_choices) { /* fewer than before: recomputation is not complete */
         free(now);
         return;
     }
@@ -121,11 +121,11 @@ static bool ends_sequence(const struct clime_engine *g, const struct clime_sampl
     return false;
 }
 
-/* SGLang's order: the limit goes before a stop token (docs/protocol.md). */
+/* SGLang's order: the limit precedes a stop token (docs/protocol.md). */
 struct clime_finish clime_engine_finish(const struct clime_engine *g, const struct clime_output *o, int n_out,
                                         int32_t id) {
     if (n_out == o->max_new) return (struct clime_finish){.type = CLIME_FINISH_LENGTH};
-    bool complete = o->grammar && !clime_grammar_reads(o->grammar, id); /* drawn only where its text may end */
+    bool complete = o->grammar && !clime_grammar_reads(o->grammar, id); /* only possible where the grammar may end */
     if (complete || ends_sequence(g, o->params, id))
         return (struct clime_finish){.type = CLIME_FINISH_STOP, .matched_id = id};
     return (struct clime_finish){.type = CLIME_FINISH_NONE};
@@ -139,7 +139,7 @@ static void free_lists(struct clime_step_draw *r) {
 static const struct clime_finish not_finite = {
     .type = CLIME_FINISH_ABORT, .status = 500, .message = "the model gave no finite logits (NaN in the weights?)"};
 
-/* Why a draw gives no token; type NONE when it does. */
+/* Why a draw produced no token; type NONE when it did. */
 static struct clime_finish failure_of(const struct clime_seq *q, const struct clime_step_draw *r) {
     const char *stuck = q->edits ? clime_logit_edits_stuck(q->edits) : NULL;
     struct clime_finish f = {.type = CLIME_FINISH_ABORT, .status = 422, .message = stuck};
@@ -151,7 +151,7 @@ static struct clime_finish failure_of(const struct clime_seq *q, const struct cl
     return f.message ? f : (struct clime_finish){.type = CLIME_FINISH_NONE};
 }
 
-/* The token at position `at`, which is known already where it was guessed. */
+/* The token at position `at`; already in ids if it was guessed. */
 static void take_token(struct clime_engine *g, struct clime_seq *q, int at, struct clime_step_draw *r) {
     struct clime_finish failure = failure_of(q, r);
     if (failure.type != CLIME_FINISH_NONE) {
@@ -175,7 +175,7 @@ static void take_token(struct clime_engine *g, struct clime_seq *q, int at, stru
     if (ev->finish.type != CLIME_FINISH_NONE) clime_engine_end(g, q, (struct clime_finish){.type = CLIME_FINISH_NONE});
 }
 
-/* Which guesses the draws confirm, up to one that ends the sequence; what was drawn behind a wrong one goes. */
+/* Counts the guesses that the draws confirm, up to one that ends the sequence; drops the draws after a wrong one. */
 static void confirm(const struct clime_engine *g, struct clime_step_item *item, struct clime_step_result *r) {
     const struct clime_seq *q = item->seq;
     int n = 0;
@@ -210,7 +210,7 @@ static void take_prompt_logp(struct clime_engine *g, struct clime_seq *q, struct
     q->prompt_logp_next = p->first + p->n;
 }
 
-/* A score that is no number is an error as a draw without one is: null would say that there is nothing to score. */
+/* A score that is not finite is an error, as for a draw; null would mean that there is nothing to score. */
 static void fail_prompt(struct clime_engine *g, struct clime_seq *q, struct clime_step_result *r) {
     for (int k = 0; k < r->n_draws; k++) free_lists(&r->draws[k]);
     for (int i = 0; r->prompt.extra && i < r->prompt.n; i++) free(r->prompt.extra[i]);

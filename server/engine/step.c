@@ -2,20 +2,20 @@
  *
  * Called by the engine, engine thread; owns the KV memory, the scratch, the batch arrays and the recorded steps.
  * A step whose draws fit in one block is queued as a whole by start: its tokens stay on the device, where the next step
- * may read them, and come to the host in one transfer, for which finish waits. Everything runs in the order in which it
- * was queued, so one set of device arrays serves two steps in flight; the host's are two, and a step's are free when it
- * is finished.
- * Invariant: results depend on a row's sequence alone, never on the other rows of the plan or on where the blocks of
- * head rows are cut (docs/numerics.md); every log-probability comes from clime_ops.head_stats and its lse.
- * Draws whose edits depend on the token before (penalties) cannot be queued with a step that was started ahead of that
- * token: its forward is, and clime_runner_draw queues the draws once the token is known, while the device computes.
+ * may read them, and reach the host in one transfer that finish waits for. Work runs in queue order, so one set of
+ * device arrays serves two steps in flight; there are two sets of host arrays, and a step's set is free when it is
+ * finished.
+ * Invariant: results depend on a row's sequence alone, never on the other rows of the plan or the boundaries of head
+ * blocks (docs/numerics.md); every log-probability comes from clime_ops.head_stats and its lse.
+ * Draws whose edits depend on the previous token (penalties) cannot be queued with a step started ahead of it: start
+ * queues the forward, and clime_runner_draw the draws once the token is known, while the device computes.
  *
- * Rows of guessed tokens (clime_sched_guess) are rows as any others, and each draws with the seed and the position that
- * its token has: a guess that is right changes nothing but when its successor is drawn.
+ * Rows of guessed tokens (clime_sched_guess) are ordinary rows that draw with the seed and position of their token: a
+ * right guess only changes when its successor is drawn.
  *
- * A step of which every item decodes one token is padded to one of a few sizes and, where the device records work,
- * replayed (server/engine/step_graphs.h). Padding rows are sequences of one token on a page of their own that nobody
- * reads.
+ * A step in which every item decodes one token is padded to one of a few sizes and, on a device that records graphs,
+ * replayed (server/engine/step_graphs.h). Padding rows are one-token sequences on a page of their own that is never
+ * read.
  */
 #include "server/engine/step.h"
 
@@ -30,20 +30,20 @@
 #include "server/engine/step_graphs.h"
 #include "server/schedule/logit_edits.h"
 
-#define HEAD_ROWS CLIME_GRAPH_MAX_ROWS /* logits of 256 rows of a vocabulary of 152k are 156 MB */
+#define HEAD_ROWS CLIME_GRAPH_MAX_ROWS /* logits of 256 rows, vocabulary 152k: 156 MB */
 
 struct clime_runner {
     struct clime_model *m;
     struct clime_kv kv;
     struct clime_work work;
     struct clime_step_graphs graphs;
-    struct clime_followers *followers; /* of the other ranks; NULL = there are none, or this is one of them */
+    struct clime_followers *followers; /* the other ranks; NULL = none, or this is one of them */
     int max_rows, max_seqs, max_pages;
     int pad_page;                  /* the page of padding rows */
-    struct clime_choices *choices; /* NULL = they are not kept */
+    struct clime_choices *choices; /* NULL = not kept */
     int T[2];                      /* rows of a turn's step */
-    int turn;                      /* 0 or 1: of the host arrays, and of the mark by which their step's results come */
-    /* a step's arrays, carved from one buffer by carve: one transfer */
+    int turn;                      /* 0 or 1: selects the host arrays and the mark of their step's results */
+    /* a step's arrays in one buffer (clime_step_carve): one transfer */
     int32_t *h_arrays[2], *d_arrays;
     struct clime_step_draws draws; /* of a block of head rows */
     /* the block, host */
@@ -149,8 +149,8 @@ void clime_runner_close(struct clime_runner *r) {
 
 /* ---- the rows ---------------------------------------------------------------------------------------------- */
 
-/* What the rows read: the arrays, the tokens drawn last where the step is ahead of them, and copied pages. Tokens are
- * drawn on rank 0 alone: the others get them by links, a recorded step in the recording. */
+/* Queues the rows' inputs: the arrays, the last drawn tokens if the step is ahead of them, and page copies. Only rank 0
+ * draws; the others receive tokens over links, a recorded step inside the recording. */
 static void queue_inputs(struct clime_runner *r, const struct clime_step_shape *shape,
                          const struct clime_page_copy *copies, int n_copies) {
     const struct clime_ops *ops = r->m->ops;
@@ -203,7 +203,7 @@ static void send_choices(struct clime_runner *r, int T) {
     if (r->choices) clime_choices_send(r->choices, T, r->turn);
 }
 
-/* They have come; the slots are those that the rows have written. */
+/* Call after the copy; the slots are those that the rows wrote. */
 static void take_choices(struct clime_runner *r, const struct clime_step_plan *plan, int turn) {
     if (!r->choices) return;
     const int32_t *slot = clime_step_carve(r->h_arrays[turn], r->T[turn], 0).slot;
@@ -220,7 +220,7 @@ int32_t *clime_runner_choices(const struct clime_runner *r, const struct clime_s
 
 /* ---- the head ---------------------------------------------------------------------------------------------- */
 
-/* Logits and lse of the n rows in h_rows at h_inv_temp; with targets, their log-probabilities too. */
+/* Logits and lse of the n rows in h_rows at h_inv_temp; with targets, also the targets' log-probabilities. */
 static void run_head(struct clime_runner *r, int n, bool targets) {
     const struct clime_ops *ops = r->m->ops;
     struct clime_dev *dev = r->m->dev;
@@ -240,8 +240,8 @@ static int n_draws_of(const struct clime_step_item *item) {
     return item->sample ? 1 + item->n_guesses : 0;
 }
 
-/* The items from *i on that draw, so many that their draws are at most max_out, with the rows of the forward; *t: rows
- * before *i. */
+/* Fills draws and h_rows (rows of the forward) from the items from *i on, at most max_out draws; returns how many. *t:
+ * rows before *i. */
 static int next_block(struct clime_runner *r, const struct clime_step_plan *plan, int *i, int *t,
                       struct clime_draw_of *draws) {
     int n = 0;
@@ -259,13 +259,13 @@ static int next_block(struct clime_runner *r, const struct clime_step_plan *plan
     return n;
 }
 
-/* Of a plan of which each item draws once. */
+/* For a plan whose items draw once each. */
 static int all_draws(const struct clime_step_plan *plan, struct clime_draw_of *draws) {
     for (int i = 0; i < plan->n_items; i++) draws[i] = (struct clime_draw_of){i, 0};
     return plan->n_items;
 }
 
-/* The draws of a step that start has left to finish: more than a block. */
+/* The draws that start left to finish: more than one block. */
 static enum clime_err draw_in_blocks(struct clime_runner *r, const struct clime_step_plan *plan,
                                      const struct clime_step_results *results, struct clime_error *e) {
     enum clime_err err = CLIME_OK;
@@ -281,7 +281,7 @@ static enum clime_err draw_in_blocks(struct clime_runner *r, const struct clime_
 
 /* ---- a step that only decodes ------------------------------------------------------------------------------ */
 
-/* Every item draws after one row and owes no log-probability of its prompt. */
+/* Every item draws after one row and needs no prompt log-probability. */
 static bool only_decodes(const struct clime_step_plan *plan) {
     for (int i = 0; i < plan->n_items; i++) {
         const struct clime_step_item *item = &plan->items[i];
@@ -293,11 +293,11 @@ static bool only_decodes(const struct clime_step_plan *plan) {
 struct decode {
     struct clime_runner *r;
     struct clime_batch b;
-    int32_t *ids;          /* [T] device, and so on */
+    int32_t *ids;          /* [T] device */
     const float *inv_temp; /* [T] */
 };
 
-/* The work that is recorded: everything between the arrays' arrival and the draw. */
+/* The recorded work: everything between the arrays' transfer and the draw. */
 static void queue_decode(void *arg) {
     struct decode *x = arg;
     struct clime_model *m = x->r->m;
@@ -349,7 +349,7 @@ enum clime_err clime_runner_follow_rows(struct clime_runner *r, const struct cli
     const struct clime_ops *ops = r->m->ops;
     if (!fits(r, shape)) return clime_fail(e, CLIME_ERR_INTERNAL, "the leader's step does not fit this rank");
     r->turn = !r->turn;
-    enum clime_err rc = ops->copy_wait(r->m->dev, r->turn, e); /* who used these host arrays last */
+    enum clime_err rc = ops->copy_wait(r->m->dev, r->turn, e); /* the last user of these host arrays */
     if (rc) return rc;
     memcpy(r->h_arrays[r->turn], words, clime_step_words(shape->T, shape->n_seq, shape->stride) * sizeof **r->h_arrays);
     if (shape->recorded)
@@ -401,7 +401,7 @@ static enum clime_err score_prompt(struct clime_runner *r, const struct clime_st
 
 /* ---- a step ------------------------------------------------------------------------------------------------ */
 
-/* Of a step ahead of tokens that some of its draws must know. */
+/* True for a step ahead of tokens that some of its draws depend on. */
 static bool must_wait(const struct clime_step_plan *plan) {
     for (int i = 0; plan->ahead && i < plan->n_items; i++) {
         const struct clime_logit_edits *edits = plan->items[i].seq->edits;

@@ -1,6 +1,6 @@
-/* The arrays of a step. Called by server/engine/step.c, engine thread; owns nothing.
+/* Fills a step's input arrays. Called by server/engine/step.c, engine thread; owns nothing.
  *
- * Invariant: what is filled follows from the plan and its sequences alone, so whoever gets these words runs the same
+ * Invariant: the contents depend on the plan and its sequences alone, so every rank that gets these words runs the same
  * rows.
  */
 #include "server/engine/step_arrays.h"

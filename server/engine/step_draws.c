@@ -1,6 +1,6 @@
 /* Draws from a block of head rows; see step_draws.h. Called by server/engine/step.c, engine thread.
  *
- * Invariant: a draw follows from its row of logits, its seed and its position alone, never from the other rows of the
+ * Invariant: a draw depends on its row of logits, its seed and its position alone, never on the other rows of the
  * block; every log-probability comes from clime_ops.head_stats and its lse.
  */
 #include "server/engine/step_draws.h"
@@ -9,7 +9,7 @@
 
 #include "server/schedule/logit_edits.h"
 
-/* Of max_out draws, without what stands behind them. */
+/* Bytes of max_out draws, without lists and masks. */
 static size_t draw_bytes(const struct clime_model *m, int max_out) {
     size_t routing = m->cfg.router.E ? sizeof(uint32_t) : 0;
     return (size_t)max_out * (sizeof(struct clime_drawn) + routing);
@@ -70,7 +70,7 @@ float clime_step_inv_temp(const struct clime_step_item *item) {
     return clime_sampling_greedy(p) ? 1.0f : clime_inv_temp(p->temperature);
 }
 
-/* The k-th draw of an item. Of one whose sequence has ended meanwhile, anything: nobody gets it. */
+/* The k-th draw of an item; arbitrary if the sequence has ended, as the result is dropped. */
 static struct clime_sampling sampling_of(const struct clime_step_item *item, int k, int V) {
     struct clime_seq *q = item->seq;
     if (!q) return (struct clime_sampling){.inv_temp = 1, .greedy = true, .top_p = 1};

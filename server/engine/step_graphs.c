@@ -1,10 +1,9 @@
 /* The recordings of decode steps. Called by server/engine/step.c, engine thread; owns the graphs.
  *
- * Invariant: a recording is replayed only for the size it was made at, and every address in it (KV, scratch, the
- * runner's arrays) stays what it was while the runner lives; a weight update copies into the same place, and where the
- * weights have moved (to or from memory shared with their owner) the recordings are dropped.
- * Recording is left to a size's second step, because a start that recorded all of them would take seconds, and most
- * sizes never come.
+ * Invariant: a recording is replayed only at the size it was made for, and every address in it (KV, scratch, the
+ * runner's arrays) is fixed while the runner lives. A weight update copies in place; if the weights move (to or from
+ * memory shared with their owner) the recordings are dropped. A size is recorded at its second step: recording all at
+ * start would take seconds, and most sizes never run.
  */
 #include "server/engine/step_graphs.h"
 

@@ -1,7 +1,6 @@
 /* Lists of log-probabilities, and sampling masks. Called by step_draws.c, engine thread; arrays are the caller's.
  *
- * Invariant: a list has the same entries when it is asked for and when it is taken, since both follow from the request
- * and the vocabulary alone.
+ * Invariant: add and take agree on a list's entries, since both derive them from the request and the vocabulary alone.
  */
 #include "server/engine/step_lists.h"
 
@@ -64,7 +63,7 @@ int clime_step_masks_place(const struct clime_sampling *s, int n, int at, int *m
 struct clime_sampling_mask *clime_step_mask_take(const struct clime_drawn *d, const int32_t *ids, int room) {
     int n = d->n_kept < room ? d->n_kept : room;
     struct clime_sampling_mask *m = xmalloc(sizeof *m + (size_t)n * sizeof m->ids[0]);
-    m->logp = fminf(d->logp_cut, 0); /* a lone id's may come out a rounding above */
+    m->logp = fminf(d->logp_cut, 0); /* a single id may round to above 0 */
     m->lacks = d->n_kept > room;
     m->n = n;
     memcpy(m->ids, ids, (size_t)n * sizeof m->ids[0]);

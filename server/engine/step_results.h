@@ -1,5 +1,5 @@
-/* What a step gives: for each item of its plan the tokens that it drew, and log-probabilities of its prompt. The arrays
- * are the engine's; lists in them are handed over, and freed by whoever takes them. */
+/* A step's results: for each plan item its drawn tokens and its prompt's log-probabilities. The engine owns the arrays;
+ * the reader of a list in them owns and frees it. */
 #ifndef CLIME_SERVER_ENGINE_STEP_RESULTS_H
 #define CLIME_SERVER_ENGINE_STEP_RESULTS_H
 
@@ -8,21 +8,21 @@
 
 struct clime_prompt_logp { /* log-probabilities of prompt tokens first .. first + n */
     int first, n;
-    bool bad;                      /* one of them is no finite number */
+    bool bad;                      /* one of them is not finite */
     float *logp;                   /* [n] */
     struct clime_lp_extra **extra; /* [n] or NULL */
 };
 
-struct clime_step_draw { /* a token that was sampled */
+struct clime_step_draw { /* a sampled token */
     struct clime_drawn drawn;
-    uint32_t routing;                 /* what the routers chose for the row that drew it; 0: it has none */
-    struct clime_lp_extra *extra;     /* NULL unless asked for */
+    uint32_t routing;                 /* hash of the row's routing choices; 0: no experts */
+    struct clime_lp_extra *extra;     /* NULL unless requested */
     struct clime_sampling_mask *mask; /* the same */
 };
 
 struct clime_step_result {           /* of one plan item */
-    int n_draws;                     /* one, and one more for each guessed row: each is what follows if all guesses */
-    struct clime_step_draw *draws;   /* before it are right; they lie in the results' array of draws */
+    int n_draws;                     /* 1 + guessed rows; draw k holds if all guesses */
+    struct clime_step_draw *draws;   /* before it are right. Points into the results' draws */
     struct clime_prompt_logp prompt; /* n = 0: none */
 };
 

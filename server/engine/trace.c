@@ -1,7 +1,7 @@
-/* The ring of spans (see trace.h). Owned by the engine while it records, then by whoever took it away.
+/* The ring of spans (see trace.h). Owned by the engine while it records, then by the caller that removed it.
  *
- * One entry a step and one a control call, of fixed size, so that recording costs a copy of 80 bytes and no allocation;
- * the phases become events of their own when the trace is written.
+ * One fixed-size entry per step or control call, so that recording costs an 80-byte copy and no allocation; phases
+ * become separate events when the trace is written.
  */
 #include "server/engine/trace.h"
 
@@ -23,8 +23,8 @@ struct clime_trace {
     void (*full)(void *arg);
     void *arg;
     atomic_bool is_full;
-    int64_t n;       /* entries so far; the newest RING are there */
-    int64_t n_steps; /* of them, steps */
+    int64_t n;       /* entries so far; the newest RING are kept */
+    int64_t n_steps; /* steps in the ring */
     struct entry ring[RING];
 };
 

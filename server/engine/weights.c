@@ -1,8 +1,8 @@
-/* What the engine computes with, changed between two steps: weights, and the memory of weights and KV.
+/* Weight updates, and freeing and allocating the memory of weights and KV, between two steps.
  *
- * As control.c: the functions of engine.h run on the caller's thread and wait; the static `do_` functions run on the
- * engine thread. Invariant: weights change all or none for every sequence, on all ranks alike; while they or KV memory
- * are not there, nothing is computed, and what comes is refused (control.c).
+ * As in control.c, the functions of engine.h run on the caller's thread and wait; the static `do_` functions run on the
+ * engine thread. Invariant: weights change as a whole, for every sequence and on all ranks; while weights or KV memory
+ * are missing, no step runs and new requests fail (control.c).
  */
 #include <string.h>
 
@@ -38,8 +38,8 @@ void clime_engine_relabel(struct clime_engine *g, const char *label) {
     clime_engine_run(g, &c);
 }
 
-/* Over several ranks each has its share in memory of its own, also of weights that are their owner's, unless that is
- * many, too, and lies as theirs would. */
+/* Each rank copies its share into its own memory, except from an owner with one share for each rank: then it maps
+ * that. */
 static enum clime_err share_weights(struct clime_engine *g, const struct clime_weight_source *from,
                                     struct clime_error *e) {
     const struct clime_model *m = g->model;
@@ -52,7 +52,7 @@ static enum clime_err share_weights(struct clime_engine *g, const struct clime_w
         err = m->ops->share_open(m->dev, from->handles[0], clime_model_bytes(m), &same_unit, &theirs, e);
     if (!err)
         err = clime_followers_update(g->opts.followers, theirs ? theirs : from->flat, from->kind == CLIME_FROM_HOST, e);
-    if (theirs && !err) err = m->ops->sync(m->dev, e); /* what is queued reads it */
+    if (theirs && !err) err = m->ops->sync(m->dev, e); /* queued copies read it */
     if (theirs) m->ops->share_close(m->dev, theirs);
     return err;
 }
@@ -83,7 +83,7 @@ static enum clime_err take_weights(struct clime_engine *g, const struct clime_we
     }
 }
 
-/* A part of the weights changes only where the rest is in force and may be written. */
+/* A partial update needs the other weights present and writable. */
 static enum clime_err refuse_part(struct clime_engine *g, const struct clime_weight_source *from,
                                   struct clime_error *e) {
     if (!from->slices) return CLIME_OK;
@@ -99,7 +99,7 @@ static enum clime_err refuse_dead(struct clime_engine *g, struct clime_error *e)
     return atomic_load(&g->dead) ? clime_fail(e, CLIME_ERR_DEVICE, "the engine is dead: the device failed") : CLIME_OK;
 }
 
-/* What was done between two steps has failed for good on some rank. */
+/* True when an operation between two steps has failed for good on some rank. */
 static bool lost_ranks(struct clime_engine *g) {
     struct clime_error e;
     enum clime_err err = clime_model_ranks_check(g->model, &e);
@@ -162,7 +162,7 @@ static void do_read_weights(struct clime_engine *g, struct clime_command *c) {
     }
     if (!g->opts.followers)
         g->model->ops->copy_out(g->model->dev, c->h_weights, (const char *)g->model->flat + c->weights_at, c->n_bytes);
-    c->err = g->model->ops->sync(g->model->dev, c->error); /* a copy out of a failed device is none */
+    c->err = g->model->ops->sync(g->model->dev, c->error); /* a failed device copies nothing */
     clime_engine_is_dead(g, c->err, c->error);
 }
 

@@ -1,8 +1,8 @@
-/* The choice of guessed rows. Called by server/schedule/drafting.c, engine thread.
+/* Chooses the number of guessed rows. Called by server/schedule/drafting.c, engine thread.
  *
- * Invariant: the guesses that run are those by which tokens a second are most, by at least GAIN over none. What trying
- * costs is bounded: a size whose time is not known is tried only where it would pay if time went on growing as it did
- * so far, and what such steps lose is at most one step in TRY_EVERY.
+ * Invariant: the chosen number maximizes tokens/s, with a gain of at least GAIN over none. The cost of trying is
+ * bounded: an unknown size is tried only if it would pay with time extrapolated linearly, and tries lose at most one
+ * step in TRY_EVERY.
  */
 #include "server/schedule/draft_cost.h"
 
@@ -10,11 +10,11 @@ enum {
     KNOWN_FOR = 256, /* steps */
     TRY_EVERY = 40,  /* steps */
     MOST_TRIES = 2 * CLIME_DRAFT_KNOWN,
-    MOST_LOST = 4 /* by one: a device that chooses something takes long, once */
+    MOST_LOST = 4 /* by one try: a device's one-time choice takes long */
 };
 #define GAIN 1.02f
 
-/* The smallest 1 << size that holds n rows; CLIME_DRAFT_SIZES: there is none. */
+/* The smallest i with 1 << i >= n; CLIME_DRAFT_SIZES: none. */
 static int size_of(int n) {
     int i = 0;
     while (i < CLIME_DRAFT_SIZES && 1 << i < n) i++;
@@ -35,7 +35,7 @@ void clime_draft_cost_step(struct clime_draft_cost *c, int n_rows, bool guessed,
     struct clime_draft_time *t = guessed ? &c->guessed[i] : &c->plain[i];
     if (is_old(c, t)) t->n = 0;
     t->us[t->n++ % CLIME_DRAFT_LAST] = us;
-    if (t->n == 2 * CLIME_DRAFT_LAST) t->n = CLIME_DRAFT_LAST; /* a server runs for long */
+    if (t->n == 2 * CLIME_DRAFT_LAST) t->n = CLIME_DRAFT_LAST; /* keep it small: a server runs long */
     t->at = ++c->n_steps;
     if (c->n_tries < MOST_TRIES) c->n_tries += 1.0f / TRY_EVERY;
     if (guessed && c->try_us > 0 && us > c->worth_us) {
@@ -45,7 +45,7 @@ void clime_draft_cost_step(struct clime_draft_cost *c, int n_rows, bool guessed,
     c->try_us = 0;
 }
 
-/* 0: not known. */
+/* 0: unknown. */
 static float time_of(const struct clime_draft_cost *c, const struct clime_draft_time *t) {
     if (t->n < CLIME_DRAFT_KNOWN || is_old(c, t)) return 0;
     float us = t->us[0];

@@ -1,9 +1,9 @@
-/* How many guessed rows a step is worth, from what steps took.
+/* Cost model of drafting: how many guessed rows a step is worth, from measured step times.
  *
- * A step of n sequences gives n tokens; with guessed rows it takes longer and gives as many more as are right. What it
- * takes is measured, by the number of its rows and by whether some are guessed; the fastest of the last few counts,
- * since a busy machine only ever adds. A size that nobody has measured of late is tried now and then. Owner: the engine
- * thread. No clock: the caller says what a step took.
+ * A step of n sequences produces n tokens; with guessed rows it takes longer and produces one more for each right
+ * guess. Times are kept by row count, with and without guesses; the fastest of the last few counts, since load only
+ * adds time. A size not measured recently is tried now and then. Owner: the engine thread. No clock: the caller passes
+ * times.
  */
 #ifndef CLIME_SERVER_SCHEDULE_DRAFT_COST_H
 #define CLIME_SERVER_SCHEDULE_DRAFT_COST_H
@@ -13,28 +13,28 @@
 
 #define CLIME_DRAFT_SIZES 9 /* powers of two up to 256 */
 #define CLIME_DRAFT_LAST 4
-#define CLIME_DRAFT_KNOWN 3 /* steps by which a size is known: the first of a device may have to choose something */
+#define CLIME_DRAFT_KNOWN 3 /* steps until a size is known: a device's first steps may make one-time choices */
 
 struct clime_draft_cost {
     struct clime_draft_time {
-        float us[CLIME_DRAFT_LAST]; /* what the last steps took */
-        int n;                      /* steps measured since there was none for long; of many, less whole rounds */
-        int64_t at;                 /* number of the last one */
+        float us[CLIME_DRAFT_LAST]; /* times of the last steps */
+        int n;                      /* steps measured since the last long gap, minus whole rounds of the ring */
+        int64_t at;                 /* step number of the last one */
     } plain[CLIME_DRAFT_SIZES], guessed[CLIME_DRAFT_SIZES];
     int64_t n_steps;
-    float n_tries;          /* what may be lost by trying sizes that are not known, in plain steps */
-    float try_us, worth_us; /* of a try that runs: a plain step, and what its tokens are worth in them; 0 = none runs */
+    float n_tries;          /* budget for trying unknown sizes, in plain steps */
+    float try_us, worth_us; /* of the current try: a plain step's time, and the time its tokens are worth; 0 = none */
 };
 
 void clime_draft_cost_init(struct clime_draft_cost *c);
 
-/* A step that only decoded: n_rows in all, some of them guessed or none, took us. */
+/* Records a step that only decoded: n_rows in total, with guesses or without, in us microseconds. */
 void clime_draft_cost_step(struct clime_draft_cost *c, int n_rows, bool guessed, float us);
 
-/* A step of n_seqs without guesses has been measured; until then none is chosen. */
+/* True once plain steps of n_seqs are measured; until then no guesses are chosen. */
 bool clime_draft_cost_known(const struct clime_draft_cost *c, int n_seqs);
 
-/* How many of n guesses to run beside n_seqs rows; chance[n], descending: that each is right. */
+/* How many of n guesses to run with n_seqs rows; chance[n], descending: probability that each is right. */
 int clime_draft_cost_choose(struct clime_draft_cost *c, int n_seqs, const float *chance, int n);
 
 #endif

@@ -1,10 +1,9 @@
 /* The index of contexts. Called by server/schedule/drafting.c, engine thread; owns its table.
  *
- * Invariant: a slot is whole by itself. There is no text behind it, nothing to evict or to go stale: the next guess is
- * looked up with the last one as part of its context. Two contexts may meet in a slot; a check of 32 bits tells them
- * apart, and a guess that is wrong costs a row.
- * An answer is dropped only when it was wrong as often as half of the times it was right in a row, so that one stray
- * sample does not make a group forget what all others say.
+ * Invariant: a slot is self-contained: it refers to no text, so nothing needs eviction or goes stale; the next guess is
+ * looked up with the last one in its context. Contexts that collide in a slot are told apart by a 32-bit check, and a
+ * wrong guess costs only a row. A wrong answer halves the slot's count and replaces the token only at 0, so that one
+ * stray sample does not erase what all others agree on.
  */
 #include "server/schedule/draft_index.h"
 
@@ -15,8 +14,8 @@
 enum { LENGTHS = 3, MOST_SEEN = 15 };
 static const int LENGTH[LENGTHS] = {2, 4, 8};
 
-#define LEAST_CHANCE 0.05f /* a guess below it is none */
-#define MEMORY 64          /* answers that a chance is the mean of, about */
+#define LEAST_CHANCE 0.05f /* drop guesses below it */
+#define MEMORY 64          /* a chance averages about this many answers */
 
 struct slot {
     uint32_t check;
@@ -26,7 +25,7 @@ struct slot {
 
 struct clime_draft_index {
     struct slot *slots;
-    int shift; /* a slot's number is in the upper bits of a key */
+    int shift; /* a key's upper bits are the slot number */
     struct chance {
         float is;
         int n; /* answers so far, at most MEMORY */
@@ -55,7 +54,7 @@ static uint64_t mix(uint64_t h) {
     return h ^ h >> 29;
 }
 
-/* Keys of the contexts that end before ids[n]; returns how many there are. */
+/* Keys of the contexts that end before ids[n]; returns how many. */
 static int keys_of(uint64_t family, const int32_t *ids, int n, uint64_t *keys) {
     uint64_t h = mix(family);
     int l = 0;
@@ -81,7 +80,7 @@ static void learn_one(struct slot *s, uint32_t check, int32_t id) {
     }
 }
 
-/* The likeliest answer to contexts by their keys, NULL when there is none; its chance. */
+/* The likeliest answer for the keys, or NULL; sets its chance. */
 static const struct slot *best_of(const struct clime_draft_index *x, const uint64_t *keys, int n, float *chance) {
     const struct slot *best = NULL;
     *chance = 0;

@@ -1,9 +1,9 @@
-/* What followed the last few tokens when they came before: the source of guesses, for a sequence and its siblings.
+/* N-gram index of draft tokens: what followed the last few tokens before, in a sequence and its siblings.
  *
- * A context is the last 2, 4 or 8 tokens of a text; a family is the texts that share an index by a number (samples of
- * one prompt). For each context the index knows the token that followed it and how often that was so in a row, and for
- * each length and count how often such an answer was right of late: its chance, which each text trusts as far as its
- * own draws bear it out. Memory is fixed at opening; what is new displaces what is old. Owner: the engine thread.
+ * A context is the last 2, 4 or 8 tokens of a text; a family is a number shared by texts that learn together (samples
+ * of one prompt). For each context the index keeps the token that followed and how often in a row it did; for each
+ * length and count, how often such an answer was recently right: its chance, which each text scales by its own hit
+ * rate. Memory is fixed at opening; new entries replace old ones. Owner: the engine thread.
  */
 #ifndef CLIME_SERVER_SCHEDULE_DRAFT_INDEX_H
 #define CLIME_SERVER_SCHEDULE_DRAFT_INDEX_H
@@ -14,21 +14,21 @@
 
 struct clime_draft_index;
 
-struct clime_draft_trust { /* of one text, over its last draws; begins as 0 */
-    float promised, kept;  /* sum of the chances of what would have been guessed; how many of those were drawn */
+struct clime_draft_trust { /* of one text, over its last draws; starts as 0 */
+    float promised, kept;  /* sum of the guesses' chances; how many of them were right */
 };
 
 /* n_slots: a power of two. */
 struct clime_draft_index *clime_draft_index_open(int n_slots);
 void clime_draft_index_close(struct clime_draft_index *x); /* NULL is fine */
 
-/* ids[at] came after ids[0 .. at). trust: of the text, when a draw gave the token, which tells how good the answers
- * were; NULL: it was given. */
+/* Learns that ids[at] follows ids[0 .. at). trust: the text's, updated with how good the answers were, when a draw
+ * produced the token; NULL for a prompt token. */
 void clime_draft_index_learn(struct clime_draft_index *x, uint64_t family, const int32_t *ids, int at,
                              struct clime_draft_trust *trust);
 
-/* Up to `most` tokens that may follow ids[0 .. n), written behind them; chance[i]: that all up to the i-th are right,
- * not ascending. Returns how many. */
+/* Writes up to `most` guesses after ids[0 .. n); chance[i]: probability that all up to the i-th are right, not
+ * ascending. Returns how many. */
 int clime_draft_index_guess(const struct clime_draft_index *x, uint64_t family, int32_t *ids, int n, int most,
                             const struct clime_draft_trust *trust, float *chance);
 

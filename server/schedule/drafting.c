@@ -1,10 +1,9 @@
-/* Which guesses run beside a step's rows. Called by the engine, engine thread; owns the index and the times.
+/* Adds guessed rows to decode steps. Called by the engine, engine thread; owns the index and the step times.
  *
- * Invariant: nothing here can change a token, a log-probability or where a sequence ends; a guess only offers a row
- * whose result counts when the draws confirm it. So the choice may follow the clock.
- * On a device that is given a step ahead of the results of the one before, a step with guesses cannot be: its tokens
- * must be known first. After a look that found nothing worth a row, or no room for one, the next ones come 1, 3, 7,
- * then every 15 steps later.
+ * Invariant: nothing here can change a token, a log-probability or where a sequence ends; a guess only adds a row whose
+ * result counts when the draws confirm it. So the choice may depend on the clock. A step with guesses cannot start
+ * ahead of the previous step's results: its tokens must be known first. After a search that found no guess worth a row,
+ * or no room, the next searches are 1, 3, 7, then 15 steps apart.
  */
 #include "server/schedule/drafting.h"
 
@@ -17,9 +16,9 @@
 #include "server/schedule/logit_edits.h"
 
 enum {
-    FAMILIES = 1 << 12,     /* whose prompts are known to be learned */
-    LONGEST_PROMPT = 32768, /* tokens of it that are learned: its end */
-    LONGEST_REST = 15       /* steps between two looks */
+    FAMILIES = 1 << 12,     /* remembered prompts that are learned */
+    LONGEST_PROMPT = 32768, /* at most its last tokens are learned */
+    LONGEST_REST = 15       /* steps between two searches */
 };
 
 struct candidate {
@@ -32,10 +31,10 @@ struct clime_drafting {
     struct clime_draft_index *index;
     struct clime_draft_cost cost;
     uint64_t *families;           /* [FAMILIES] by their lower bits; 0 = none */
-    int rest, n_left;             /* steps between looks, and until the next one */
+    int rest, n_left;             /* steps between searches, and until the next */
     struct candidate *candidates; /* [most_rows * most_of_one] */
     float *chance;                /* [most_rows * most_of_one] */
-    int *n_chosen;                /* [most_rows] of each item */
+    int *n_chosen;                /* [most_rows] guesses of each item */
 };
 
 struct clime_drafting *clime_drafting_open(const struct clime_drafting_options *o) {
@@ -102,7 +101,7 @@ static int likeliest_first(const void *a, const void *b) {
     return x->item != y->item ? (x->item > y->item) - (x->item < y->item) : (x->k > y->k) - (x->k < y->k);
 }
 
-/* The guesses for all items, the likeliest first: of one item they come in their order. */
+/* Collects all items' guesses, likeliest first; those of one item stay in order. */
 static int collect(struct clime_drafting *d, const struct clime_step_plan *plan) {
     int n = 0;
     for (int i = 0; i < plan->n_items; i++) {
@@ -118,7 +117,7 @@ static int collect(struct clime_drafting *d, const struct clime_step_plan *plan)
     return n;
 }
 
-/* After a look; those that found nothing are ever further apart. */
+/* Sets the next search; unsuccessful ones back off. */
 static void rest(struct clime_drafting *d, bool found) {
     d->rest = found || !d->opts.adaptive ? 0 : d->rest < LONGEST_REST ? 2 * d->rest + 1 : LONGEST_REST;
     d->n_left = d->rest;
@@ -126,12 +125,12 @@ static void rest(struct clime_drafting *d, bool found) {
 
 void clime_drafting_plan(struct clime_drafting *d, struct clime_sched *s, struct clime_step_plan *plan) {
     if (d->n_left > 0 || !only_decodes(plan)) return;
-    if (plan->n_items >= d->opts.most_rows) { /* no room for any */
+    if (plan->n_items >= d->opts.most_rows) { /* no room */
         rest(d, false);
         return;
     }
     if (d->opts.adaptive && !clime_draft_cost_known(&d->cost, plan->n_items)) {
-        d->n_left = CLIME_DRAFT_KNOWN; /* plain steps, to know what guesses must be better than */
+        d->n_left = CLIME_DRAFT_KNOWN; /* measure plain steps first, as the baseline */
         return;
     }
     int n = collect(d, plan), room = d->opts.most_rows - plan->n_items, n_seqs = plan->n_items;

@@ -1,7 +1,7 @@
 /* The pool of KV pages. Called by the scheduler and the prefix cache, engine thread only; owns the arrays.
  *
- * Invariant: refs[page] == 0 exactly when the page is among free[0 .. n_free). Everything that trusts a page table
- * rests on it, so take, ref and unref check it each time; clime_sched_check recounts the references from scratch.
+ * Invariant: refs[page] == 0 exactly when the page is among free[0 .. n_free). Every page table depends on it, so take,
+ * ref and unref check it each time; clime_sched_check recounts the references from scratch.
  * The free pages are a stack: the page freed last is the one most likely still in the processor's cache.
  */
 #include "server/schedule/kv_pages.h"

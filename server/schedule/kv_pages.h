@@ -1,8 +1,8 @@
-/* The pool of KV pages: who holds which page, and which weights wrote it.
+/* The pool of KV pages: each page's references and the weight version that wrote it.
  *
  * A page is CLIME_PAGE positions of keys and values over all layers; its number indexes the device pools of clime_kv.
  * References: one for every sequence whose table names the page, one for the prefix cache when the page is in it. A
- * page without references is on the free stack, and nowhere else.
+ * page without references is on the free stack only.
  * Owner: the engine thread. No locking.
  */
 #ifndef CLIME_SERVER_SCHEDULE_KV_PAGES_H

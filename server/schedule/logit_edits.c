@@ -1,8 +1,8 @@
-/* Edits of the logits of one sequence. Made by HTTP workers at submission, which is where the prompt is walked; then
- * called by the engine and the step runner, engine thread. Owns the sets and the list of one sequence.
+/* Logit edits of one sequence. Created by HTTP workers at submission, which walks the prompt; then called by the engine
+ * and the step runner, engine thread. Owns the sequence's sets and list.
  *
- * Invariant: edits[i] is what entries[i] comes to now, so that a draw finds its list ready. Entries ascend by id, each
- * id once, for the binary search; a list has the ids of the request and those that were sampled.
+ * Invariant: edits[i] is always current for entries[i], so a draw's list is ready. Entries ascend by id, each id once,
+ * for the binary search; they hold the request's ids and the sampled ones.
  */
 #include "server/schedule/logit_edits.h"
 
@@ -24,14 +24,14 @@ struct clime_logit_edits {
     struct clime_logit_edit *edits; /* [size], of the entries */
     int n, size;
     bool counts; /* frequency or presence penalty */
-    bool bans;   /* min_new_tokens is not reached */
+    bool bans;   /* min_new_tokens not reached */
     const struct clime_grammar *of;
-    struct clime_grammar_state *grammar; /* NULL = none; then so are these */
+    struct clime_grammar_state *grammar; /* NULL = none, and the next two too */
     uint32_t *mask;                      /* [clime_id_words(V)] of the next draw */
     int V, n_stop;
     int32_t *stop;         /* [n_stop] */
-    uint32_t *good;        /* [clime_id_words(V)] what completes no bad word now; NULL = there are none */
-    struct clime_ids tail; /* the last ids sampled, as many as the longest bad word has before its last */
+    uint32_t *good;        /* [clime_id_words(V)] ids that complete no bad word now; NULL = no bad words */
+    struct clime_ids tail; /* the last sampled ids: longest bad word - 1 */
     size_t n_tail;
     const char *stuck;
 };
@@ -43,7 +43,7 @@ static struct clime_logit_edit edit_of(const struct clime_logit_edits *x, const 
     return d;
 }
 
-/* The entry's place, a new one where there is none; entries may move. */
+/* Index of id's entry, inserted if missing; entries may move. */
 static int place_of(struct clime_logit_edits *x, int32_t id) {
     int lo = 0, hi = x->n;
     while (lo < hi) {
@@ -72,7 +72,7 @@ static uint32_t *set_of(int V, const int32_t *ids, int n) {
     return set;
 }
 
-/* Of each word whose beginning was just sampled, the last id is bad; of those of one id it always is. */
+/* Bans the last id of each word whose other ids were just sampled; one-id words always. */
 static void bar_words(struct clime_logit_edits *x) {
     const struct clime_sampling_params *p = x->p;
     for (int i = 0; i < p->n_bad; i++) clime_id_add(x->good, p->bad[i].data[p->bad[i].len - 1]);
@@ -169,7 +169,7 @@ bool clime_logit_edits_fixed(const struct clime_logit_edits *x) {
     return !clime_logit_edits_follow(x) && !x->bans;
 }
 
-/* What was only there to be banned goes; a list without effect would still count as an edit. */
+/* Drops entries that only banned; a list without effect would still count as an edit. */
 static void lift_bans(struct clime_logit_edits *x) {
     int n = 0;
     x->bans = false;
@@ -182,7 +182,7 @@ static void lift_bans(struct clime_logit_edits *x) {
     x->n = n;
 }
 
-/* `of`, or all ids where that is NULL, as far as the request allows them. True when there are any. */
+/* mask = `of` (NULL: all ids) restricted to what the request allows. True when not empty. */
 static bool fill_mask(struct clime_logit_edits *x, const uint32_t *of) {
     bool any = false;
     for (size_t i = 0, n = clime_id_words(x->V); i < n; i++) {
@@ -194,8 +194,8 @@ static bool fill_mask(struct clime_logit_edits *x, const uint32_t *of) {
     return any;
 }
 
-/* What the grammar allows, with the ids that end the sequence where it may end and the request wants that: one that
- * ignores them goes on as long as there is something to go on with. True when only the end is left. */
+/* mask = the grammar's next tokens, plus the ids that end the sequence where the grammar may end; with ignore_eos those
+ * only if no other token is left. True when only the end is left. */
 static bool apply_grammar(struct clime_logit_edits *x) {
     struct clime_grammar_next next = clime_grammar_state_next(x->grammar);
     x->stuck = next.stuck;
@@ -214,7 +214,7 @@ static bool apply_grammar(struct clime_logit_edits *x) {
     return only_end;
 }
 
-/* Whether min_new_tokens bans all that may be drawn. */
+/* True when min_new_tokens bans every allowed token. */
 static bool bans_all(const struct clime_logit_edits *x, const uint32_t *may) {
     int n_may = 0, n_banned = 0;
     for (int i = 0; i < x->n; i++) n_banned += x->entries[i].stops && clime_id_in(may, x->entries[i].id);
@@ -229,7 +229,7 @@ const char *clime_logit_edits_stuck(const struct clime_logit_edits *x) {
 void clime_logit_edits_apply(struct clime_logit_edits *x, int n_out, struct clime_sampling *s) {
     bool only_end = x->grammar && apply_grammar(x);
     if (x->good && !x->grammar) x->stuck = fill_mask(x, NULL) ? NULL : "bad_words leave no token";
-    if (x->bans && (n_out >= x->p->min_new_tokens || only_end)) lift_bans(x); /* there is nothing to go on with */
+    if (x->bans && (n_out >= x->p->min_new_tokens || only_end)) lift_bans(x); /* only_end: no other token is left */
     const uint32_t *may = x->mask ? x->mask : x->allowed;
     if (x->bans && !x->stuck && may && bans_all(x, may)) x->stuck = "min_new_tokens bans every token that is allowed";
     s->seen = x->seen;

@@ -74,7 +74,7 @@ static void idle_remove(struct clime_prefix *c, int32_t page) {
     c->n_idle--;
 }
 
-/* Takes the node out of the table; the caller settles the page's reference. */
+/* Removes the node from the table; the caller drops the page's reference. */
 static void forget(struct clime_prefix *c, int32_t page) {
     struct clime_prefix_node *n = &c->nodes[page];
     int32_t *at = &c->bucket[n->key & (c->n_buckets - 1)];
@@ -193,7 +193,7 @@ void clime_prefix_check(const struct clime_prefix *c) {
     for (int32_t i = 0; i < c->pages->n; i++) CHECK(!c->nodes[i].cached || children[i] == c->nodes[i].n_children);
     for (int32_t i = c->oldest; i >= 0; i = c->nodes[i].newer, n_listed++) {
         CHECK(c->nodes[i].idle);
-        /* what is older than i has been seen already: i's children must be among it */
+        /* everything older than i is visited: i's children must be among it */
         children[i] = -1 - children[i];
         if (c->nodes[i].parent >= 0 && c->nodes[c->nodes[i].parent].idle) CHECK(children[c->nodes[i].parent] >= 0);
     }

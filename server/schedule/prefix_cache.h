@@ -1,4 +1,4 @@
-/* The prefix cache: full KV pages by the tokens that lead to them.
+/* The prefix cache: full KV pages, looked up by the tokens that lead to them.
  *
  * A cached page is a node: its 64 token ids, its parent node (the page before it, -1 for the first) and, through the
  * first page, the salt of the request. A look-up walks from the first page by hash and compares ids, parent and salt
@@ -46,11 +46,11 @@ void clime_prefix_release(struct clime_prefix *c, int32_t page);
 int clime_prefix_find(struct clime_prefix *c, uint64_t salt, const int32_t *ids, int n_max, int32_t *pages);
 
 /* Offers a full page that follows `parent` (a cached page, or -1). Returns the page that now stands for this content:
- * the same one, or one cached before with equal content; then the offered page's reference has been exchanged for
- * one on that page (equal tokens under equal weights are equal bits, docs/numerics.md). */
+ * the same one, or one cached before with equal content; then the offered page's reference is exchanged for one on that
+ * page (equal tokens under equal weights give equal bits, docs/numerics.md). */
 int32_t clime_prefix_insert(struct clime_prefix *c, uint64_t salt, int32_t parent, const int32_t *ids, int32_t page);
 
-/* Forgets everything; pages that sequences hold stay theirs. */
+/* Empties the cache; pages held by sequences stay valid. */
 void clime_prefix_clear(struct clime_prefix *c);
 
 bool clime_prefix_holds(const struct clime_prefix *c, int32_t page);

@@ -1,10 +1,10 @@
-/* What runs in the next step. Called by the engine, engine thread only; owns the pages, the prefix cache and both
- * lists; sequences are the caller's.
+/* The scheduler: plans steps. Called by the engine, engine thread only; owns the pages, the prefix cache and both
+ * lists; the caller owns sequences.
  *
- * Invariant: a page is on the free stack, or every one of its references is a page table entry or the cache's. And
- * progress: the running sequence that arrived first can always get a page, because it may take those of all others
- * and max_total never passes the pool. A sequence that finds no page and is itself the last to have arrived waits
- * with what it holds; giving up its pages would only make it compute them again.
+ * Invariant: a page is on the free stack, or each of its references is a page table entry or the cache's. Progress: the
+ * running sequence that arrived first can always get a page, because it may take those of all others and max_total
+ * never exceeds the pool. If the latest arrival itself finds no page it keeps its pages and waits; releasing them would
+ * only force a recompute.
  */
 #include "server/schedule/scheduler.h"
 
@@ -48,7 +48,7 @@ void clime_step_plan_free(struct clime_step_plan *p) {
 /* ---- the waiting list, ascending arrival ------------------------------------------------------------------- */
 
 static void wait_insert(struct clime_sched *s, struct clime_seq *q) {
-    struct clime_seq *before = s->last; /* new arrivals go last, so look from there */
+    struct clime_seq *before = s->last; /* new arrivals go last: search from there */
     while (before && before->arrival > q->arrival) before = before->prev;
     q->prev = before;
     q->next = before ? before->next : s->first;
@@ -101,8 +101,8 @@ static void alike_remove(struct clime_sched *s, struct clime_seq *q) {
     *(q->alike_prev ? &q->alike_prev->alike_next : bucket_of(s, q)) = q->alike_next;
 }
 
-/* The sequence that is going to compute, or is computing, q's prompt: the last of those that wait, or the first of
- * those that run. One that has finished it is found through the prefix cache, or was the leader when q arrived. */
+/* The sequence that will compute, or is computing, q's prompt: the last waiting one, or the first running one. If it
+ * has finished the prompt, the prefix cache finds it, or it was the leader when q arrived. */
 static struct clime_seq *find_leader(const struct clime_sched *s, const struct clime_seq *q) {
     struct clime_seq *waits = NULL, *runs = NULL;
     if (!q->share_prompt) return NULL;
@@ -153,7 +153,7 @@ static void preempt_last(struct clime_sched *s) {
     wait_insert(s, q);
 }
 
-/* Pages for n_rows more rows, taking them from those who arrived later; returns how many rows fit. */
+/* Gets pages for n_rows more rows, preempting later arrivals; returns how many rows fit. */
 static int make_room(struct clime_sched *s, struct clime_seq *q, int n_rows) {
     while (q->n_pages < clime_pages_for(q->n_kv + n_rows)) {
         if (grow(s, q)) continue;
@@ -166,8 +166,7 @@ static int make_room(struct clime_sched *s, struct clime_seq *q, int n_rows) {
 
 /* ---- admission --------------------------------------------------------------------------------------------- */
 
-/* Positions that may come from elsewhere: the last row must run here, and so must rows whose log-probability is owed.
- */
+/* Positions that cache or leader may supply: the last row, and rows that need log-probabilities, must run here. */
 static int reusable(const struct clime_seq *q) {
     int n = q->n_total - 1;
     if (q->prompt_logp_next < q->n_prompt && q->prompt_logp_next - 1 < n) n = q->prompt_logp_next - 1;
@@ -199,7 +198,7 @@ static void fork_pages(struct clime_sched *s, struct clime_step_plan *plan, stru
     }
 }
 
-/* Pages that need no computing: the leader's, or the cache's. */
+/* Attaches pages already computed: the leader's, or the cache's. */
 static void attach_pages(struct clime_sched *s, struct clime_step_plan *plan, struct clime_seq *q) {
     q->epoch = s->prefix.epoch;
     if (q->leader && may_fork(s, q->leader)) {
@@ -221,7 +220,7 @@ static bool leader_is_busy(const struct clime_seq *q) {
     return l && (l->state == CLIME_SEQ_WAITING || l->n_kv < l->n_prompt);
 }
 
-/* Pages that the running sequences will still need for what they already know, and one position more. */
+/* Pages that running sequences still need for their known tokens and one more position. */
 static int pages_owed(const struct clime_sched *s) {
     int n = 0;
     for (int i = 0; i < s->n_running; i++) {
@@ -265,11 +264,11 @@ static void empty(struct clime_step_plan *plan, bool ahead) {
 
 static void admit(struct clime_sched *s, struct clime_step_plan *plan, int budget) {
     int owed = pages_owed(s);
-    bool all_seen = true; /* of those before q: none waits for a leader that is about to be ready */
+    bool all_seen = true; /* no sequence before q waits for a busy leader */
     s->held = false;
     for (struct clime_seq *q = s->first, *next; q && budget > 0 && s->n_running < s->opts.max_running; q = next) {
         next = q->next;
-        if (q->arrival >= s->closed_from) break; /* they wait in order of arrival */
+        if (q->arrival >= s->closed_from) break; /* the list is in order of arrival */
         if (leader_is_busy(q)) {
             all_seen = false;
             continue;
@@ -279,7 +278,7 @@ static void admit(struct clime_sched *s, struct clime_step_plan *plan, int budge
         if (s->n_running > 0 && need + owed > clime_prefix_available(&s->prefix)) {
             detach_pages(s, plan, q);
             s->held = all_seen;
-            return; /* those behind it wait too: first come, first served */
+            return; /* the rest wait too: first come, first served */
         }
         start(s, q);
         int rows = q->n_total - q->n_kv;
@@ -340,7 +339,7 @@ int clime_sched_guess(struct clime_sched *s, struct clime_step_plan *plan, struc
     return n;
 }
 
-/* Pages for the token that q gets from the step that is running. */
+/* Gets pages for the token that q gains in the running step. */
 static bool goes_on(struct clime_sched *s, struct clime_seq *q) {
     while (q->n_pages < clime_pages_for(q->n_total + 1))
         if (!grow(s, q)) return false;
@@ -353,11 +352,11 @@ bool clime_sched_plan_ahead(struct clime_sched *s, const struct clime_step_plan 
     if (s->n_waiting > 0 && !s->held) return false;
     for (int i = 0; i < now->n_items; i++) {
         struct clime_seq *q = now->items[i].seq;
-        if (!q) continue; /* ended, and computed in vain */
+        if (!q) continue; /* ended; its row is wasted */
         n_live++;
         if (!now->items[i].sample || q->prompt_logp_next < q->n_prompt) return false;
-        if (now->items[i].n_guesses > 0) return false; /* how far it comes is not known */
-        if (q->n_total + 1 == q->max_total) continue;  /* ends with the token that is being drawn */
+        if (now->items[i].n_guesses > 0) return false; /* how many are right is not known */
+        if (q->n_total + 1 == q->max_total) continue;  /* ends with the token being drawn */
         if (!goes_on(s, q)) return false;
         next->items[next->n_items++] =
             (struct clime_step_item){.seq = q, .first = q->n_total, .n_rows = 1, .sample = true, .from = i};
@@ -375,12 +374,12 @@ static void publish_pages(struct clime_sched *s, struct clime_seq *q) {
         if (s->pages.mixed[q->pages[i]]) return;
         int32_t page = clime_prefix_insert(&s->prefix, q->salt, i > 0 ? q->pages[i - 1] : -1,
                                            q->ids + (size_t)i * CLIME_PAGE, q->pages[i]);
-        if (page != q->pages[i]) s->held = false; /* q's own is free */
+        if (page != q->pages[i]) s->held = false; /* q's own page was freed */
         q->pages[i] = page;
     }
 }
 
-/* Rows of wrong guesses go, with the pages that only they needed. */
+/* Drops the rows of wrong guesses and the pages that only they needed. */
 static void roll_back(struct clime_sched *s, struct clime_seq *q, const struct clime_step_item *item) {
     CHECK(item->n_right >= 0 && item->n_right <= item->n_guesses);
     q->n_kv -= item->n_guesses - item->n_right;
@@ -391,7 +390,7 @@ static void roll_back(struct clime_sched *s, struct clime_seq *q, const struct c
 void clime_sched_done(struct clime_sched *s, const struct clime_step_plan *plan) {
     for (int i = 0; i < plan->n_items; i++) {
         struct clime_seq *q = plan->items[i].seq;
-        if (!q) continue; /* planned ahead, and it has ended since */
+        if (!q) continue; /* ended after it was planned ahead */
         CHECK(q->n_kv == plan->items[i].first);
         q->n_kv += plan->items[i].n_rows;
         if (plan->items[i].n_guesses > 0) roll_back(s, q, &plan->items[i]);
@@ -413,9 +412,9 @@ void clime_sched_remove(struct clime_sched *s, struct clime_seq *q) {
     q->state = CLIME_SEQ_GONE;
     s->held = false;
     follow(q, NULL);
-    if (!q->share_prompt) return; /* nobody waits for it */
+    if (!q->share_prompt) return; /* it leads none */
     alike_remove(s, q);
-    /* Of those that waited for it, the first takes its place. */
+    /* The first of its followers takes its place. */
     struct clime_seq *heir = NULL;
     for (struct clime_seq *w = *bucket_of(s, q); w; w = w->alike_next)
         if (w->leader == q && (!heir || w->arrival < heir->arrival)) heir = w;

@@ -21,7 +21,7 @@ static void check_running(const struct clime_sched *s, int32_t *refs) {
             int32_t page = q->pages[p];
             refs[page]++;
             CHECK(s->pages.version[page] <= s->version);
-            /* KV of older weights is held only by sequences that an update kept */
+            /* only sequences kept by an update hold KV of older weights */
             CHECK(q->mixed || s->pages.version[page] == s->version);
             CHECK(q->mixed || !s->pages.mixed[page]);
             if (s->prefix.on && q->epoch == s->prefix.epoch && p < q->n_shared)
@@ -40,7 +40,7 @@ static void check_waiting(const struct clime_sched *s) {
         CHECK(q->state == CLIME_SEQ_WAITING && q->n_pages == 0 && q->n_kv == 0);
         CHECK(q->next ? q->next->prev == q && q->arrival < q->next->arrival : s->last == q);
         CHECK(!q->leader || q->leader->state != CLIME_SEQ_GONE);
-        CHECK(!q->leader || !q->leader->leader); /* no chains: a leader is never itself waiting for one */
+        CHECK(!q->leader || !q->leader->leader); /* no chains: a leader has no leader */
     }
     for (int i = 0; i < s->n_running; i++) n_followers += s->running[i]->n_followers;
     CHECK(n_followers == n_led);
@@ -61,7 +61,7 @@ void clime_sched_check(const struct clime_sched *s) {
         bool cached = clime_prefix_holds(&s->prefix, i);
         CHECK(refs[i] + cached == p->refs[i]);
         CHECK(is_free[i] == (p->refs[i] == 0));
-        /* a page that a kept sequence goes on writing is its alone */
+        /* a page that a kept sequence still writes is not shared */
         CHECK(!p->mixed[i] || p->refs[i] <= 1);
         CHECK(!cached || (p->version[i] == s->version && !p->mixed[i]));
     }

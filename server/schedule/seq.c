@@ -1,7 +1,7 @@
-/* Making and freeing sequences. A sequence is made by the thread that submits its job (clime_engine_submit), since it
- * walks the prompt; the engine thread then owns it and frees it.
+/* Makes and frees sequences. The thread that submits a job makes its sequences (clime_engine_submit), since that walks
+ * the prompt; the engine thread then owns and frees them.
  *
- * Invariant: nothing here looks at the engine's state, only at its options, which are constant.
+ * Invariant: nothing here reads the engine's state, only its constant options.
  */
 #include "server/schedule/seq.h"
 
@@ -14,7 +14,7 @@
 #include "server/schedule/kv_pages.h"
 #include "server/schedule/logit_edits.h"
 
-/* The ids that end a sequence, as far as they can be drawn at all. */
+/* The ids that end a sequence and are below V. */
 static int stop_ids(const struct clime_sampling_params *p, const struct clime_seq_options *opts, int32_t *out) {
     int n = 0;
     for (int i = 0; i < opts->n_eos; i++)
@@ -38,12 +38,12 @@ struct clime_seq *clime_seq_new(struct clime_output *o, const struct clime_seq_o
     q->queued_us = clime_now_us();
     q->n_prompt = o->n_prompt;
     q->n_total = o->n_prompt + o->n_resumed;
-    q->max_total = o->finish.type != CLIME_FINISH_NONE ? q->n_total : o->n_prompt + o->max_new; /* draws no more */
+    q->max_total = o->finish.type != CLIME_FINISH_NONE ? q->n_total : o->n_prompt + o->max_new; /* ended */
     q->ids = xmalloc((size_t)q->max_total * sizeof *q->ids);
     memcpy(q->ids, o->ids, (size_t)o->n_prompt * sizeof *q->ids);
     q->pages = xmalloc((size_t)clime_pages_for(q->max_total) * sizeof *q->pages);
     q->edits = clime_logit_edits_new(p, o->grammar, opts->V, o->ids, o->n_prompt, stop, n_stop);
-    for (int i = 0; i < o->n_resumed; i++) { /* from here on it is as one that was preempted */
+    for (int i = 0; i < o->n_resumed; i++) { /* as after a preemption */
         q->ids[o->n_prompt + i] = o->out.data[i];
         if (q->edits) clime_logit_edits_add(q->edits, o->out.data[i]);
     }

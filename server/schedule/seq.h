@@ -1,9 +1,8 @@
-/* A sequence inside the engine: one output's tokens, its pages, and where it stands.
+/* A sequence inside the engine: one output's tokens, KV pages and progress.
  *
- * Positions: ids[0 .. n_total) are known tokens; KV is in the pages for positions [0, n_kv). A step runs rows n_kv and
- * on; when it runs row n_total - 1, that row's logits give token n_total. Within a step, ids from n_total on may hold
- * guesses (clime_sched_guess).
- * Owner: who submits, until it is in the engine's inbox; then the engine thread.
+ * Positions: ids[0 .. n_total) are known tokens; KV is in the pages for positions [0, n_kv). A step runs rows from n_kv
+ * on; the logits of row n_total - 1 give token n_total. Within a step, ids from n_total on may hold guesses
+ * (clime_sched_guess). Owner: the submitting thread until it is in the engine's inbox; then the engine thread.
  */
 #ifndef CLIME_SERVER_SCHEDULE_SEQ_H
 #define CLIME_SERVER_SCHEDULE_SEQ_H
@@ -34,26 +33,26 @@ struct clime_seq {
 
     /* sharing */
     uint64_t salt, prompt_hash;
-    uint64_t epoch;           /* of the cache when its first page was taken */
-    int n_shared;             /* leading pages that are in the cache */
-    int prompt_logp_next;     /* the next prompt position whose log-probability is still owed; n_prompt = none. The row
-                               * before it, and all after, must run here, so neither cache nor leader may supply them */
-    bool share_prompt;        /* may wait for a sequence with the same prompt and fork its pages */
+    uint64_t epoch;       /* cache epoch when its first page was taken */
+    int n_shared;         /* leading pages that are in the cache */
+    int prompt_logp_next; /* the next prompt position that needs its log-probability; n_prompt = none. The row before
+                             it, and all after, must run here: neither cache nor leader may supply them */
+    bool share_prompt;    /* may wait for a sequence with the same prompt and fork its pages */
     struct clime_seq *leader; /* while waiting: the sequence that computes our prompt; NULL = none */
-    int n_followers;          /* whose leader it is */
-    bool mixed;               /* an update kept its KV: what it writes now is not of one version */
-    int cached_tokens;        /* positions found in the cache or taken from a leader at first admission */
+    int n_followers;          /* sequences that it leads */
+    bool mixed;               /* an update kept its KV: its pages are of several versions */
+    int cached_tokens;        /* positions from the cache or a leader at first admission */
     bool admitted;            /* once */
-    int64_t queued_us;        /* when it was submitted: one that was not admitted may expire */
+    int64_t queued_us;        /* submission time, for the queue timeout */
     int n_retractions;
-    int32_t *choices; /* the engine's: experts of n_choices positions, kept when its pages were given up; or NULL */
+    int32_t *choices; /* the engine's: experts of n_choices positions, kept when its pages were released; or NULL */
     int n_choices;
-    int n_learned; /* of ids, by drafting */
+    int n_learned; /* ids learned by drafting */
     struct clime_draft_trust trust;
     struct clime_draft_counts drafts;
 
     struct clime_seq *next, *prev;             /* waiting list, ascending arrival */
-    struct clime_seq *alike_next, *alike_prev; /* those of one bucket by prompt_hash (scheduler.c) */
+    struct clime_seq *alike_next, *alike_prev; /* bucket by prompt_hash (scheduler.c) */
 };
 
 struct clime_seq_options { /* of the engine */
@@ -63,8 +62,8 @@ struct clime_seq_options { /* of the engine */
     bool cache; /* prompts are shared between requests */
 };
 
-/* The output's sequence, not known to the scheduler yet. before: one of the same job, which may have the same prompt,
- * or NULL. */
+/* Makes the output's sequence; the scheduler does not know it yet. before: a sequence of the same job that may have the
+ * same prompt, or NULL. */
 struct clime_seq *clime_seq_new(struct clime_output *o, const struct clime_seq_options *opts,
                                 const struct clime_seq *before);
 void clime_seq_free(struct clime_seq *q); /* NULL is fine */
