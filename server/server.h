@@ -1,6 +1,6 @@
 /* The running server: its parts, and the handlers' shared helpers.
  *
- * Made by main, constant after start but for what says otherwise; handlers run on HTTP workers (100 KiB of stack).
+ * Made by main, constant after start unless noted; handlers run on HTTP workers (100 KiB of stack).
  */
 #ifndef CLIME_SERVER_SERVER_H
 #define CLIME_SERVER_SERVER_H
@@ -22,36 +22,36 @@ struct clime_weight_update;
 
 struct clime_server {
     struct clime_server_options opts;
-    const char **model_names; /* [n_model_names] those that requests may name; the first is the server's own */
+    const char **model_names; /* [n_model_names] names that requests may use; the first is the server's own */
     int n_model_names;
     bool any_model;            /* --served-model-name '*': any other name stands for the first */
-    struct clime_model *model; /* its configuration may be read; the rest is the engine's */
+    struct clime_model *model; /* only its configuration may be read; the engine owns the rest */
     struct clime_tokenizer *tokenizer;
     struct clime_chat_template chat;
-    struct clime_output_format format;            /* of the policy's replies; its tools are the request's */
-    struct clime_ids markers;                     /* special tokens that its markers are made of */
+    struct clime_output_format format;            /* format of the policy's replies; tools come from the request */
+    struct clime_ids markers;                     /* special tokens in its markers */
     struct clime_sampling_params openai_defaults; /* of the model's generation_config.json */
     struct clime_engine *engine;
-    struct clime_followers *followers; /* --tp-size: the other ranks; NULL = alone. The engine's */
+    struct clime_followers *followers; /* --tp-size: the other ranks, the engine's; NULL = none */
     struct clime_text_pool *text;
     struct clime_grammar_cache *grammars; /* own lock */
     struct clime_job_table jobs;          /* own lock */
     struct clime_weight_update *update;
     struct clime_server_metrics *metrics;  /* atomics */
     struct clime_field_watch *field_watch; /* own lock */
-    int32_t *eos;                          /* [n_eos] union of the model's and the tokenizer's */
+    int32_t *eos;                          /* [n_eos] union of the model's and the tokenizer's ids */
     int n_eos;
-    struct clime_facts identity; /* what it serves but the weights (model/policy.h) */
+    struct clime_facts identity; /* identity of the policy without its weights (model/policy.h) */
     int max_len, max_total_tokens, n_vocab;
     int64_t started_us; /* wall clock */
     double startup_seconds;
     atomic_bool ready, stopping;
-    atomic_int request_log, request_log_level; /* request_log.h: what is logged now, and when it is switched on */
+    atomic_int request_log, request_log_level; /* request_log.h: current level, and the level when on */
     struct clime_profile *profile;
-    atomic_uint_fast64_t n_made_seeds; /* --random-seed: how many it has made */
+    atomic_uint_fast64_t n_made_seeds; /* --random-seed: seeds made so far */
 };
 
-/* The route table, ended by path == NULL; the health table is a part of it. */
+/* The route table, terminated by path == NULL; the health table is a subset. */
 extern const struct clime_http_route clime_server_routes[];
 extern const struct clime_http_route clime_health_routes[];
 
@@ -61,7 +61,7 @@ static inline const char *clime_server_model_name(const struct clime_server *s, 
         if (clime_str_is(name, s->model_names[i])) return s->model_names[i];
     return s->any_model ? s->model_names[0] : NULL;
 }
-/* CLIME_ERR_NOT_FOUND for a name that is none of them. */
+/* CLIME_ERR_NOT_FOUND for an unknown name. */
 enum clime_err clime_server_no_model(const struct clime_server *s, struct clime_str name, struct clime_error *e);
 
 /* A reply buffer: enough for a long batch with log-probabilities. */
@@ -69,7 +69,7 @@ enum clime_err clime_server_no_model(const struct clime_server *s, struct clime_
 
 /* Sends the buffer as JSON, or a 500 when it overflowed; frees it. */
 void clime_reply_buf(struct clime_http_request *rq, int status, struct clime_buf *body);
-/* An event of a stream. One that was too large for its buffer gives the stream up: it is never cut in the middle. */
+/* Adds an event to a stream. An event too large for its buffer breaks the stream: it is never truncated. */
 void clime_reply_event(struct clime_buf *sse, const struct clime_buf *event);
 
 /* {"success", "message"} with status 200 or, when err is set, that of its code. */
@@ -114,17 +114,16 @@ void clime_handle_loads(struct clime_http_request *rq, void *context);
 void clime_handle_metrics(struct clime_http_request *rq, void *context);
 
 void clime_handle_abort(struct clime_http_request *rq, void *context);
-/* Is somebody there to hear that it was done? Asked by what stands in others' way until it is taken back, such as a
- * pause: when the server itself stood still for a while, whoever asked may have given it up, and would not take back
- * what it does not know of. */
+/* True while the client still waits for the reply. Checked before an action that blocks others until it is undone, such
+ * as a pause: after a stall of the server the client may have left, and would never undo it. */
 bool clime_control_is_awaited(struct clime_http_request *rq, struct clime_error *e);
 void clime_handle_pause(struct clime_http_request *rq, void *context);
 void clime_handle_continue(struct clime_http_request *rq, void *context);
 void clime_handle_flush(struct clime_http_request *rq, void *context);
 
-/* handlers_profile.c: what records the engine's steps; freed before the engine. */
+/* handlers_profile.c: records the engine's steps; free it before the engine. */
 struct clime_profile *clime_profile_new(struct clime_engine *g);
-void clime_profile_free(struct clime_profile *p); /* what is being recorded is dropped; NULL is fine */
+void clime_profile_free(struct clime_profile *p); /* drops a running recording; NULL is fine */
 void clime_handle_start_profile(struct clime_http_request *rq, void *context);
 void clime_handle_stop_profile(struct clime_http_request *rq, void *context);
 void clime_handle_configure_logging(struct clime_http_request *rq, void *context);

@@ -1,8 +1,8 @@
-/* The newest part of a conversation (see chat_newest.h). Called by server/api/generation.c on text threads; owns what
- * it allocates until it returns.
+/* Truncates a conversation (see chat_newest.h). Called by server/api/generation.c on text threads; frees what it
+ * allocates.
  *
- * The number of rounds that go is looked for by halving, so a long conversation is rendered a few times, not once a
- * round. Invariant: with `hi` rounds gone it fits, with `lo` it does not.
+ * A binary search finds the number of rounds to drop, so a long conversation is rendered a few times, not once a round.
+ * Invariant: it fits with `hi` rounds dropped, not with `lo`.
  */
 #include "server/job/chat_newest.h"
 
@@ -19,8 +19,8 @@ struct cut {
     const struct clime_chat_prompt *p;
     unsigned flags;
     size_t most;
-    size_t system_end; /* bytes of p->messages: behind the system messages at the beginning, 0 = there are none */
-    size_t *rounds;    /* [n] where each begins */
+    size_t system_end; /* offset in p->messages after the leading system messages, 0 = none */
+    size_t *rounds;    /* [n] start of each */
     int n, size;
     int last_user; /* round */
 };
@@ -37,7 +37,7 @@ static enum clime_err read_rounds(struct cut *c, struct clime_arena *a, struct c
     struct clime_json j;
     clime_json_init(&j, c->p->messages.ptr, c->p->messages.len, a, e);
     for (clime_json_array(&j); clime_json_item(&j);) {
-        clime_json_peek(&j); /* behind white space */
+        clime_json_peek(&j); /* skips white space */
         size_t at = (size_t)(j.at - j.start);
         struct clime_str role = clime_json_member_text(&j, "role");
         if (c->n == 0 && (clime_str_is(role, "system") || clime_str_is(role, "developer")))
@@ -58,7 +58,7 @@ static enum clime_err encode(const struct cut *c, int gone, struct clime_ids *id
     clime_buf_init(&text, MAX_RENDERED);
     clime_buf_adds(&messages, "[");
     if (c->system_end) {
-        struct clime_str system = {newest.messages.ptr + 1, c->system_end - 1}; /* behind the bracket */
+        struct clime_str system = {newest.messages.ptr + 1, c->system_end - 1}; /* after the bracket */
         clime_buf_add(&messages, system.ptr, system.len);
         clime_buf_adds(&messages, ",");
     }

@@ -2,10 +2,10 @@
  *
  * Invariant: events of one output are handled in the order in which the engine posted them, and a job is never touched
  * after clime_job_close.
- * News of one batch of events are written once per job: when an emitter falls behind, streams get fewer and larger
- * events instead of a longer queue. The same when a reader does: while its stream is behind, its job waits in the list
- * of jobs with news, and what comes meanwhile is joined. The queue needs no limit of its own, since the engine has at
- * most max_running sequences of bounded length.
+ * Backpressure: a batch of events is written once per job, so when an emitter falls behind, streams get fewer, larger
+ * events instead of a longer queue. The same for a slow reader: while its stream is behind, its job stays in the list
+ * of jobs with news and later events are merged. The queue needs no limit, since the engine has at most max_running
+ * sequences of bounded length.
  */
 #include "server/job/emitter.h"
 
@@ -41,12 +41,12 @@ struct clime_emitters {
     void *arg;
 };
 
-#define MAX_FRAME CLIME_HTTP_MAX_WRITE /* one event at least; a cumulative one repeats everything */
-#define FLUSH_AT 65536                 /* events are joined up to this */
+#define MAX_FRAME CLIME_HTTP_MAX_WRITE /* fits one event; a cumulative one repeats everything */
+#define FLUSH_AT 65536                 /* events are merged up to this */
 #define KEPT_FRAME ((size_t)4 << 20)
-#define BEHIND_US 20000 /* how often readers that are behind are looked at */
+#define BEHIND_US 20000 /* how often slow readers are checked */
 
-/* ---- what an event does to its output ---------------------------------------------------------------------- */
+/* ---- handling events ------------------------------------------------------------------------------------- */
 
 static void on_token(struct emitter *em, struct clime_output *o, const struct clime_event *ev) {
     if (o->cut) {
@@ -59,7 +59,7 @@ static void on_token(struct emitter *em, struct clime_output *o, const struct cl
     o->n_retractions = ev->n_retractions;
     o->drafts = ev->drafts;
     o->cut = clime_output_token(o, ev);
-    if (!o->cut || ev->finish.type != CLIME_FINISH_NONE) return; /* or the engine has ended it already */
+    if (!o->cut || ev->finish.type != CLIME_FINISH_NONE) return; /* or the engine has ended it */
     atomic_store(&o->unwanted, true);
     em->cut_some = true;
 }
@@ -84,7 +84,7 @@ static void on_close(struct clime_output *o, const struct clime_event *ev) {
     struct clime_str matched;
     if (o->finish.type == CLIME_FINISH_NONE) {
         o->finish = ev->finish;
-        o->text.no_search = true; /* what was decoded was searched; an abort is not undone by the held-back rest */
+        o->text.no_search = true; /* decoded text was searched; held-back bytes must not undo an abort */
         clime_stop_text_finish(&o->text, &matched);
         clime_parse_feed(&o->parse, clime_stop_text_safe(&o->text), o->text.done);
     }
@@ -115,11 +115,11 @@ static bool flush(struct emitter *em, struct clime_job *j) {
 
 static bool has_news(const struct clime_output *o) {
     bool end = o->finish.type != CLIME_FINISH_NONE;
-    if (end && !o->closed && o->job->choices_wanted) return false; /* the last event tells them: the engine has them */
+    if (end && !o->closed && o->job->choices_wanted) return false; /* they arrive with the last event */
     return o->touched && !o->written_end && (end || (int64_t)o->out.len - o->n_written >= o->params->stream_interval);
 }
 
-/* false: the reader is behind, and what is left must wait for it. */
+/* False: the reader is behind; the rest must wait. */
 static bool write_news(struct emitter *em, struct clime_job *j) {
     bool alive = !j->broken && clime_http_stream_alive(j->http);
     for (int i = 0; i < j->n_outs && alive; i++) {
@@ -154,7 +154,7 @@ static void touch(struct emitter *em, struct clime_job *j, struct clime_output *
     em->touched[em->n_touched++] = j;
 }
 
-/* Jobs stay in the list while they have something to say to a reader that is behind. */
+/* A job stays in the list while its reader is behind. */
 static void write_touched(struct emitter *em) {
     int n = em->n_touched;
     em->n_touched = 0;
@@ -185,7 +185,7 @@ static void handle(struct emitter *em, const struct clime_event *ev) {
     if (ev->kind == CLIME_EVENT_CLOSE && --j->n_open == 0 && !j->stream) clime_job_close(j);
 }
 
-/* The next events; none when it is time to look at the readers that are behind, or to stop. */
+/* Takes the queued events; 0 when it is time to check slow readers, or to stop. */
 static size_t take_batch(struct emitter *em, bool *stop) {
     int64_t wake = clime_now_us() + BEHIND_US;
     int rc = 0;

@@ -1,8 +1,7 @@
-/* What becomes of members that an endpoint does not read (fields.h). Called by the request parsers on HTTP workers;
- * the watch owns copies of the names that it has logged.
+/* Handles members that an endpoint does not read (fields.h). Called by the request parsers on HTTP workers; the watch
+ * owns copies of the logged names.
  *
- * Invariant: a client cannot fill the log or the memory with names that it makes up: at most MAX_LOGGED are kept, of
- * each what messages show.
+ * Invariant: a client cannot fill the log or memory with made-up names: at most MAX_LOGGED are kept, SHOWN bytes each.
  */
 #include "server/job/fields.h"
 
@@ -14,7 +13,7 @@
 #include "common/metrics.h"
 
 #define MAX_LOGGED 64
-#define SHOWN 60 /* bytes of a name that messages show */
+#define SHOWN 60 /* bytes of a name in messages */
 
 const char CLIME_FIELD_INERT[] = "";
 
@@ -70,7 +69,7 @@ static bool is_neutral(struct clime_str raw, const char *neutral) {
     return false;
 }
 
-/* [null, null]: nothing for each prompt of a batch */
+/* [null, null]: a neutral value for each prompt of a batch */
 static bool is_list_of_nothing(struct clime_str raw) {
     for (size_t i = 0; i < raw.len; i++)
         if (!strchr("[], \tnul\r\n", raw.ptr[i])) return false;
@@ -84,7 +83,7 @@ static const struct clime_field *find(const struct clime_fields *f, struct clime
     return NULL;
 }
 
-/* What a message shows of a name: it may be long, and hold anything. */
+/* A printable, bounded copy of a name. */
 static void shown(struct clime_str key, char out[SHOWN + 1]) {
     size_t n = key.len < SHOWN ? key.len : SHOWN;
     for (size_t i = 0; i < n; i++) out[i] = (unsigned char)key.ptr[i] < ' ' || key.ptr[i] == 127 ? '?' : key.ptr[i];

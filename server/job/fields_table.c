@@ -1,14 +1,14 @@
-/* What the generating endpoints know of fields that they do not have: SGLang's, vLLM's and OpenAI's. Pure tables.
+/* Tables of known fields that the generating endpoints do not read: SGLang's, vLLM's and OpenAI's.
  *
- * A row without neutral values is refused by name as soon as it asks for something. Inert are fields about other
- * things than the output: who asks, what is logged, where it runs, when it is scheduled.
+ * A row without neutral values is rejected by name for any value but null, false or empty. Inert fields do not concern
+ * the output: user, logging, placement, scheduling.
  */
 #include "server/job/fields.h"
 
 #define INERT CLIME_FIELD_INERT
 
 const struct clime_field clime_fields_sampling[] = {
-    {"guided_decoding_backend", INERT}, /* how, not what */
+    {"guided_decoding_backend", INERT}, /* the backend, not the output */
     {"guided_whitespace_pattern", NULL},
     {"custom_params", NULL},
     {"custom_logit_processor", NULL},
@@ -20,7 +20,7 @@ const struct clime_field clime_fields_sampling[] = {
     {"early_stopping", NULL},
     {"typical_p", "1|1.0"},
     {"top_n_tokens", "0"},
-    {"logprobs", NULL}, /* in sampling_params; the endpoints that have it read it themselves */
+    {"logprobs", NULL}, /* in sampling_params; endpoints that support it read it themselves */
     {"prompt_logprobs", NULL},
     {"logprob_token_ids", NULL},
     {"flat_logprobs", NULL},
@@ -29,7 +29,7 @@ const struct clime_field clime_fields_sampling[] = {
     {"truncate_prompt_tokens", NULL},
     {"extra_args", NULL},
     {"detokenize", "true"},
-    {"spaces_between_special_tokens", INERT}, /* no tokenizer here writes any */
+    {"spaces_between_special_tokens", INERT}, /* no tokenizer here adds any */
     {"skip_reading_prefix_cache", INERT},
     {"output_kind", INERT},
     {NULL, NULL},
@@ -82,15 +82,15 @@ const struct clime_field clime_fields_text[] = {
     {"mm_processor_kwargs", NULL}, {"media_io_kwargs", NULL}, {NULL, NULL},
 };
 
-/* Beside the endpoints' own; Responses and Messages have rows before these, of what they alone have or otherwise. */
+/* Besides the endpoints' own; Responses and Messages put rows of their own before these. */
 const struct clime_field clime_fields_openai[] = {
-    {"prompt", NULL}, /* what the one endpoint reads, the other does not have */
+    {"prompt", NULL}, /* read by some endpoints only */
     {"messages", NULL},
     {"tools", NULL},
     {"tool_choice", "\"none\"|\"auto\""}, /* of /v1/completions */
     {"top_logprobs", "0"},
     {"return_sampling_mask", NULL}, /* of chat */
-    {"sampling_params", NULL},      /* of /generate, with what it gives besides */
+    {"sampling_params", NULL},      /* /generate's, like the next ones */
     {"return_logprob", NULL},
     {"logprob_start_len", "-1"},
     {"top_logprobs_num", "0"},
@@ -98,7 +98,7 @@ const struct clime_field clime_fields_openai[] = {
     {"return_routing_hashes", NULL},
     {"resume", NULL},
     {"functions", NULL},
-    {"function_call", "\"none\"|\"auto\""}, /* there are no functions */
+    {"function_call", "\"none\"|\"auto\""}, /* no functions */
     {"audio", NULL},
     {"modalities", "[\"text\"]"},
     {"moderation", NULL},
@@ -107,9 +107,9 @@ const struct clime_field clime_fields_openai[] = {
     {"suffix", NULL},
     {"best_of", "1"},
     {"echo", NULL},
-    {"parallel_tool_calls", INERT}, /* there are no tools */
+    {"parallel_tool_calls", INERT}, /* no tools */
     {"reasoning", NULL},
-    {"thinking", NULL}, /* other companies' chats; a template has chat_template_kwargs */
+    {"thinking", NULL}, /* other vendors'; here chat_template_kwargs */
     {"thinking_budget", NULL},
     {"max_thinking_tokens", NULL},
     {"task", NULL},
@@ -131,7 +131,7 @@ const struct clime_field clime_fields_openai[] = {
     {"vllm_xargs", NULL},
     {"routed_dp_rank", "0"},
     {"data_parallel_rank", "0"},
-    {"return_cached_tokens_details", INERT}, /* always there */
+    {"return_cached_tokens_details", INERT}, /* always returned */
     {"user", INERT},
     {"metadata", INERT},
     {"store", INERT}, /* nothing is kept */
@@ -140,7 +140,7 @@ const struct clime_field clime_fields_openai[] = {
     {"prompt_cache_key", INERT},
     {"prompt_cache_options", INERT},
     {"prompt_cache_retention", INERT},
-    {"verbosity", INERT}, /* a wish, as in Responses' text */
+    {"verbosity", INERT}, /* a hint, as in Responses' text */
     {"priority", INERT},  /* first come, first served */
     {"request_id", INERT},
     {NULL, NULL},
@@ -154,24 +154,19 @@ const struct clime_field clime_fields_responses[] = {
     {"personality", NULL}, /* a style that OpenAI's models have */
     {"access_programs", INERT},
     {"background_options", NULL},
-    {"image", INERT}, /* how images are shown; there are none */
+    {"image", INERT}, /* image display; there are none */
     {"client_metadata", INERT},
     {"max_tool_calls", INERT}, /* of tools that OpenAI's servers run */
     {"stream_options", INERT}, /* include_obfuscation: nothing is padded */
-    {"response_format", NULL}, /* text.format is it */
+    {"response_format", NULL}, /* use text.format */
     {"return_token_ids", NULL},
     {NULL, NULL},
 };
 
 const struct clime_field clime_fields_messages[] = {
-    {"container", NULL},
-    {"context_management", INERT}, /* what the client would like to be forgotten; nothing is */
-    {"mcp_servers", NULL},
-    {"cache_control", INERT}, /* the cache is by prefix, always */
-    {"inference_geo", INERT},
-    {"speed", "\"standard\""},
-    {"betas", INERT},
-    {"response_format", NULL}, /* output_config.format is it */
-    {"return_token_ids", NULL},
-    {NULL, NULL},
+    {"container", NULL},        {"context_management", INERT}, /* a hint; nothing is dropped */
+    {"mcp_servers", NULL},      {"cache_control", INERT},      /* the prefix cache is always on */
+    {"inference_geo", INERT},   {"speed", "\"standard\""},
+    {"betas", INERT},           {"response_format", NULL}, /* use output_config.format */
+    {"return_token_ids", NULL}, {NULL, NULL},
 };

@@ -1,8 +1,7 @@
 /* The cache of compiled grammars. Called by text threads; owns a reference to each grammar that it keeps, and the
  * vocabulary's trie.
  *
- * Invariant: at most MAX_KEPT grammars are kept; the one that was asked for longest ago goes. A grammar that is in use
- * lives on without the cache.
+ * Invariant: at most MAX_KEPT grammars are kept, with LRU eviction. An evicted grammar lives while it is referenced.
  */
 #include "server/job/grammar_cache.h"
 
@@ -11,14 +10,14 @@
 
 #include "text/output/output_parser.h"
 
-#define MAX_KEPT 64 /* of up to 48 MB each while they are in use (text/grammar/grammar.c); most are under 1 MB */
+#define MAX_KEPT 64 /* up to 48 MB each in use (text/grammar/grammar.c); most are under 1 MB */
 
 struct clime_grammar_cache {
     const struct clime_tokenizer *tokenizer;
     int V, n_eos;
     const int32_t *eos;
     pthread_mutex_t lock;
-    struct clime_vocab_trie *trie; /* made at the first use, then constant */
+    struct clime_vocab_trie *trie; /* built at first use, then constant */
     struct kept {
         struct clime_buf key;
         struct clime_grammar *grammar;
@@ -65,7 +64,7 @@ static struct kept *find(struct clime_grammar_cache *c, const struct clime_buf *
     return NULL;
 }
 
-/* The key becomes the cache's. */
+/* The cache takes ownership of the key. */
 static void keep(struct clime_grammar_cache *c, struct clime_buf *key, struct clime_grammar *g) {
     struct kept *to = &c->kept[0];
     if (c->n_kept < MAX_KEPT) {

@@ -1,11 +1,11 @@
-/* Reading what asks for a grammar. Called through tables of members on HTTP workers; compiles nothing.
+/* Reads fields that set a grammar. Called through member tables on HTTP workers; compiles nothing.
  *
- * Clients send every field that they know: null, false, "", [] and {} ask for nothing. (An empty schema, which asks for
- * any JSON, is `true`, or json_object.)
+ * Clients send every field they know: null, false, "", [] and {} set nothing. (For any JSON use the schema `true`, or
+ * json_object.)
  */
 #include "server/job/grammar_fields.h"
 
-/* The same one under two names, as guidance sends it, is one. */
+/* The same grammar under two names, as guidance sends it, counts once. */
 static bool set(struct clime_json *j, struct clime_grammar_source *g, enum clime_grammar_kind kind,
                 struct clime_str text) {
     if (g->kind == kind && clime_str_eq(g->text, text)) return true;
@@ -17,7 +17,7 @@ static bool set(struct clime_json *j, struct clime_grammar_source *g, enum clime
     return true;
 }
 
-/* A string, as it is; nothing where it is empty. */
+/* A string, verbatim; an empty one sets nothing. */
 static bool read_text(struct clime_json *j, struct clime_grammar_source *g, enum clime_grammar_kind kind) {
     struct clime_str s = {"", 0};
     if (clime_json_peek(j) == CLIME_JSON_NULL) return clime_json_null(j);
@@ -25,7 +25,7 @@ static bool read_text(struct clime_json *j, struct clime_grammar_source *g, enum
     return s.len == 0 || set(j, g, kind, s);
 }
 
-/* JSON, or a string that holds it. */
+/* JSON, or a string that contains it. */
 static bool read_json(struct clime_json *j, struct clime_grammar_source *g, enum clime_grammar_kind kind) {
     struct clime_str raw;
     if (clime_json_peek(j) == CLIME_JSON_STRING) return read_text(j, g, kind);
@@ -59,7 +59,7 @@ static bool read_any_object(struct clime_json *j, void *object) {
     return !wanted || set(j, object, CLIME_GRAMMAR_JSON_OBJECT, (struct clime_str){"", 0});
 }
 
-/* White space is as it is (docs/protocol.md); another policy is not to be had. */
+/* The white space policy is fixed (docs/protocol.md). */
 static bool read_space(struct clime_json *j, void *object) {
     struct clime_str raw;
     (void)object;
@@ -81,8 +81,7 @@ bool clime_grammar_read_object(struct clime_json *j, void *object) {
         {"structural_tag", CLIME_MEMBER_CALL, .read = clime_grammar_read_tags},
         {"whitespace_pattern", CLIME_MEMBER_CALL, .read = read_space},
         {"disable_any_whitespace", CLIME_MEMBER_CALL, .read = read_space},
-        {"disable_additional_properties", CLIME_MEMBER_CALL,
-         .read = read_inert}, /* they are not written by themselves */
+        {"disable_additional_properties", CLIME_MEMBER_CALL, .read = read_inert}, /* none are added here */
         {"disable_fallback", CLIME_MEMBER_CALL, .read = read_inert},
         {"backend", CLIME_MEMBER_CALL, .read = read_inert},
         {"_backend", CLIME_MEMBER_CALL, .read = read_inert},

@@ -1,4 +1,4 @@
-/* Jobs: making, waiting, freeing. Called by HTTP workers; clime_job_close by the emitter.
+/* Makes, waits for and frees jobs. Called by HTTP workers; clime_job_close by the emitter.
  *
  * Invariant: after clime_job_close returns, only the worker touches the job, so the worker may free it at once.
  * Each job has its own lock and condition: a closing job wakes exactly one sleeper.

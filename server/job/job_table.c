@@ -1,8 +1,8 @@
 /* The jobs in flight. Called by HTTP workers; owns the list's links inside the jobs.
  *
  * Invariant: a job in the list is alive, so marking under the lock is safe.
- * A list, not a hash table: abort matches by prefix, so it walks anyway, and comparing some hundred ids costs far less
- * than one decode step.
+ * A list, not a hash table: abort matches by prefix and must walk it anyway, and comparing some hundred ids costs far
+ * less than one decode step.
  */
 #include "server/job/job_table.h"
 
@@ -24,7 +24,7 @@ static bool has_rid(const struct clime_job *j, struct clime_str rid) {
     return false;
 }
 
-/* Under the lock. o has the id that somebody else wants to have. */
+/* Under the lock. o already has the id. */
 static enum clime_err refuse(struct clime_job *o, struct clime_str rid, struct clime_error *e) {
     bool left = o->rq && clime_http_peer_gone(o->rq);
     for (int i = 0; i < o->n_outs && left; i++) atomic_store(&o->outs[i].unwanted, true);

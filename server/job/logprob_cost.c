@@ -1,15 +1,15 @@
-/* The cost of log-probabilities, sampling masks and routed experts. Called before a job is submitted; owns nothing.
+/* Computes the memory cost of log-probabilities, sampling masks and routed experts. Called before a job is submitted;
+ * owns nothing.
  *
- * Without a bound one body of a few hundred bytes asks for 64 GB: 4,096 outputs of 8,192 positions with 256 numbers
- * each. The size of a number in a reply is an estimate ("[-12.345678,123456,null],"); the reply's own cap stands behind
- * it.
+ * Unbounded, a body of a few hundred bytes could request 64 GB: 4,096 outputs of 8,192 positions with 256 numbers each.
+ * The size of a number in a reply is an estimate ("[-12.345678,123456,null],"); the reply's own cap backs it up.
  */
 #include "server/job/logprob_cost.h"
 
-#define HELD_BYTES 8        /* an id and its number */
+#define HELD_BYTES 8        /* an id and its log-probability */
 #define TEXT_BYTES 32       /* the same in a reply */
-#define TOKEN_TEXT_BYTES 12 /* and the token's text, where that is wanted */
-#define POSITION_BYTES 32   /* a list of them: its pointer, header and malloc's own */
+#define TOKEN_TEXT_BYTES 12 /* plus the token's text, if requested */
+#define POSITION_BYTES 32   /* per list: pointer, header and malloc overhead */
 #define MASK_ID_BYTES 4
 #define MASK_ID_TEXT 8 /* "151935," */
 #define CHOICE_BYTES 4 /* an expert */
@@ -25,7 +25,7 @@ static int64_t entries_of(const struct clime_output *o) {
     return positions_of(o) * (1 + o->logp->top + o->logp->n_ids + o->logp->ranks);
 }
 
-/* Its sampling masks at most: what top-p leaves is known only when it is drawn. */
+/* Upper bound of its sampling masks: what top-p leaves is known only at the draw. */
 static int64_t mask_bytes(const struct clime_output *o, int each_id, int each_token) {
     int64_t room = clime_output_mask_room(o);
     return room > 0 ? o->max_new * (room * each_id + each_token) : 0;

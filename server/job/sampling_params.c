@@ -1,7 +1,7 @@
 /* Sampling parameters: defaults, JSON, checks. Called by the request parsers on HTTP workers; owns nothing (biases and
  * unescaped stop strings go to the scanner's arena).
  *
- * Invariant: what clime_sampling_check accepts, the engine can run without a further check.
+ * Invariant: the engine runs what clime_sampling_check accepts without further checks.
  */
 #include "server/job/sampling_params.h"
 
@@ -13,7 +13,7 @@
 #include "common/buf.h"
 #include "server/job/grammar_fields.h"
 
-#define MIN_REPETITION 1e-6 /* logits are divided by it, and must stay finite */
+#define MIN_REPETITION 1e-6 /* divides logits, which must stay finite */
 
 void clime_sampling_defaults(struct clime_sampling_params *p) {
     *p = (struct clime_sampling_params){.max_new_tokens = 128,
@@ -36,7 +36,7 @@ static bool read_strings(struct clime_json *j, const char *what, struct clime_st
     while ((one || clime_json_item(j)) && clime_json_string(j, &s)) {
         if (s.len > CLIME_MAX_STOP_BYTES) return clime_json_bad(j, "a %s is over %d bytes", what, CLIME_MAX_STOP_BYTES);
         if (s.len > 0 && *n == max) return clime_json_bad(j, "more than %d %ss", max, what);
-        if (s.len > 0) list[(*n)++] = s; /* an empty one would match everywhere; clients send it for "none" */
+        if (s.len > 0) list[(*n)++] = s; /* an empty one would match everywhere; clients mean "none" */
         if (one) break;
     }
     return !j->failed;
@@ -71,7 +71,7 @@ static bool read_stop_ids(struct clime_json *j, void *object) {
     return !j->failed;
 }
 
-/* Any 64-bit integer. Also as a string: clients whose numbers are doubles round what is over 53 bits. */
+/* Any 64-bit integer, also as a string: clients with double numbers round above 53 bits. */
 static bool read_seed(struct clime_json *j, void *object) {
     struct clime_sampling_params *p = object;
     struct clime_str text;
@@ -134,7 +134,7 @@ static bool read_bias(struct clime_json *j, void *object) {
     return true;
 }
 
-/* A list of any length costs a draw the same: it becomes a set (server/schedule/logit_edits.h). */
+/* The list becomes a set (server/schedule/logit_edits.h): its length does not affect a draw's cost. */
 static bool read_allowed(struct clime_json *j, void *object) {
     struct clime_sampling_params *p = object;
     int64_t id;

@@ -10,7 +10,7 @@
 #include "text/ids.h"
 
 #define CLIME_MAX_STOP 32        /* stop strings of a request */
-#define CLIME_MAX_STOP_BYTES 512 /* of one stop string, regular expression or bad word */
+#define CLIME_MAX_STOP_BYTES 512 /* per stop string, regular expression or bad word */
 #define CLIME_MAX_STOP_REGEX 8
 #define CLIME_MAX_BAD_WORDS 1024
 #define CLIME_MAX_STOP_IDS 64
@@ -48,8 +48,8 @@ struct clime_sampling_params {
     int n_bad_words;
     struct clime_str *bad_words;
     int n_bad;
-    struct clime_ids *bad;               /* what the words are as ids, one or two of each; sampling_prepare.h */
-    struct clime_grammar_source grammar; /* kind NONE = none; its lead is the output's */
+    struct clime_ids *bad;               /* the words as ids, one or two per word; sampling_prepare.h */
+    struct clime_grammar_source grammar; /* kind NONE = none; the output sets its lead */
 };
 
 void clime_sampling_defaults(struct clime_sampling_params *p);
@@ -59,14 +59,14 @@ void clime_sampling_defaults(struct clime_sampling_params *p);
  * the default. */
 extern const struct clime_members clime_sampling_members;
 
-/* Replaces p's values by those of DIR/generation_config.json, where the file and the field exist (the values that
- * transformers' generate takes by default). CLIME_ERR_INPUT for a broken file. */
+/* Overrides p's values with those present in DIR/generation_config.json, if it exists (the defaults of transformers'
+ * generate). CLIME_ERR_INPUT for a malformed file. */
 enum clime_err clime_sampling_model_defaults(const char *dir, struct clime_sampling_params *p, struct clime_error *e);
 
-/* Checks between fields: min against max new tokens, ids against the vocabulary. CLIME_ERR_INPUT. */
+/* Cross-field checks: min against max new tokens, ids against the vocabulary. CLIME_ERR_INPUT. */
 enum clime_err clime_sampling_check(const struct clime_sampling_params *p, int32_t n_vocab, struct clime_error *e);
 
-/* top_k or top_p leave less than all ids. */
+/* True when top_k or top_p exclude ids. */
 static inline bool clime_sampling_cuts(const struct clime_sampling_params *p, int32_t n_vocab) {
     return (p->top_k > 0 && p->top_k < n_vocab) || p->top_p < 1;
 }

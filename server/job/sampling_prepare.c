@@ -1,8 +1,8 @@
-/* Sampling parameters made ready (sampling_prepare.h). Called by the text pool's tasks; what is made belongs to the
- * parameters, until the request's worker releases it.
+/* Prepares sampling parameters (sampling_prepare.h). Called by text pool tasks; the parameters own the results until
+ * the request's worker releases them.
  *
- * bad_words are vLLM's: a word is the ids that it has at the beginning of a text, and those that it has behind a space
- * where these are as many and begin otherwise. A model that spells it in other tokens may still write it.
+ * bad_words follow vLLM: a word is its ids at the start of a text, plus its ids after a space if they are as many and
+ * start differently. A model may still spell it in other tokens.
  */
 #include "server/job/sampling_prepare.h"
 

@@ -1,5 +1,5 @@
-/* What sampling parameters need besides being read: the regular expressions of stop_regex compiled, and bad_words as
- * ids. On a text thread, once for each object, before its job is submitted.
+/* Prepares sampling parameters: compiles stop_regex and tokenizes bad_words. On a text thread, once per object, before
+ * its job is submitted.
  */
 #ifndef CLIME_SERVER_JOB_SAMPLING_PREPARE_H
 #define CLIME_SERVER_JOB_SAMPLING_PREPARE_H
@@ -7,12 +7,12 @@
 #include "server/job/sampling_params.h"
 #include "text/tokenizer.h"
 
-/* True when clime_sampling_prepare has something to do. */
+/* True when clime_sampling_prepare has work to do. */
 bool clime_sampling_unprepared(const struct clime_sampling_params *p);
 
-/* Does nothing the second time. CLIME_ERR_INPUT names the field. */
+/* Idempotent. CLIME_ERR_INPUT names the field. */
 enum clime_err clime_sampling_prepare(struct clime_sampling_params *p, const struct clime_tokenizer *t,
                                       struct clime_tok_scratch *scratch, struct clime_error *e);
-void clime_sampling_release(struct clime_sampling_params *p); /* what prepare has made; fine without and twice */
+void clime_sampling_release(struct clime_sampling_params *p); /* frees prepare's results; fine without and twice */
 
 #endif

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#define CONTEXT_TOKENS 8 /* of the prompt: enough to hold one that is not special after a template's end */
+#define CONTEXT_TOKENS 8 /* last tokens of the prompt: enough to include a non-special one before a template's end */
 
 void clime_stop_text_init(struct clime_stop_text *s, const struct clime_tokenizer *t,
                           const struct clime_sampling_params *p, const int32_t *prompt, int n_prompt) {
@@ -21,7 +21,7 @@ void clime_stop_text_init(struct clime_stop_text *s, const struct clime_tokenize
     for (int i = 0; i < p->n_stop_regex; i++) s->hunts[i] = clime_hunt_new(p->compiled[i]);
 }
 
-/* Nothing more is searched; the job may last, with other outputs. */
+/* Frees the searches early; the job may live on with other outputs. */
 static void end_hunts(struct clime_stop_text *s) {
     for (int i = 0; i < CLIME_MAX_STOP_REGEX; i++) {
         clime_hunt_free(s->hunts[i]);
@@ -43,7 +43,7 @@ static void end(struct clime_stop_text *s) {
     end_hunts(s);
 }
 
-/* Looks for the earliest stop string that ends after `from`; the first listed among equals. */
+/* Finds the earliest stop string that ends after `from`; the first listed among equals. */
 static bool search(struct clime_stop_text *s, size_t from, struct clime_str *matched) {
     const struct clime_sampling_params *p = s->params;
     size_t best = SIZE_MAX;
@@ -61,7 +61,7 @@ static bool search(struct clime_stop_text *s, size_t from, struct clime_str *mat
     return true;
 }
 
-/* The longest end of the text that begins a stop string must wait. */
+/* Text length without the longest suffix that begins a stop string. */
 static size_t safe_length(const struct clime_stop_text *s) {
     const struct clime_sampling_params *p = s->params;
     size_t hold = 0;
@@ -74,8 +74,8 @@ static size_t safe_length(const struct clime_stop_text *s) {
     return s->text.len - hold;
 }
 
-/* Looks for the first listed regular expression that has a match: in the text, which `more` was added to, or in `more`
- * alone where there are no hunts. */
+/* Finds the first listed regular expression that matches: in the text extended by `more`, or without hunts in `more`
+ * alone. */
 static bool search_regex(struct clime_stop_text *s, struct clime_str more, struct clime_hunt *const *hunts,
                          struct clime_str *matched) {
     const struct clime_sampling_params *p = s->params;

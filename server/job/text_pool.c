@@ -1,7 +1,7 @@
-/* Text threads. Called by HTTP workers; owns the threads and their scratch; tasks are the callers'.
+/* Text threads. Called by HTTP workers; owns the threads and their scratch; callers own tasks.
  *
  * Invariant: a task is marked done exactly once, and not touched after.
- * The default of one thread on two cores keeps the other for the engine; tokenising is short beside generating.
+ * The default of one thread on two cores leaves the other to the engine; tokenising is short compared with generating.
  */
 #include "server/job/text_pool.h"
 
@@ -37,12 +37,12 @@ static void *text_main(void *arg) {
         bool more = true, queued = false;
         while (more && !queued) {
             more = t->fn(t->arg, scratch);
-            queued = more && clime_queue_push(p->queue, t); /* full or closed: go on here */
+            queued = more && clime_queue_push(p->queue, t); /* full or closed: continue here */
         }
         if (queued) continue;
         pthread_mutex_lock(&p->lock);
         t->done = true;
-        pthread_cond_signal(&t->is_done); /* wakes its caller alone: there may be a thousand */
+        pthread_cond_signal(&t->is_done); /* wakes only its caller: there may be a thousand */
         pthread_mutex_unlock(&p->lock);
     }
     clime_tok_scratch_free(scratch);

@@ -36,7 +36,7 @@ struct clime_seq {
     uint64_t epoch;       /* cache epoch when its first page was taken */
     int n_shared;         /* leading pages that are in the cache */
     int prompt_logp_next; /* the next prompt position that needs its log-probability; n_prompt = none. The row before
-                             it, and all after, must run here: neither cache nor leader may supply them */
+                           * it, and all after, must run here: neither cache nor leader may supply them */
     bool share_prompt;    /* may wait for a sequence with the same prompt and fork its pages */
     struct clime_seq *leader; /* while waiting: the sequence that computes our prompt; NULL = none */
     int n_followers;          /* sequences that it leads */
