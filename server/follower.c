@@ -1,8 +1,8 @@
-/* The follower's life: meet the leader, load the share, replay its messages until the end
- * (server/engine/obey.c). See follower.h.
+/* A follower process: connects to the leader, loads its share, replays messages until the end (server/engine/obey.c).
+ * See follower.h.
  *
- * Owns its model, runner and end of the group. Invariant: it decides nothing; whatever goes wrong is said to the leader
- * and ends this process, and with it the server.
+ * Owns its model, runner and end of the group. Invariant: it decides nothing; any failure is reported to the leader and
+ * ends this process, and with it the server.
  */
 #include "server/follower.h"
 
@@ -55,7 +55,7 @@ static enum clime_err take_plan(struct follower *f, struct clime_follow_plan *p,
     return rc;
 }
 
-/* The leader's plan fits this device, too. */
+/* Checks that the leader's plan fits this device too. */
 static enum clime_err check_memory(const struct follower *f, const struct clime_server_options *o,
                                    const struct clime_follow_plan *p, struct clime_error *e) {
     const struct clime_memory_want want = {.fraction = o->mem_fraction,

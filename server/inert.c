@@ -1,8 +1,7 @@
-/* Options of SGLang's and vLLM's launchers that have no effect here, and those that would need what clime does not
- * have.
+/* Options of SGLang's and vLLM's launchers that have no effect or no support here.
  *
- * Called by the parser of the server's options. A pure table. A row says which values are accepted, and why that is
- * enough and any other value is refused.
+ * Called by the server's option parser. A pure table. A row lists the accepted values and the reason why others are
+ * rejected.
  */
 #include "server/server_options.h"
 
@@ -89,7 +88,7 @@ static const struct clime_inert rows[] = {
     {WORDS("root-path", "fastapi-root-path"), false, "", "paths begin at /"},
     {WORDS("tokenizer-worker-num"), false, NULL, "see --text-threads"},
     {WORDS("api-server-count"), false, NULL, "one process serves all connections"},
-    /* watching it */
+    /* monitoring */
     {WORDS("enable-metrics", "disable-log-stats"), true, NULL, METRICS},
     {WORDS("decode-log-interval"), false, NULL, METRICS},
     {WORDS("disable-log-requests", "no-enable-log-requests"), true, NULL, "they are logged with --log-requests only"},

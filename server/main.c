@@ -1,7 +1,7 @@
-/* clime-server: serves one policy. The phases: options, model, engine, HTTP, serve until told to stop, drain, close.
+/* clime-server: serves one policy. Phases: options, model, engine, HTTP, serve until a stop signal, drain, close.
  *
  * Main thread. Owns struct clime_server. Invariant: the engine outlives every HTTP worker, since a sleeping worker
- * waits for it; so HTTP stops first and the engine after.
+ * waits for it: HTTP stops first.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,8 +24,8 @@
 #include "server/server_metrics.h"
 #include "server/update/weight_update.h"
 
-#define GIVE_BACK_BYTES (1 << 20) /* a block from this size on goes back to the system when it is freed */
-#define ABORT_WAIT_US 10000000    /* for replies to be written after the last requests were aborted */
+#define GIVE_BACK_BYTES (1 << 20) /* blocks of this size and up return to the system when freed */
+#define ABORT_WAIT_US 10000000    /* time to write replies after the last requests are aborted */
 
 /* ---- start ------------------------------------------------------------------------------------------------- */
 
@@ -39,7 +39,7 @@ static struct clime_sched_options sched_options(const struct clime_server *s) {
                                         .choices = o->return_routed_experts && s->model->cfg.router.E};
 }
 
-/* Before anything large is allocated; sets what follows from the size of KV. */
+/* Called before any large allocation; sets what depends on the size of KV. */
 static enum clime_err plan_memory(struct clime_server *s, struct clime_error *e) {
     const struct clime_server_options *o = &s->opts;
     int context = o->context_length > 0 ? (int)o->context_length : s->model->cfg.max_pos;
@@ -85,7 +85,7 @@ static bool open_template(void *arg, struct clime_tok_scratch *scratch) {
     return false;
 }
 
-/* As the options say, or as the template shows; and which special tokens the formats' markers are made of. */
+/* Sets the reasoning and tool call formats by options or template, and the special tokens in their markers. */
 static void choose_formats(struct clime_server *s) {
     const char *reasoning = s->opts.reasoning_parser, *calls = s->opts.tool_call_parser;
     struct clime_output_format *f = &s->format;
@@ -96,8 +96,8 @@ static void choose_formats(struct clime_server *s) {
     clime_call_format_markers(f->calls, s->tokenizer, &s->markers);
 }
 
-/* The text threads, and on one of them the template. A folder's own template that does not compile only disables chat:
- * its policy can still be trained and served. */
+/* Starts the text threads and compiles the template on one. If the folder's own template does not compile, only chat is
+ * disabled: the policy can still be trained and served. */
 static enum clime_err open_text(struct clime_server *s, struct clime_error *e) {
     struct template_task t = {.s = s, .error = e};
     s->text = clime_text_pool_open(s->tokenizer, (int)s->opts.text_threads, (int)s->opts.http_threads);
@@ -129,7 +129,7 @@ static enum clime_err choose_graph_sizes(const struct clime_server_options *o, s
     return CLIME_OK;
 }
 
-/* Tokens that no row of the embedding stands for: a text with one is refused, and one that ends a reply never does. */
+/* Warns of tokens without an embedding row: a text with one is rejected, and such a stop token is never drawn. */
 static void tell_rows(const struct clime_server *s) {
     int32_t n = clime_tokenizer_n_vocab(s->tokenizer), rows = s->model->cfg.V;
     size_t n_eos;
@@ -143,8 +143,7 @@ static void tell_rows(const struct clime_server *s) {
         if (eos[i] >= rows) LOG_WARN("the token %d is to end replies and has no row either: it never will", eos[i]);
 }
 
-/* All that can be wrong with the folder, but for its weights, and with the options: before anything large is allocated
- * or read. */
+/* Finds all errors of the options and the folder, except in its weights, before anything large is allocated or read. */
 static enum clime_err prepare(struct clime_server *s, struct graph_sizes *graphs, struct clime_error *e) {
     const struct clime_server_options *o = &s->opts;
     const struct clime_model_options m = clime_server_model_options(o, 0);
@@ -159,7 +158,7 @@ static enum clime_err prepare(struct clime_server *s, struct graph_sizes *graphs
     return err ? err : plan_memory(s, e);
 }
 
-/* What it serves, as it says of itself (/server_info). */
+/* The identity of the policy, as in /server_info. */
 static enum clime_err make_identity(struct clime_server *s, struct clime_error *e) {
     const struct clime_server_options *o = &s->opts;
     struct clime_buf text;
@@ -225,7 +224,7 @@ static enum clime_err open_http(struct clime_server *s, struct clime_http_server
     return clime_http_server_start(&h, http, e);
 }
 
-/* What would only be found after the model is loaded. */
+/* Checks that would otherwise fail only after the model is loaded. */
 static enum clime_err check_options(const struct clime_server_options *o, struct clime_error *e) {
     int weights = o->load_format == 0 ? CLIME_FOLDER_WEIGHTS : 0;
     enum clime_err err = clime_folder_check("model-path", o->model_path, CLIME_FOLDER_TOKENIZER | weights, e);
@@ -255,7 +254,7 @@ static char *folder_name(const char *path) {
     return xstrndup(path + start, n - start);
 }
 
-/* A * among the served names is no name; true when there was one. */
+/* Removes "*" from the served names; true when it was there. */
 static bool take_star(struct clime_opt_list *names) {
     int n = 0;
     for (int i = 0; i < names->n; i++)
@@ -275,7 +274,7 @@ static void wait_idle(struct clime_server *s, int64_t limit_us) {
 static void drain(struct clime_server *s, bool patient) {
     atomic_store(&s->stopping, true);
     clime_engine_drain(s->engine);
-    clime_engine_resume(s->engine); /* a pause ends with the server, so that what waits can finish */
+    clime_engine_resume(s->engine); /* a pause ends with the server, so that waiting requests can finish */
     if (patient) wait_idle(s, s->opts.drain_timeout * 1000000);
     int64_t left = clime_engine_in_flight(s->engine);
     if (left == 0) return;

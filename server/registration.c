@@ -1,8 +1,8 @@
 /* Registration with a router. Main starts and stops it; the thread owns its HTTP client.
  *
- * A router is registered with once: its /health names the instance, and only another instance (the router was started
- * again and has forgotten us), or its word that it has evicted us, makes the thread register anew. Repeating it blindly
- * would undo an operator's DELETE. Failures are logged once per change of state, not once per try.
+ * The thread registers once. The router's /health names its instance; only a new instance (a restarted router) or a
+ * report that it evicted us makes the thread register again. Repeating it blindly would undo an operator's DELETE.
+ * Failures are logged once per change of state, not once per try.
  */
 #include "server/registration.h"
 
@@ -30,14 +30,14 @@
 struct clime_registration {
     char *router, *key, *advertise_url, *scheme, *host;
     int port, health_port;
-    char *self; /* as it was last found */
+    char *self; /* our URL, as last determined */
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t wake;
     bool stop; /* guarded by lock */
 };
 
-/* reply: the body of the answer (the caller frees it), or NULL = not wanted. */
+/* reply: gets the response body (the caller frees it); NULL = not wanted. */
 static bool call(struct clime_http_client *client, const struct clime_registration *r, const char *method,
                  const char *path, struct clime_str body, struct clime_buf *reply, struct clime_error *e) {
     char *url = xasprintf("%s%s", r->router, path);
@@ -69,8 +69,7 @@ static bool is_stopping(void *registration) {
     return stop;
 }
 
-/* The address of ours from which a way leads there (nothing is sent), as it stands in a URL; NULL when there is none.
- */
+/* Our local address on the route there (nothing is sent), in URL form; NULL when there is no route. */
 static char *own_address(const struct addrinfo *there) {
     int fd = socket(there->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     struct sockaddr_storage own;
@@ -83,7 +82,7 @@ static char *own_address(const struct addrinfo *there) {
     return out;
 }
 
-/* The address of ours that leads to the router, of those that we listen on; NULL when there is no way. */
+/* Our local address on the route to the router, of the family that we listen on; NULL when there is none. */
 static char *address_towards(struct clime_registration *r, struct clime_error *e) {
     const char *url = r->router, *at = strstr(url, "://");
     at = at ? at + 3 : url;
@@ -105,7 +104,7 @@ static char *address_towards(struct clime_registration *r, struct clime_error *e
     return out;
 }
 
-/* Where the router is to come; false when it cannot be told yet. */
+/* Determines our URL for the router; false when it is not known yet. */
 static bool locate(struct clime_registration *r, struct clime_error *e) {
     bool all = !strcmp(r->host, "0.0.0.0") || !strcmp(r->host, "::");
     char *host = all ? address_towards(r, e) : strchr(r->host, ':') ? xasprintf("[%s]", r->host) : xstrdup(r->host);
@@ -138,7 +137,7 @@ static void leave(struct clime_http_client *client, const struct clime_registrat
     free(path);
 }
 
-/* True when it is time to stop. */
+/* True on stop. */
 static bool sleep_until(struct clime_registration *r, int64_t at) {
     pthread_mutex_lock(&r->lock);
     while (!r->stop && clime_now_us() < at) clime_cond_wait_until(&r->wake, &r->lock, at);
@@ -147,8 +146,8 @@ static bool sleep_until(struct clime_registration *r, int64_t at) {
     return stop;
 }
 
-/* One round: asks the router who it is, and whether it has evicted us, and registers when the answer is news.
- * *instance: the answer it is registered under, NULL = none. */
+/* One round: gets the router's instance and whether it evicted us, and registers if that is new. *instance: the
+ * instance we are registered with, NULL = none. */
 static bool keep_registered(struct clime_http_client *client, struct clime_registration *r, char **instance,
                             struct clime_error *e) {
     struct clime_buf health;

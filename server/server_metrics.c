@@ -1,6 +1,6 @@
 /* The server's metrics. Called by HTTP workers when a job is closed and on /metrics; owns the metric pointers.
  *
- * Gauges of the engine are read when /metrics is asked, counters are added to as jobs close: nothing is counted twice.
+ * Engine gauges are read on /metrics, counters are updated as jobs close: nothing is counted twice.
  */
 #include "server/server_metrics.h"
 
@@ -16,7 +16,7 @@ struct clime_server_metrics {
     struct clime_metric *first_token, *latency, *load_time;
 };
 
-/* vLLM's names, where a number of ours is what theirs means. */
+/* vLLM's names for metrics with the same meaning. */
 static void give_aliases(struct clime_server_metrics *m) {
     clime_metric_alias(m->running, "vllm:num_requests_running");
     clime_metric_alias(m->waiting, "vllm:num_requests_waiting");

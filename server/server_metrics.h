@@ -1,5 +1,5 @@
-/* The server's Prometheus metrics, under SGLang's names (prefix "sglang:") and, where they mean the same, vLLM's
- * ("vllm:"), so that dashboards read them. Any thread. */
+/* The server's Prometheus metrics, under SGLang's names (prefix "sglang:") and, where the meaning is the same, vLLM's
+ * ("vllm:"), so that existing dashboards work. Any thread. */
 #ifndef CLIME_SERVER_SERVER_METRICS_H
 #define CLIME_SERVER_SERVER_METRICS_H
 

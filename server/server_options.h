@@ -20,7 +20,7 @@ struct clime_server_options {
     const char *isa;
     const char *gpus;       /* "4", "4,6" */
     int gpu;                /* the first */
-    uint64_t gpus_left_out; /* behind it, a bit each: those that lie between the others */
+    uint64_t gpus_left_out; /* bit i: skip GPU gpu + i */
     int64_t threads, tp_size, ep_size;
     bool expert_parallel; /* ep_size = tp_size */
     double dist_timeout;  /* seconds */
@@ -41,7 +41,7 @@ struct clime_server_options {
     int64_t port, health_port, max_concurrent_requests, http_threads, text_threads, emitter_threads, max_body,
         max_body_memory, relay_bytes, parent_fd, drain_timeout;
     int64_t stream_heartbeat;  /* seconds */
-    int64_t max_logprob_bytes; /* of a request */
+    int64_t max_logprob_bytes; /* per request */
     bool incremental_streaming_output, strict_fields, log_requests, return_sampling_mask, return_routed_experts;
     int64_t log_requests_level;
     int log_level;
@@ -52,11 +52,11 @@ struct clime_server_options {
 /* Parses and checks; CLIME_ERR_INPUT names the option. --print-routes needs no model. */
 enum clime_err clime_server_options_parse(int argc, char **argv, struct clime_server_options *o, struct clime_error *e);
 
-/* Sets what was left to the device (0): how many prompt tokens a step computes, how many sequences run together, which
- * part of the memory is taken. own_memory, total_bytes: of the device. */
+/* Sets the options left at 0 (chosen by device): prefill tokens per step, running sequences, memory fraction.
+ * own_memory, total_bytes: the device's. */
 void clime_server_options_fit(struct clime_server_options *o, bool own_memory, size_t total_bytes);
 
-/* server/inert.c: rows for the table of options (the number is returned), their check, and the list of those given. */
+/* server/inert.c: rows for the options table (returns how many), their check, and the list of those set. */
 int clime_server_inert_rows(struct clime_server_options *o, struct clime_opt *out);
 enum clime_err clime_server_inert_check(const struct clime_server_options *o, struct clime_error *e);
 void clime_server_inert_list(const struct clime_server_options *o, struct clime_buf *out);

@@ -73,8 +73,8 @@ struct clime_followers {
     int64_t limit_us; /* timeout of each wait for a follower */
 };
 
-/* Starts ranks 1..world-1: this program's file with argv's options (argv[0] is ignored), on GPUs whose bit in
- * gpus_left_out (bit 0 = the first GPU) is clear. Returns when all have connected. */
+/* Starts ranks 1..world-1: this program's file with argv's options (argv[0] is ignored), on the GPUs not in
+ * gpus_left_out (bit 0 = the leader's). Returns when all have connected. */
 enum clime_err clime_followers_start(int world, uint64_t gpus_left_out, char *const *argv, int64_t limit_us,
                                      struct clime_followers **out, struct clime_error *e);
 enum clime_err clime_followers_plan(struct clime_followers *f, const struct clime_sched_options *sched, int max_len,

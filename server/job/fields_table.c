@@ -164,9 +164,14 @@ const struct clime_field clime_fields_responses[] = {
 };
 
 const struct clime_field clime_fields_messages[] = {
-    {"container", NULL},        {"context_management", INERT}, /* a hint; nothing is dropped */
-    {"mcp_servers", NULL},      {"cache_control", INERT},      /* the prefix cache is always on */
-    {"inference_geo", INERT},   {"speed", "\"standard\""},
-    {"betas", INERT},           {"response_format", NULL}, /* use output_config.format */
-    {"return_token_ids", NULL}, {NULL, NULL},
+    {"container", NULL},
+    {"context_management", INERT}, /* a hint of what the model may forget; nothing is dropped */
+    {"mcp_servers", NULL},
+    {"cache_control", INERT}, /* the prefix cache is always on */
+    {"inference_geo", INERT},
+    {"speed", "\"standard\""},
+    {"betas", INERT},
+    {"response_format", NULL}, /* use output_config.format */
+    {"return_token_ids", NULL},
+    {NULL, NULL},
 };

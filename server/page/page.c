@@ -1,5 +1,5 @@
-/* The page to talk with the policy, at /: its files, inside the program (common/page/assets.h). It is a client like
- * any other and asks the endpoints that all have. On the HTTP workers; owns nothing. */
+/* The chat page at /: static files embedded in the program (common/page/assets.h). It uses the public endpoints like
+ * any client. HTTP workers; owns nothing. */
 #include "common/page/assets.h"
 #include "server/server.h"
 

@@ -1,9 +1,9 @@
-/* SGLang's words for weights by broadcast: /init_weights_update_group, /update_weights_from_distributed,
- * /destroy_weights_update_group. HTTP workers; group.c and incoming.c do it, one request at a time.
+/* SGLang's API for weights by broadcast: /init_weights_update_group, /update_weights_from_distributed,
+ * /destroy_weights_update_group. HTTP workers; implemented by group.c and incoming.c, one request at a time.
  *
- * A request brings some of the tensors or all. With the last of the model's they are in force; fewer are when
- * generation goes on after a pause (clime_update_resume). SGLang changes the weights with each request instead,
- * under whatever runs.
+ * A request carries some or all tensors. They are swapped in when the model's set is complete, or, if fewer, when
+ * generation resumes after a pause (clime_update_resume). SGLang instead changes the weights at each request, under
+ * running sequences.
  */
 #include <stddef.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
-/* Fetching packets. Called by pull.c, HTTP workers. Owns nothing but what is under way.
+/* Fetches packets. Called by pull.c, HTTP workers. Owns only the running transfer.
  *
- * Invariant: a byte is taken for what it claims to be only when the hash of its manifest or block is right, so a source
- * can cost time, but cannot change what is applied.
+ * Invariant: bytes are used only after the hash of their manifest or block matches: a source can cost time, but cannot
+ * change what is applied.
  */
 #include "server/update/fetch.h"
 
@@ -20,10 +20,10 @@
 
 #define PIECE_BYTES ((size_t)256 << 10)
 #define CONNECT_US ((int64_t)5000000)
-#define MIN_RATE (16 << 10) /* bytes/s: by less no model of use would come in a day */
+#define MIN_RATE (16 << 10) /* bytes/s: slower, a useful model would take over a day */
 
-/* What comes goes to `take` piece by piece. It fails with CLIME_ERR_INTERNAL when another source may be right, and
- * otherwise for good. */
+/* Received bytes go to `take` in pieces. It fails with CLIME_ERR_INTERNAL when another source may succeed, otherwise
+ * for good. */
 struct range {
     const uint8_t *id;
     uint64_t at, length;
@@ -38,7 +38,7 @@ struct range {
     const bool *needed;
     void *flat;
     bool keep;
-    int block; /* the one that is filled */
+    int block; /* the block being filled */
     size_t n_filled;
 };
 
@@ -53,7 +53,7 @@ static void on_header(void *arg, int status, const char *name, const char *value
 
 static bool on_data(void *arg, const char *data, size_t len) {
     struct range *r = arg;
-    if (r->status != 200) /* what it says beside the status may have no end */
+    if (r->status != 200) /* the body may be endless */
         return clime_fail(&r->e, CLIME_ERR_UNAVAILABLE, "%s answers %d", clime_url_shown(r->f->sources[r->f->at]).text,
                           r->status),
                false;
@@ -87,7 +87,7 @@ static enum clime_err from_url(struct range *r, const char *source, const char *
     enum clime_err rc = call.timeout_us <= 0
                             ? clime_fail(e, CLIME_ERR_TIMEOUT, "%s: the time is over", clime_url_shown(url).text)
                             : clime_http_client_call(r->f->http, &call, &result, e);
-    if (r->e.code) { /* take's word goes before the transport's */
+    if (r->e.code) { /* take's error precedes the transport's */
         *e = r->e;
         rc = e->code;
     } else if (!rc && result.status != 200) {
@@ -98,7 +98,7 @@ static enum clime_err from_url(struct range *r, const char *source, const char *
     return rc;
 }
 
-/* CLIME_ERR_UNAVAILABLE: path is none. A pipe without a writer is not waited for. */
+/* CLIME_ERR_UNAVAILABLE: not a regular file. Does not block on a pipe without a writer. */
 static enum clime_err open_file(const char *path, int *fd, struct clime_error *e) {
     struct stat st;
     *fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
@@ -147,9 +147,9 @@ static enum clime_err from_source(struct range *r, const char *source, struct cl
     return rc;
 }
 
-/* ---- one after the other ---- */
+/* ---- failover --------------- */
 
-/* May another source do what this one did not? */
+/* True when another source may succeed. */
 static bool may_pass(const struct clime_fetch *f, enum clime_err rc) {
     return (rc == CLIME_ERR_UNAVAILABLE || rc == CLIME_ERR_TIMEOUT || rc == CLIME_ERR_INTERNAL ||
             rc == CLIME_ERR_LIMIT || rc == CLIME_ERR_BUSY) &&
@@ -200,7 +200,7 @@ enum clime_err clime_fetch_manifest(struct clime_fetch *f, const uint8_t id[CLIM
     return rc;
 }
 
-/* Fills block after block; blocks without bytes are passed over. */
+/* Fills blocks in order; skips empty ones. */
 static enum clime_err take_blocks(struct range *r, const char *data, size_t len, struct clime_error *e) {
     while (len > 0) {
         struct clime_packet_block *b = &r->p->blocks[r->block];
@@ -231,7 +231,7 @@ static bool wanted(const struct range *r, int i) {
     return r->p->blocks[i].packed_bytes > 0 && (!r->needed || r->needed[i]);
 }
 
-/* From r->block on, the next run of blocks whose bytes lie behind each other; false when nothing is left. */
+/* Sets the next run of contiguous wanted blocks from r->block on; false at the end. */
 static bool next_run(struct range *r) {
     const struct clime_packet *p = r->p;
     while (r->block < p->n_blocks && !wanted(r, r->block)) r->block++;

@@ -1,6 +1,6 @@
-/* A packet's bytes from the sources that have it: URLs of programs that hand packets on (model/packet/shelf.h), and
- * folders. One source at a time; when it dies, freezes or has other bytes than the packet's name says, the next one
- * goes on where it was. HTTP workers; belongs to the thread that pulls.
+/* Fetches a packet from its sources: URLs of programs that relay packets (model/packet/shelf.h), and folders. One
+ * source at a time; when it dies, stalls or sends bytes that do not match the packet's hash, the next one continues at
+ * the same place. HTTP workers; owned by the pulling thread.
  */
 #ifndef CLIME_SERVER_UPDATE_FETCH_H
 #define CLIME_SERVER_UPDATE_FETCH_H
@@ -11,25 +11,26 @@
 #define CLIME_FETCH_SOURCES 16
 
 struct clime_fetch {
-    const char *sources[CLIME_FETCH_SOURCES]; /* "http://..", "https://.." or a folder, the nearest first */
-    int n_sources, at;                        /* at: the one that is asked now */
+    const char *sources[CLIME_FETCH_SOURCES]; /* "http://..", "https://.." or a folder, nearest first */
+    int n_sources, at;                        /* at: the current one */
     const char *bearer;                       /* NULL = none */
-    int64_t deadline_us, stall_us;            /* clime_now_us scale; of one source that sends nothing, or trickles */
+    int64_t deadline_us, stall_us;            /* clime_now_us scale; stall: limit of one source that sends nothing,
+                                               * or too slowly */
     bool (*cancel)(void *arg);
     void *arg;
-    uint64_t n_bytes; /* that came, in all */
-    int n_turned;     /* sources that were turned away from */
+    uint64_t n_bytes; /* received in total */
+    int n_turned;     /* sources given up */
     struct clime_http_client *http;
 };
 
-/* The manifest of this name, for a model of shape s. CLIME_ERR_UNAVAILABLE: no source has it, e says what the last one
- * said. */
+/* Fetches the manifest with this id, for a model of shape s. CLIME_ERR_UNAVAILABLE: no source has it; e is the last
+ * one's error. */
 enum clime_err clime_fetch_manifest(struct clime_fetch *f, const uint8_t id[CLIME_PACKET_ID],
                                     const struct clime_packet_shape *s, struct clime_packet **out,
                                     struct clime_error *e);
 
-/* Applies the blocks of p that are needed (needed[n_blocks], NULL: all that change anything) to flat, one after the
- * other as they come. keep: their packed bytes stay in p. */
+/* Applies the needed blocks of p (needed[n_blocks], NULL: all that change anything) to flat as they arrive. keep: keep
+ * their packed bytes in p. */
 enum clime_err clime_fetch_blocks(struct clime_fetch *f, struct clime_packet *p, const bool *needed, bool keep,
                                   void *flat, struct clime_error *e);
 

@@ -1,10 +1,9 @@
-/* The groups in which weights are broadcast to this server: NCCL's between GPUs, sockets between CPUs
- * (ops->comm_backend). Called by the handlers of distributed.c and transfer.c, HTTP workers, under the update lock.
+/* Broadcast groups for weight updates: NCCL between GPUs, sockets between CPUs (ops->comm_backend). Called by the
+ * handlers of distributed.c and transfer.c, HTTP workers, under the update lock.
  *
- * A group's id comes in the request (nccl_id, our own trainer's way), or over a torch store at the sender's address. A
- * torch sender puts it there at its first broadcast, not when the group is made, and waits then until all have come; so
- * such a group is joined when the first tensors are asked for.
- * Invariant: every wait for others has the request's limit, and a group that failed is closed.
+ * A group's id is in the request (nccl_id, clime's own trainer) or in a torch store at the sender's address. A torch
+ * sender sets it at its first broadcast, not at group creation, and then waits until all have joined; hence such a
+ * group is joined at the first receive. Invariant: every wait has the request's timeout, and a failed group is closed.
  */
 #include <stdio.h>
 #include <string.h>
@@ -14,7 +13,7 @@
 #include "server/update/torch_store.h"
 #include "server/update/weight_update.h"
 
-#define MAX_STORED ((size_t)64 << 10) /* bytes of a stored id, or of the pickle that holds it */
+#define MAX_STORED ((size_t)64 << 10) /* bytes of a stored id, or of its pickle */
 #define VLLM_KEY "broadcast_from/0/0" /* vLLM's StatelessProcessGroup: rank 0's first object for all */
 
 struct clime_update_group *clime_update_group_find(struct clime_weight_update *u, struct clime_str name) {
@@ -35,8 +34,7 @@ void clime_update_groups_close(struct clime_weight_update *u) {
         if (u->groups[i].name[0]) clime_update_group_close(u, &u->groups[i]);
 }
 
-/* A sender that is gone without a word must not keep the next one out for ever, so the oldest makes room; everybody
- * is told. */
+/* Closes the oldest group and reports it, so that senders that died cannot block new ones for ever. */
 static struct clime_update_group *make_room(struct clime_weight_update *u, const char *for_whom) {
     LOG_WARN("the update group \"%s\", the oldest of %d, is closed to make room for \"%s\"; groups that are done "
              "with are to be destroyed (/destroy_weights_update_group)",
@@ -56,7 +54,7 @@ enum clime_err clime_update_group_absent(const struct clime_weight_update *u, st
                       evicted ? ": it was the oldest and made room for another" : "");
 }
 
-/* For others, until then, and no longer than the update's client waits. */
+/* A wait until that time, cancelled when the update's client leaves. */
 static struct clime_comm_wait wait_until(struct clime_weight_update *u, int64_t until_us) {
     int64_t left_us = until_us - clime_now_us();
     return (struct clime_comm_wait){
@@ -65,8 +63,9 @@ static struct clime_comm_wait wait_until(struct clime_weight_update *u, int64_t 
 
 /* ---- ids in a torch store ---------------------------------------------------------------------------------- */
 
-/* As libtorch's ProcessGroupNCCL puts it for its first communicator, behind the prefixes of whoever made the group: its
- * name (SGLang's, slime's and AReaL's init_custom_process_group), name and slash (torch), device and slash (torch). */
+/* Reads the key that libtorch's ProcessGroupNCCL sets for its first communicator, after the prefixes of the group's
+ * creator: its name (SGLang's, slime's and AReaL's init_custom_process_group), name and slash (torch), device and slash
+ * (torch). */
 static enum clime_err torch_id(struct clime_torch_store *store, const char *group, const struct clime_comm_wait *wait,
                                uint8_t id[CLIME_COMM_ID_BYTES], struct clime_error *e) {
     char key[256];
@@ -82,8 +81,8 @@ static enum clime_err torch_id(struct clime_torch_store *store, const char *grou
     return err;
 }
 
-/* vLLM stores the pickle of a ctypes structure, in which the id is the one string of bytes of its length: opcode 'C',
- * the length in a byte, the bytes. Nothing else of the pickle is read. */
+/* vLLM stores the pickle of a ctypes structure in which only the id has its length: opcode 'C', a length byte, the
+ * bytes. Nothing else of the pickle is read. */
 static enum clime_err vllm_id(struct clime_torch_store *store, const struct clime_comm_wait *wait,
                               uint8_t id[CLIME_COMM_ID_BYTES], struct clime_error *e) {
     static const char opcode[] = {'C', (char)CLIME_COMM_ID_BYTES};
@@ -145,7 +144,7 @@ enum clime_err clime_update_group_join(struct clime_server *s, const struct clim
     struct clime_update_group *g = clime_update_group_find(u, clime_str_of(""));
     *evicted = !g;
     if (!g) g = make_room(u, a->name);
-    clime_incoming_forget(u); /* of a sender that is not there any more: a new one begins anew */
+    clime_incoming_forget(u); /* from a previous sender: a new one starts over */
     g->rank = a->rank;
     g->world = a->world;
     g->apart = !a->id || a->vllm;

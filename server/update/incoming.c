@@ -1,10 +1,9 @@
-/* Tensors that come over a group: where each one's bytes go, and putting what has gathered in force. Called by the
- * handlers of distributed.c and transfer.c and before generation goes on, HTTP workers, under the update lock.
+/* Receives tensors, places their bytes, and swaps in the gathered set. Called by the handlers of distributed.c and
+ * transfer.c and before generation resumes, HTTP workers, under the update lock.
  *
- * They gather in staging memory of the model's layout on its device, over as many requests as it takes. What has the
- * model's own type is received where it belongs; another type, and tensors that come as one but are no neighbours here,
- * by way of scratch memory.
- * Invariant: staging and list stand and fall together: after any error both are gone, and the old version serves.
+ * Tensors gather in staging memory in the model's layout on its device, over any number of requests. Tensors of the
+ * model's type are received in place; other types, and buckets whose tensors are not adjacent here, go through scratch
+ * memory. Invariant: staging and list exist together: after any error both are freed, and the old version serves.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +13,7 @@
 #include "model/weights/weights_gather.h"
 #include "server/update/weight_update.h"
 
-#define MAX_UNUSED 64 /* tensors of one request that are none of the layout's rows: a tied head, tables */
+#define MAX_UNUSED 64 /* tensors of one request without a row in the layout: a tied head, tables */
 
 enum clime_err clime_incoming_refuse_torn(struct clime_weight_update *u, struct clime_error *e) {
     if (!u->torn) return CLIME_OK;
@@ -39,7 +38,7 @@ enum clime_err clime_incoming_begin(struct clime_server *s, struct clime_error *
     if (err || u->incoming) return err;
     err = u->ops->alloc(dev, bytes, "staging of the weights", &u->incoming, e);
     if (err) return err;
-    u->ops->zero(dev, u->incoming, bytes); /* what lies between tensors */
+    u->ops->zero(dev, u->incoming, bytes); /* padding between tensors */
     u->gather = clime_weights_gather_new(&s->model->cfg, &s->model->layout);
     return u->ops->sync(dev, e);
 }
@@ -58,7 +57,7 @@ static enum clime_err lengths_differ(struct clime_error *e) {
     return e->code ? e->code : clime_fail(e, CLIME_ERR_INPUT, "names, dtypes and shapes differ in length");
 }
 
-/* out[most]; their number, or -1. */
+/* Fills out[most]; returns the number, or -1. */
 static int read_lists(struct clime_weights_gather *g, const struct clime_incoming_ask *ask, struct clime_arena *a,
                       struct clime_gather_tensor *out, int most, struct clime_error *e) {
     struct clime_json names, dtypes, shapes;
@@ -88,22 +87,22 @@ static int read_lists(struct clime_weights_gather *g, const struct clime_incomin
     return n;
 }
 
-/* ---- where bytes go ---------------------------------------------------------------------------------------- */
+/* ---- placing bytes --------------------------------------------------------------------------------------- */
 
 struct receipt {                               /* one request's tensors */
     const struct clime_gather_tensor *tensors; /* [n] */
     int n;
-    char **from; /* [n] in scratch; NULL: received where it belongs */
+    char **from; /* [n] in scratch; NULL: received in place */
     struct clime_comm_part *parts;
     int n_parts;
-    void *scratch; /* of the device */
+    void *scratch; /* device memory */
 };
 
 static char *place_of(const struct clime_server *s, const struct clime_gather_tensor *t) {
     return (char *)s->update->incoming + t->to->offset;
 }
 
-/* Do the tensors follow each other in the layout as they do on the wire? */
+/* True when the tensors are adjacent in the layout as on the wire. */
 static bool lie_as_they_come(const struct clime_server *s, const struct receipt *r) {
     for (int i = 0; i < r->n; i++) {
         const struct clime_gather_tensor *t = &r->tensors[i];
@@ -142,7 +141,7 @@ static enum clime_err plan(struct clime_server *s, struct receipt *r, const stru
     return err;
 }
 
-/* A tensor's bytes, in the device's memory or the host's, to where they belong. */
+/* Copies a tensor's bytes, in device or host memory, to its place. */
 static void unpack(struct clime_server *s, const struct clime_gather_tensor *t, const char *from, bool host) {
     struct clime_weight_update *u = s->update;
     if (!t->to) return;
@@ -204,7 +203,7 @@ enum clime_err clime_incoming_put(struct clime_server *s, const struct clime_inc
     return CLIME_OK;
 }
 
-/* ---- in force ---------------------------------------------------------------------------------------------- */
+/* ---- swapping in ----------------------------------------------------------------------------------------- */
 
 static enum clime_err check_sum(struct clime_server *s, struct clime_str checksum, struct clime_error *e) {
     struct clime_weight_update *u = s->update;
@@ -261,7 +260,7 @@ static enum clime_err apply_unfinished(struct clime_server *s, struct clime_erro
     int n = clime_incoming_count(u), n_inflight;
     enum clime_err err = CLIME_OK;
     if (n == 0) {
-        u->torn = false; /* who sent the part that failed was told so; what comes now is another update */
+        u->torn = false; /* the failed part's sender got the error; this is a new update */
         return CLIME_OK;
     }
     err = clime_incoming_refuse_torn(u, e);

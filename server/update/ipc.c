@@ -1,11 +1,11 @@
 /* POST /update_weights_from_ipc: weights from the memory of another process on this host. HTTP workers.
  *
- * By a handle of all weights, or by several of parts. Three modes. "copy": map, copy into staging memory on the device,
- * compare the checksum, swap in at a step boundary; of several handles "ranges" say which has what, and each of this
- * server's devices takes its share of them. "share": compute with the owner's memory itself, nothing is copied; of
- * several, a handle for each of this server's devices. "writing": the owner is about to rewrite what is shared; the
- * answer says that no step runs any more, and "share" with the new version ends it. Invariant: a handle is mapped only
- * when layout and type are this model's; a refused update leaves the old version serving.
+ * One handle of all weights, or several of parts. Three modes. "copy": map, copy into staging memory on the device,
+ * compare the checksum, swap in at a step boundary; with several handles "ranges" say what each contains, and each of
+ * this server's devices copies its share. "share": use the owner's memory in place; with several handles, one for each
+ * of this server's devices. "writing": the owner is about to rewrite the shared memory; the reply confirms that no step
+ * runs, and "share" with the new version ends it. Invariant: a handle is mapped only when layout and type match this
+ * model; a rejected update leaves the old version serving.
  */
 #include <stddef.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@
 #include "server/server_metrics.h"
 #include "server/update/weight_update.h"
 
-#define MAX_RANGES (1 << 20) /* more than any trainer's weights are cut into; a message to followers has the room */
+#define MAX_RANGES (1 << 20) /* more than any trainer's parts; fits a message to followers */
 
 enum mode { MODE_COPY, MODE_SHARE, MODE_WRITING };
 
@@ -30,7 +30,7 @@ struct ipc_request {
     uint64_t checksum;
     char label[CLIME_MAX_LABEL + 1];
     bool abort_all, flush_cache;
-    double timeout; /* seconds that the owner may write */
+    double timeout; /* seconds allowed for writing */
 };
 
 /* ---- the body ---------------------------------------------------------------------------------------------- */
@@ -82,7 +82,7 @@ static bool read_ranges(struct clime_json *j, void *words) {
     struct ipc_words *w = words;
     int room = 0;
     if (clime_json_peek(j) == CLIME_JSON_NULL) return clime_json_null(j);
-    w->n_ranges = 0; /* the last of two members counts */
+    w->n_ranges = 0; /* of duplicate members the last counts */
     for (clime_json_array(j); clime_json_item(j);) {
         int64_t v[4];
         int n = 0;
@@ -102,7 +102,7 @@ static bool read_ranges(struct clime_json *j, void *words) {
     return !j->failed;
 }
 
-/* One handle of all weights, or of a trainer that keeps parts of them one for each of its ranks. */
+/* One handle of all weights, or one for each rank of a trainer that keeps parts. */
 static enum clime_err check_handles(const struct clime_server *s, struct ipc_request *r, struct ipc_words *w,
                                     struct clime_error *e) {
     const int n = w->n_handles;

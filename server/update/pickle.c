@@ -1,8 +1,7 @@
-/* See pickle.h. A machine with a stack and a memo, as the format is one (Python's pickletools has all its
- * instructions); those that ForkingPickler and the C pickler write are here.
+/* Pickle reader (see pickle.h): a stack machine with a memo, as the format defines (Python's pickletools documents all
+ * instructions). Implements those written by ForkingPickler and the C pickler.
  *
- * Invariant: every length is compared with the bytes that are left, every number of the memo and every depth with what
- * is there, before it is used.
+ * Invariant: every length, memo index and depth is bounds-checked before use.
  */
 #include "server/update/pickle.h"
 
@@ -43,7 +42,7 @@ static bool push(struct machine *m, value *v) {
     return true;
 }
 
-static value *pop(struct machine *m) { /* NULL on an empty stack or a mark: nobody asked for one */
+static value *pop(struct machine *m) { /* NULL on an empty stack or a mark */
     if (m->n == 0 || m->stack[m->n - 1]->kind == CLIME_PICKLE_MARK) return bad(m, "the stack is empty"), NULL;
     return m->stack[--m->n];
 }
@@ -57,7 +56,7 @@ static bool add(struct machine *m, value *to, value *v) {
     if (to->n == to->room) {
         int room = to->room ? 2 * to->room : 4;
         value **items = clime_arena_alloc(m->arena, (size_t)room * sizeof *items);
-        if (!items) return make(m, CLIME_PICKLE_NONE), false; /* says that it is too large */
+        if (!items) return make(m, CLIME_PICKLE_NONE), false; /* sets the error */
         if (to->n) memcpy(items, to->items, (size_t)to->n * sizeof *items);
         to->items = items;
         to->room = room;
@@ -110,7 +109,7 @@ static bool push_int32(struct machine *m) {
     return number(m, 4, &x) && push_number(m, CLIME_PICKLE_INT, (int32_t)(uint32_t)x);
 }
 
-static bool push_long(struct machine *m) { /* two's complement of as many bytes as it takes */
+static bool push_long(struct machine *m) { /* two's complement, variable length */
     uint64_t n, x;
     if (!number(m, 1, &n)) return false;
     if (n > 8) return bad(m, "a number of more than 64 bits");
@@ -119,7 +118,7 @@ static bool push_long(struct machine *m) { /* two's complement of as many bytes 
     return push_number(m, CLIME_PICKLE_INT, (int64_t)x);
 }
 
-/* ---- what is made of others -------------------------------------------------------------------------------- */
+/* ---- composite values ------------------------------------------------------------------------------------ */
 
 static bool tuple_of(struct machine *m, size_t n) {
     value *t = make(m, CLIME_PICKLE_TUPLE);
@@ -131,7 +130,7 @@ static bool tuple_of(struct machine *m, size_t n) {
     return push(m, t);
 }
 
-/* Where the items after the topmost mark begin; the mark is right before. 0 = there is none. */
+/* Index of the first item after the topmost mark; 0 = no mark. */
 static size_t after_mark(struct machine *m) {
     size_t i = m->n;
     while (i > 0 && m->stack[i - 1]->kind != CLIME_PICKLE_MARK) i--;
@@ -142,12 +141,12 @@ static size_t after_mark(struct machine *m) {
 static bool tuple_from_mark(struct machine *m) {
     size_t from = after_mark(m);
     if (!from || !tuple_of(m, m->n - from)) return false;
-    m->stack[m->n - 2] = m->stack[m->n - 1]; /* over the mark */
+    m->stack[m->n - 2] = m->stack[m->n - 1]; /* overwrites the mark */
     m->n--;
     return true;
 }
 
-/* The items from `from` on go to the list or dict before them, and the mark with them where there is one. */
+/* Moves the items from `from` on into the list or dict below, and drops the mark if there is one. */
 static bool put_all(struct machine *m, size_t from, bool mark, enum clime_pickle_kind kind) {
     size_t below = from - (mark ? 1 : 0);
     if (!from || below == 0 || m->stack[below - 1]->kind != kind) return bad(m, "items of nothing");

@@ -1,8 +1,8 @@
-/* Reading what Python's pickle has written, as a tree of values. Nothing is executed and nothing is imported: a call of
- * something is a value that names it, and whoever reads the tree decides what it knows.
+/* Reads a Python pickle as a tree of values. Nothing is executed or imported: a call is a value that names the callee,
+ * and the tree's reader decides which it accepts.
  *
- * Protocols 3 to 5 (2 has no bytes). The tree and its text lie in the arena and in the bytes, which must outlive it; it
- * may share branches, and a hostile one may have circles, so readers go no deeper than what they look for. Any thread.
+ * Protocols 3 to 5 (2 has no bytes). The tree and its text point into the arena and the input bytes, which must outlive
+ * it. It may share branches, and a hostile one may have cycles: readers must bound their depth. Any thread.
  */
 #ifndef CLIME_SERVER_UPDATE_PICKLE_H
 #define CLIME_SERVER_UPDATE_PICKLE_H
@@ -16,15 +16,15 @@ enum clime_pickle_kind {
     CLIME_PICKLE_NONE,
     CLIME_PICKLE_BOOL,
     CLIME_PICKLE_INT,
-    CLIME_PICKLE_FLOAT, /* its number is not read */
+    CLIME_PICKLE_FLOAT, /* value not read */
     CLIME_PICKLE_BYTES,
     CLIME_PICKLE_TEXT,
     CLIME_PICKLE_TUPLE,
     CLIME_PICKLE_LIST,
     CLIME_PICKLE_DICT,   /* items: key, value, key, value, ... */
     CLIME_PICKLE_GLOBAL, /* text: the module; name */
-    CLIME_PICKLE_CALL,   /* items: what is called, its arguments (a tuple), the state that it is given or NULL */
-    CLIME_PICKLE_MARK    /* of the reader's own stack */
+    CLIME_PICKLE_CALL,   /* items: callee, arguments (a tuple), state or NULL */
+    CLIME_PICKLE_MARK    /* internal to the reader */
 };
 
 struct clime_pickle_value {
@@ -35,12 +35,12 @@ struct clime_pickle_value {
     int n, room;
 };
 
-/* CLIME_ERR_INPUT for what no pickle is or an instruction that is not known, CLIME_ERR_LIMIT past the arena. */
+/* CLIME_ERR_INPUT for a malformed pickle or an unknown instruction, CLIME_ERR_LIMIT when the arena is full. */
 enum clime_err clime_pickle_read(struct clime_str bytes, struct clime_arena *a, const struct clime_pickle_value **out,
                                  struct clime_error *e);
 
-/* The dict's value of that key; NULL when v is no dict, or has none. */
+/* The dict's value for key; NULL when v is not a dict or lacks it. */
 const struct clime_pickle_value *clime_pickle_at(const struct clime_pickle_value *v, const char *key);
-bool clime_pickle_is(const struct clime_pickle_value *v, const char *module, const char *name); /* that global? */
+bool clime_pickle_is(const struct clime_pickle_value *v, const char *module, const char *name); /* v is that global */
 
 #endif

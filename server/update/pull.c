@@ -1,11 +1,10 @@
-/* POST /pull_weights: "be at this version; these packets lead there, these have them", and GET /weight_packets/{id},
- * with which others pull from here what was pulled. HTTP workers, under the update lock but for the second.
+/* POST /pull_weights: updates to a version by packets from listed sources; GET /weight_packets/{id}: relays pulled
+ * packets to others. HTTP workers, under the update lock except the second.
  *
- * The server takes the chain of deltas from the version that it serves, when its weights are that version's, bit for
- * bit; else the newest whole version and what follows, of which it fetches only the blocks that it does not have
- * already. It works on a copy of its weights in staging memory and puts it in force like any other update.
- * Invariant: the weights that come into force have the checksums of the manifest whose hash the request names; anything
- * else leaves the old version serving.
+ * Uses the chain of deltas from the served version if the weights match it bit for bit; else the newest whole version
+ * and its successors, fetching only blocks it does not have. Works on a copy of the weights in staging memory and swaps
+ * it in like any other update. Invariant: new weights match the checksums of the manifest whose hash the request names;
+ * any error leaves the old version serving.
  */
 #include <inttypes.h>
 #include <stddef.h>
@@ -25,11 +24,11 @@
 #include "server/update/weight_update.h"
 
 #define ARENA_BYTES ((size_t)1 << 20)
-#define READ_BYTES ((size_t)8 << 20) /* of the weights in force, between two steps */
+#define READ_BYTES ((size_t)8 << 20) /* of current weights, between two steps */
 #define MAX_PACKETS 256
 #define MAX_VERSION ((int64_t)1 << 53)
 
-struct step { /* a packet, as the request names it */
+struct step { /* a packet in the request */
     int64_t version, base;
     struct clime_str hex; /* its id */
     uint8_t id[CLIME_PACKET_ID];
@@ -37,14 +36,14 @@ struct step { /* a packet, as the request names it */
 
 struct pull_request {
     int64_t version;
-    struct clime_str label; /* of it; empty: its number */
+    struct clime_str label; /* the version's label; empty: its number */
     struct step packets[MAX_PACKETS];
     int n_packets;
     struct clime_str sources[CLIME_FETCH_SOURCES];
     int n_sources;
     double timeout, stall; /* seconds */
     bool abort_all, flush_cache;
-    struct clime_field_watch *watch; /* for members of its packets */
+    struct clime_field_watch *watch; /* for members of packets */
 };
 
 struct pull {
@@ -53,12 +52,12 @@ struct pull {
     const struct pull_request *r;
     struct clime_packet_shape shape;
     struct clime_fetch fetch;
-    uint8_t *staging; /* host memory: what the next packet is applied to */
-    uint64_t *sums;   /* of staging; NULL = nothing is in force, and nothing was applied */
-    int64_t label;    /* what its label begins with, the version that it may be; -1 = no number */
-    bool is_here;     /* it is the version that is asked for */
+    uint8_t *staging; /* host memory that packets are applied to */
+    uint64_t *sums;   /* of staging; NULL = no current weights and nothing applied */
+    int64_t label;    /* number at the start of the current label, a candidate version; -1 = none */
+    bool is_here;     /* the requested version is already current */
     int n_applied;
-    struct clime_packet *got[MAX_PACKETS]; /* [n_got] to be handed on when all is well */
+    struct clime_packet *got[MAX_PACKETS]; /* [n_got] to be relayed on success */
     int n_got;
 };
 
@@ -143,9 +142,9 @@ static enum clime_err read_sources(struct pull *p, struct clime_arena *a, struct
     return CLIME_OK;
 }
 
-/* ---- what is in force -------------------------------------------------------------------------------------- */
+/* ---- current weights ------------------------------------------------------------------------------------- */
 
-/* Into staging, when there is anything, with its checksums. */
+/* Copies current weights, if any, to staging and computes checksums. */
 static enum clime_err read_weights(struct pull *p, struct clime_error *e) {
     struct clime_engine *g = p->s->engine;
     size_t bytes = clime_model_bytes(p->s->model);
@@ -173,9 +172,9 @@ static bool has_base(const struct pull *p, const struct clime_packet *x) {
     return true;
 }
 
-/* ---- the way ----------------------------------------------------------------------------------------------- */
+/* ---- the path -------------------------------------------------------------------------------------------- */
 
-/* Deltas that lead from version `from` to the one that is asked for: way[], and how many; -1: none do. */
+/* Finds deltas from version `from` to the requested one: fills way[], returns how many; -1: none. */
 static int find_deltas(const struct pull_request *r, int64_t from, const struct step **way) {
     int n = 0;
     for (int64_t at = from; at != r->version;) {
@@ -188,7 +187,7 @@ static int find_deltas(const struct pull_request *r, int64_t from, const struct 
     return n;
 }
 
-/* The shortest way that begins with a whole version. */
+/* Finds the shortest path that begins with a whole version. */
 static int find_whole(const struct pull_request *r, const struct step **way) {
     const struct step *rest[MAX_PACKETS];
     int best = -1;
@@ -203,14 +202,14 @@ static int find_whole(const struct pull_request *r, const struct step **way) {
     return best;
 }
 
-/* Blocks of a whole version that are in force already are not fetched. */
+/* Fetches a packet's blocks; for a whole version only those that differ from the current weights. */
 static enum clime_err take_blocks(struct pull *p, struct clime_packet *x, struct clime_error *e) {
     bool *needed = xcalloc((size_t)x->n_blocks, sizeof *needed), all = true;
     for (int i = 0; i < x->n_blocks; i++) {
         needed[i] = x->base >= 0 || !p->sums || x->blocks[i].result_sum != p->sums[i];
         all = all && needed[i];
     }
-    bool keep = all && clime_packet_bytes(x) <= (uint64_t)p->s->opts.relay_bytes; /* what the shelf would take */
+    bool keep = all && clime_packet_bytes(x) <= (uint64_t)p->s->opts.relay_bytes; /* fits the shelf */
     enum clime_err rc = clime_fetch_blocks(&p->fetch, x, needed, keep, p->staging, e);
     free(needed);
     if (!rc) p->n_applied++;
@@ -223,7 +222,7 @@ static enum clime_err take_blocks(struct pull *p, struct clime_packet *x, struct
     return rc;
 }
 
-/* CLIME_ERR_NOT_FOUND: what is in force is not the way's base; nothing was applied. */
+/* CLIME_ERR_NOT_FOUND: the current weights are not the path's base; nothing was applied. */
 static enum clime_err follow(struct pull *p, const struct step *const *way, int n, struct clime_error *e) {
     enum clime_err rc = CLIME_OK;
     for (int i = 0; i < n && !rc; i++) {
@@ -232,7 +231,7 @@ static enum clime_err follow(struct pull *p, const struct step *const *way, int 
         if (x->version != way[i]->version || x->base != way[i]->base)
             rc = clime_fail(e, CLIME_ERR_INPUT, "the packet to version %" PRId64 " leads from %" PRId64 " to %" PRId64,
                             way[i]->version, x->base, x->version);
-        else if (x->base >= 0 && !has_base(p, x)) /* blocks that a packet leaves as they are, too */
+        else if (x->base >= 0 && !has_base(p, x)) /* unchanged blocks must match too */
             rc = clime_fail(e, i ? CLIME_ERR_INPUT : CLIME_ERR_NOT_FOUND, "version %" PRId64 " is not %s, bit for bit",
                             x->base, i ? "what the packet before leads to" : "here");
         if (!rc)
@@ -243,7 +242,7 @@ static enum clime_err follow(struct pull *p, const struct step *const *way, int 
     return rc;
 }
 
-/* Whether the bits in force are those of the version that is asked for, under whatever label. */
+/* Checks whether the current bits are the requested version's, under any label. */
 static enum clime_err look_whether_here(struct pull *p, struct clime_error *e) {
     struct clime_packet *x;
     int i = 0;
@@ -272,7 +271,7 @@ static enum clime_err take_packets(struct pull *p, struct clime_error *e) {
     return follow(p, way, n, e);
 }
 
-/* ---- in force ---------------------------------------------------------------------------------------------- */
+/* ---- swapping in ----------------------------------------------------------------------------------------- */
 
 static enum clime_err check_finite(const struct pull *p, struct clime_error *e) {
     const struct clime_layout *l = &p->s->model->layout;
@@ -325,7 +324,7 @@ static enum clime_err pull(struct pull *p, struct clime_arena *a, int *n_infligh
     return rc;
 }
 
-/* Others can have a packet to this version from here. */
+/* True when a packet to this version can be relayed. */
 static bool relays(const struct pull *p) {
     bool has = false;
     for (int i = 0; i < p->r->n_packets; i++)

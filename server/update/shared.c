@@ -1,10 +1,9 @@
-/* What the ways of a weight update share: the turn, the device, staging memory, words of the request, the answer.
+/* Shared by all weight update paths: lock, device, staging memory, request parsing, reply.
  *
- * HTTP workers, under the update lock once they have it. What came over a group and has gathered is dropped here, since
- * every other way does so.
- * Staging is not kept between updates: beside a model that fills the memory it would be in the way most of the time.
- * It is mapped and not allocated: what glibc (2.36) aligned it cannot take again for the same size, so below the size
- * that malloc maps by itself (common/os/malloc_limits.h) every update would have a place of its own for ever.
+ * HTTP workers, under the update lock once acquired. Gathered tensors are dropped here, since every other path does so.
+ * Staging is freed after each update: a model that fills the memory leaves no room for it. It is mmapped, not malloc'd:
+ * glibc (2.36) cannot reuse an aligned block for the same size, so below malloc's mmap threshold
+ * (common/os/malloc_limits.h) every update would leak its block.
  */
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -43,7 +42,7 @@ void *clime_update_staging(const struct clime_server *s, struct clime_error *e) 
     size_t bytes = clime_model_bytes(s->model);
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p != MAP_FAILED) {
-        madvise(p, bytes, MADV_HUGEPAGE); /* small pages took a third of an upload's time */
+        madvise(p, bytes, MADV_HUGEPAGE); /* small pages cost a third of an upload's time */
         return p;
     }
     clime_fail(e, CLIME_ERR_LIMIT, "no memory for %zu bytes of staging", bytes);
@@ -95,7 +94,7 @@ enum clime_err clime_update_hex64(const char *name, struct clime_str text, uint6
     return CLIME_OK;
 }
 
-/* What has gathered. */
+/* Drops the gathered tensors. */
 static void drop(struct clime_weight_update *u) {
     if (u->incoming) {
         u->ops->bind(u->dev);

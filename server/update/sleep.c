@@ -1,27 +1,26 @@
-/* A server that sleeps and wakes, in vLLM's words (server/api/handlers_vllm_control.c): device memory given back, and
- * at level 1 the weights kept meanwhile in the host's memory. HTTP workers, under the update lock, so that no update
- * comes between.
+/* vLLM's sleep and wake (server/api/handlers_vllm_control.c): frees device memory and, at level 1, keeps the weights in
+ * host memory. HTTP workers, under the update lock, so that no update intervenes.
  *
- * Invariant: what was kept comes back with the weights' memory, in whosever words that is asked for, unless somebody
- * has brought other weights since; until then it is not let go of.
+ * Invariant: kept weights are restored with the weight memory, by any API, unless an update replaced them; until then
+ * they are not freed.
  */
 #include <stdlib.h>
 
 #include "common/log.h"
 #include "server/update/weight_update.h"
 
-#define AGAIN 20 /* requests that come between the abort and the giving back are aborted, too, so often */
+#define AGAIN 20 /* retries when requests arrive between abort and release: they are aborted too */
 
 static void forget_kept(struct clime_weight_update *u) {
     free(u->kept);
     u->kept = NULL;
 }
 
-/* A copy of the weights in force takes the place of what was kept; without one nothing is lost. */
+/* Replaces the kept weights by a copy of the current ones; on failure keeps the old. */
 static enum clime_err keep(struct clime_server *s, struct clime_error *e) {
     struct clime_weight_update *u = s->update;
     size_t bytes = clime_model_bytes(s->model);
-    if (clime_engine_lent(s->engine) & CLIME_MEMORY_WEIGHTS) return CLIME_OK; /* asleep as it is */
+    if (clime_engine_lent(s->engine) & CLIME_MEMORY_WEIGHTS) return CLIME_OK; /* already asleep */
     void *copy = malloc(bytes);
     if (!copy)
         return clime_fail(e, CLIME_ERR_LIMIT, "the host has no %zu bytes to keep the weights in; level 2 drops them",
@@ -58,7 +57,7 @@ enum clime_err clime_update_sleep(struct clime_server *s, struct clime_http_requ
     if (keep_weights) err = keep(s, e);
     if (!err) err = give_back(s, abort, &c, e);
     if (!(clime_engine_lent(s->engine) & CLIME_MEMORY_WEIGHTS) && clime_engine_has_weights(s->engine))
-        forget_kept(u); /* they stayed where they are: their owner's, or nothing was given back */
+        forget_kept(u); /* they stayed in place: the owner's, or nothing was freed */
     if (!err)
         LOG_INFO("asleep: KV %zu bytes, weights %zu bytes given back%s", c.kv, c.weights,
                  u->kept ? ", the weights kept by the host" : "");

@@ -1,10 +1,10 @@
-/* POST /update_weights_from_tensor: tensors whose memory the request names (SGLang's way on one host: the pickle of
- * torch's handles of GPU memory), or carries (a safetensors body). HTTP workers, under the update lock.
+/* POST /update_weights_from_tensor: tensors by reference (SGLang on one host: a pickle of torch's GPU memory handles)
+ * or by value (a safetensors body). HTTP workers, under the update lock.
  *
- * serialized_named_tensors has a text for each rank of the model; the first is read, since every sender puts whole
- * tensors in each. As with a broadcast, the tensors gather until all are here, or until generation goes on
- * (incoming.c). Invariant: memory of others is mapped only while this request runs, and every tensor that was named is
- * released to its owner, also after an error.
+ * serialized_named_tensors has a text per model rank; only the first is read, since every sender puts whole tensors in
+ * each. As with a broadcast, tensors gather until complete, or until generation resumes (incoming.c). Invariant:
+ * foreign memory is mapped only while the request runs, and every named tensor is released to its owner, also after an
+ * error.
  */
 #include <stddef.h>
 #include <stdlib.h>
@@ -20,11 +20,11 @@
 
 #define BODY_ARENA_BYTES ((size_t)4 << 20)
 #define TREE_ARENA_BYTES ((size_t)256 << 20)
-#define MAX_MAPPED 64 /* allocations of one request */
+#define MAX_MAPPED 64 /* allocations per request */
 #define EVENT_LIMIT_US ((int64_t)60000000)
 
 struct tensor_request {
-    struct clime_str text, version, format; /* text: the first rank's, as it is in the body */
+    struct clime_str text, version, format; /* text: the first rank's, as in the body */
     bool bucket, abort_all, flush_cache;
 };
 
@@ -61,7 +61,7 @@ static enum clime_err read_body(struct clime_server *s, struct clime_http_reques
         return clime_fail(e, CLIME_ERR_INPUT, "load_format must be null, direct or flattened_bucket");
     if (r->text.len < 2 || r->text.ptr[0] != '"')
         return clime_fail(e, CLIME_ERR_INPUT, "serialized_named_tensors must be a list of texts in base64");
-    r->text.ptr++; /* base64 needs no escapes: what is between the quotes is the text */
+    r->text.ptr++; /* base64 has no escapes: the text is what is between the quotes */
     r->text.len -= 2;
     return r->version.len > 0 ? clime_update_label(r->version, e) : CLIME_OK;
 }
@@ -96,13 +96,13 @@ static enum clime_err put_safetensors(struct clime_server *s, const uint8_t *byt
     return err;
 }
 
-/* ---- memory that is named ---------------------------------------------------------------------------------- */
+/* ---- memory by reference --------------------------------------------------------------------------------- */
 
-struct mapped { /* the allocations of one request: all are noted before the first is mapped, so each is mapped once */
+struct mapped { /* a request's allocations, all recorded before the first is mapped, so each is mapped once */
     struct {
         const uint8_t *handle;
-        void *at;     /* NULL until a tensor of it is taken */
-        size_t bytes; /* as far as tensors lie in it */
+        void *at;     /* NULL until one of its tensors is mapped */
+        size_t bytes; /* up to the end of its last tensor */
     } of[MAX_MAPPED];
     int n;
 };
@@ -116,12 +116,12 @@ static enum clime_err note_memory(struct mapped *m, const struct clime_torch_ten
     return CLIME_OK;
 }
 
-static bool same_unit(struct clime_str theirs, const char *own) { /* "GPU-" before it or not */
+static bool same_unit(struct clime_str theirs, const char *own) { /* the prefix "GPU-" is optional */
     const char *plain = strncmp(own, "GPU-", 4) == 0 ? own + 4 : own;
     return theirs.len == 0 || clime_str_is(theirs, own) || clime_str_is(theirs, plain);
 }
 
-/* Where the tensor, which is noted, lies for this process, its content waited for. NULL with e. */
+/* Address of a recorded tensor in this process, after waiting for its content. NULL with e. */
 static const char *map_tensor(struct clime_server *s, struct mapped *m, const struct clime_torch_tensor *t,
                               struct clime_error *e) {
     struct clime_weight_update *u = s->update;
@@ -169,7 +169,7 @@ static enum clime_err put_list(struct clime_server *s, struct mapped *m, struct 
     return err;
 }
 
-/* A row of a bucket's list: SGLang's FlattenedTensorMetadata, whose state has its fields. */
+/* A row of a bucket's list: SGLang's FlattenedTensorMetadata, whose fields are in its state. */
 static enum clime_err put_row(struct clime_server *s, struct clime_arena *a, const struct clime_pickle_value *row,
                               const char *from, size_t n_bytes, struct clime_error *e) {
     int64_t dim[CLIME_ST_MAX_DIMS];
@@ -210,7 +210,7 @@ static enum clime_err put_bucket(struct clime_server *s, struct mapped *m, struc
     return err;
 }
 
-/* Every tensor that the pickle names, whether it was taken or not. */
+/* Releases every tensor that the pickle names, used or not. */
 static void release_all(const struct clime_pickle_value *root) {
     struct clime_torch_tensor t;
     struct clime_error ignored;
@@ -249,7 +249,7 @@ static enum clime_err take(struct clime_server *s, const struct tensor_request *
     enum clime_err err = clime_base64_decode(r->text, bytes, &n, e);
     if (!err && n < 9) err = clime_fail(e, CLIME_ERR_INPUT, "serialized_named_tensors[0] holds no tensors");
     if (!err) err = clime_incoming_begin(s, e);
-    if (!err && bytes[0] == 0x80 && bytes[1] >= 2 && bytes[1] <= 5) /* how a pickle begins */
+    if (!err && bytes[0] == 0x80 && bytes[1] >= 2 && bytes[1] <= 5) /* a pickle's first bytes */
         err = put_pickle(s, (struct clime_str){(const char *)bytes, n}, r->bucket, e);
     else if (!err)
         err = put_safetensors(s, bytes, n, e);

@@ -1,8 +1,7 @@
-/* Speaking to torch's TCPStore. Used by group.c; HTTP workers, under the update lock. Owns one socket.
+/* TCPStore client. Used by group.c; HTTP workers, under the update lock. Owns one socket.
  *
- * Invariant: nothing that the store sends makes us wait past the caller's limit, or take more memory than the caller's
- * buffer may: lengths are compared with it before a byte is read.
- * The socket never blocks; whoever waits polls for it and the limit.
+ * Invariant: the store cannot make us exceed the caller's time limit or buffer: lengths are checked before a byte is
+ * read. The socket is non-blocking; waits poll with the limit.
  */
 #include "server/update/torch_store.h"
 
@@ -22,17 +21,17 @@
 
 enum { QUERY_VALIDATE = 0, QUERY_GET = 3, QUERY_ADD = 4, QUERY_WAIT = 6 };
 
-#define MAGIC 0x3C85F7CEu    /* what VALIDATE carries */
-#define ALL_HERE_KEY "init/" /* counts the processes; of all keys this one has no slash before it */
+#define MAGIC 0x3C85F7CEu    /* argument of VALIDATE */
+#define ALL_HERE_KEY "init/" /* counts processes; the only key without a leading slash */
 #define STOP_WAITING 0
 #define TRY_AGAIN_US 100000
-#define ASK_EVERY_US 200000 /* whether the call is given up */
+#define ASK_EVERY_US 200000 /* how often cancellation is polled */
 #define MAX_KEY 1024
 
 struct clime_torch_store {
     int fd;
     char where[300];  /* "host:port", for errors */
-    int64_t until_us; /* of the call that goes on; clime_now_us scale */
+    int64_t until_us; /* of the current call; clime_now_us scale */
     const struct clime_comm_wait *wait;
 };
 
@@ -119,7 +118,7 @@ static enum clime_err connect_to(struct clime_torch_store *s, const struct addri
     return err;
 }
 
-/* The trainer may begin to listen after it has asked us to come. */
+/* Retries: the trainer may start to listen only after its request. */
 static enum clime_err connect_until(struct clime_torch_store *s, const char *host, int port, struct clime_error *e) {
     struct addrinfo *all = NULL;
     enum clime_err err = clime_lookup(host, port, s->until_us, s->wait->cancelled, s->wait->arg, &all, e);

@@ -1,4 +1,5 @@
-/* See torch_tensor.h. Used by tensor.c. The arguments of rebuild_cuda_tensor have kept their order since torch 1.x. */
+/* Reads torch tensors (see torch_tensor.h). Used by tensor.c. The arguments of rebuild_cuda_tensor have the same order
+ * since torch 1.x. */
 #include "server/update/torch_tensor.h"
 
 #include <fcntl.h>
@@ -24,7 +25,7 @@ enum {
     N_ARGUMENTS
 };
 
-#define COUNTERS_FROM 64 /* bytes before them: the mapping's own count (at::RefcountedMapAllocator) */
+#define COUNTERS_FROM 64 /* preceded by the mapping's own count (at::RefcountedMapAllocator) */
 
 static const struct {
     const char *module, *name;
@@ -62,7 +63,7 @@ size_t clime_torch_width(struct clime_str dtype) {
     return clime_str_is(dtype, "float32") ? 4 : 0;
 }
 
-/* The number of elements; -1 when strides or numbers are not those of a contiguous tensor. */
+/* Number of elements; -1 when the tensor is not contiguous or a size is invalid. */
 static int64_t contiguous(const struct clime_torch_tensor *t, const int64_t *stride, int n_stride) {
     int64_t n = 1;
     if (n_stride != t->n_dim) return -1;
@@ -73,7 +74,7 @@ static int64_t contiguous(const struct clime_torch_tensor *t, const int64_t *str
     return n;
 }
 
-/* torch writes a version and a letter before CUDA's handle; 'c' says that cudaMalloc gave the memory. */
+/* torch puts a version and a letter before CUDA's handle; 'c' = cudaMalloc memory. */
 static enum clime_err read_handle(const struct clime_pickle_value *v, const uint8_t **out, struct clime_error *e) {
     if (v->kind != CLIME_PICKLE_BYTES) return not_read(e, "its memory has no handle");
     const uint8_t *p = (const uint8_t *)v->text.ptr;

@@ -1,13 +1,12 @@
-/* vLLM's words for weights by broadcast: /init_weight_transfer_engine, /start_weight_update, /update_weights,
- * /finish_weight_update, /shutdown_weight_transfer_engine. HTTP workers; group.c and incoming.c do it, one request at a
- * time. /update_weights may name a folder instead (prime-rl's).
+/* vLLM's API for weights by broadcast: /init_weight_transfer_engine, /start_weight_update, /update_weights,
+ * /finish_weight_update, /shutdown_weight_transfer_engine. HTTP workers; implemented by group.c and incoming.c, one
+ * request at a time. /update_weights may name a folder instead (prime-rl).
  *
- * Since 0.28 vLLM's trainers say how tensors are packed when the group is made, and may name the tensors in the first
- * update alone; older ones say both with each update. Both are read.
+ * Since vLLM 0.28 trainers send the packing at group creation and may send the tensor lists in the first update only;
+ * older ones send both with each update. Both are accepted.
  *
- * Between start and finish everything waits for finish, which puts all tensors in force, or those that came. Trainers
- * of older vLLM send neither: their tensors are in force when all are there, or before generation goes on, as SGLang's
- * are.
+ * Between start and finish tensors wait for finish, which swaps in those received, all or not. Trainers of older vLLM
+ * send neither: their tensors are swapped in when complete, or before generation resumes, as with SGLang.
  */
 #include <stddef.h>
 #include <stdio.h>
@@ -22,9 +21,9 @@
 #include "server/update/weight_update.h"
 
 #define ARENA_BYTES ((size_t)16 << 20)
-#define GROUP "weight transfer" /* there is one, without a name in the requests */
+#define GROUP "weight transfer" /* the only one; requests do not name it */
 #define MAX_WORLD 4096
-#define TIMEOUT_S 300 /* vLLM's trainers name none, and its own group waits this long */
+#define TIMEOUT_S 300 /* vLLM's trainers send none; its own group's timeout */
 
 struct transfer_request { /* slices of the body */
     struct clime_str address, id, version;
@@ -33,10 +32,10 @@ struct transfer_request { /* slices of the body */
     int64_t rank, world, port, bucket_bytes;
     double timeout;
     bool packed, has_info;
-    struct clime_field_watch *watch; /* for members of the objects inside */
+    struct clime_field_watch *watch; /* for members of nested objects */
 };
 
-/* Each endpoint's own members: one of another's is told of as unknown. */
+/* Each endpoint's own members; those of another endpoint are unknown. */
 #define AT(field) offsetof(struct transfer_request, field)
 static const struct clime_field no_others[] = {{NULL, NULL}};
 
@@ -118,7 +117,7 @@ static const struct clime_fields
     finish_fields = {.where = "/finish_weight_update", .rows = {no_others}, .read = {&finish_members}},
     shutdown_fields = {.where = "/shutdown_weight_transfer_engine", .rows = {no_others}, .read = {&start_members}};
 
-/* A body is {}, nothing, or has what the endpoint needs. */
+/* A body is {}, empty, or has what the endpoint needs. */
 static enum clime_err read_body(struct clime_server *s, struct clime_http_request *rq,
                                 const struct clime_fields *fields, struct clime_arena *a, struct transfer_request *r,
                                 struct clime_error *e) {
@@ -128,9 +127,9 @@ static enum clime_err read_body(struct clime_server *s, struct clime_http_reques
     return r->version.len > 0 ? clime_update_label(r->version, e) : CLIME_OK;
 }
 
-/* ---- what an update need not say again ---------------------------------------------------------------------- */
+/* ---- settings kept between updates ----------------------------------------------------------------------- */
 
-/* Absent, or a list of nothing. */
+/* Absent, or an empty list. */
 static bool names_nothing(struct clime_str list) {
     return list.len == 0 || clime_lenient_nothing(list);
 }
@@ -160,7 +159,7 @@ static void keep_lists(struct clime_transfer *t, const struct clime_incoming_ask
     t->shapes = xstrndup(ask->shapes.ptr, ask->shapes.len);
 }
 
-/* ---- the five ---------------------------------------------------------------------------------------------- */
+/* ---- the five endpoints ---------------------------------------------------------------------------------- */
 
 static void leave(struct clime_server *s) {
     struct clime_weight_update *u = s->update;
@@ -171,7 +170,7 @@ static void leave(struct clime_server *s) {
     clime_update_group_close(u, old);
 }
 
-/* The id in base64; *id = NULL where it will be in a torch store. */
+/* Decodes the base64 id; *id = NULL when it will be in a torch store. */
 static enum clime_err read_id(const struct transfer_request *r, uint8_t bytes[CLIME_COMM_ID_BYTES], const uint8_t **id,
                               struct clime_error *e) {
     size_t n = 0;
@@ -186,7 +185,7 @@ static enum clime_err read_id(const struct transfer_request *r, uint8_t bytes[CL
     return CLIME_OK;
 }
 
-/* Joins anew: a trainer that was started again has another group. */
+/* Joins again: a restarted trainer has a new group. */
 static enum clime_err do_init(struct clime_server *s, const struct transfer_request *r, struct clime_arena *a,
                               struct clime_error *e) {
     struct clime_group_ask ask = {.name = GROUP,
@@ -227,7 +226,7 @@ static enum clime_err do_start(struct clime_server *s, const struct transfer_req
     (void)r;
     (void)a;
     if (clime_update_device(s, &dev, e)) return e->code;
-    clime_incoming_forget(s->update); /* what an update that was never finished has left */
+    clime_incoming_forget(s->update); /* left by an unfinished update */
     s->update->to_be_finished = true;
     return CLIME_OK;
 }
@@ -240,8 +239,8 @@ static enum clime_err apply(struct clime_server *s, struct clime_error *e) {
     return err;
 }
 
-/* prime-rl's /update_weights: a folder that its trainer has written, for a server that it has paused. KV stays, as
- * vLLM's does: prime-rl salts the cache of what begins with new weights. */
+/* prime-rl's /update_weights: a folder written by its trainer, for a server that it has paused. KV stays, as in vLLM:
+ * prime-rl salts the cache of requests under new weights. */
 static enum clime_err from_folder(struct clime_server *s, const struct transfer_request *r, struct clime_arena *a,
                                   struct clime_error *e) {
     const char *path = clime_arena_strdup(a, r->folder);
@@ -266,8 +265,7 @@ static enum clime_err do_update(struct clime_server *s, const struct transfer_re
     enum clime_err err = clime_incoming_receive(s, g, &ask, a, e);
     if (err) return err;
     keep_lists(&u->transfer, &ask);
-    u->inflight =
-        CLIME_INFLIGHT_KEEP; /* vLLM goes on with the KV that is there; /pause and /reset_prefix_cache drop it */
+    u->inflight = CLIME_INFLIGHT_KEEP; /* vLLM keeps KV; /pause and /reset_prefix_cache drop it */
     if (r->version.len > 0) snprintf(u->label, sizeof u->label, CLIME_STR_FMT, CLIME_STR_ARG(r->version));
     return clime_incoming_complete(s) && !u->to_be_finished ? apply(s, e) : CLIME_OK;
 }
@@ -283,7 +281,7 @@ static enum clime_err do_finish(struct clime_server *s, const struct transfer_re
         return clime_fail(e, CLIME_ERR_INPUT, "no tensor has come that is to be put in force");
     if (r->version.len > 0) snprintf(u->label, sizeof u->label, CLIME_STR_FMT, CLIME_STR_ARG(r->version));
     if (!none) return apply(s, e);
-    if (u->label[0]) clime_engine_relabel(s->engine, u->label); /* an update of no tensors, as vLLM takes it */
+    if (u->label[0]) clime_engine_relabel(s->engine, u->label); /* an empty update, as vLLM allows */
     clime_incoming_forget(u);
     return CLIME_OK;
 }

@@ -1,8 +1,8 @@
-/* PUT /weights/{version} and POST /update_weights_from_disk. HTTP workers; the staging memory belongs to the handler
- * and lives as long as it runs.
+/* PUT /weights/{version} and POST /update_weights_from_disk. HTTP workers; the handler owns the staging memory while it
+ * runs.
  *
- * Invariant: the engine sees weights only after the whole body has been read, every tensor has its shape, and the hash
- * is right; anything else leaves the old version serving.
+ * Invariant: the engine sees weights only after the whole body is read, every tensor's shape is checked and the hash
+ * matches; any error leaves the old version serving.
  */
 #include "server/update/weight_update.h"
 
@@ -48,13 +48,13 @@ void clime_weight_update_free(struct clime_weight_update *u) {
 
 /* ---- over HTTP --------------------------------------------------------------------------------------------- */
 
-/* The weights' own hash is made of what lies in staging, by all cores: a body's is one chain, some 1 GB/s. */
+/* The weights' hash is computed from staging by all cores; a body's is one serial chain, some 1 GB/s. */
 static enum clime_err check_sha(const struct clime_model *m, const void *staging, const struct clime_put_sha *said,
                                 struct clime_sha256 *body, struct clime_error *e) {
     char hex[65];
     if (said->of_weights) {
         struct clime_weights_source from = clime_weights_in_host(staging);
-        CHECK(!clime_weights_sha256(&m->layout, &from, 0, hex, e)); /* from host memory */
+        CHECK(!clime_weights_sha256(&m->layout, &from, 0, hex, e)); /* cannot fail from host memory */
     } else {
         uint8_t digest[32];
         clime_sha256_done(body, digest);
@@ -133,7 +133,7 @@ static enum clime_err put_weights(struct clime_server *s, struct clime_http_requ
     return err;
 }
 
-/* Is the version in force what is sent again? */
+/* True when the current version is the one being sent again. */
 static bool holds(struct clime_server *s, const char *label, const struct clime_put_sha *sha) {
     const struct clime_put_sha *last = &s->update->last;
     return last->of_weights == sha->of_weights && strcmp(last->hex, sha->hex) == 0 &&
@@ -159,7 +159,7 @@ void clime_handle_put_weights(struct clime_http_request *rq, void *context) {
     enum clime_err err = held ? CLIME_OK : put_weights(s, rq, label, &sha, inflight, &n_inflight, &e);
     if (!err) {
         s->update->last = sha;
-        clime_incoming_forget(s->update); /* older than these: /continue_generation must not put it over them */
+        clime_incoming_forget(s->update); /* older than these: /continue_generation must not apply it */
     }
     clime_update_unlock(s->update);
     if (err) {
@@ -192,11 +192,11 @@ static const struct clime_members disk_members = {disk_rows, CLIME_COUNT(disk_ro
 static const struct clime_field disk_others[] = {
     {"load_format", "\"auto\"|\"safetensors\""},
     {"manifest", NULL},
-    {"is_async", CLIME_FIELD_INERT}, /* how, not what */
+    {"is_async", CLIME_FIELD_INERT}, /* the way, not the result */
     {"torch_empty_cache", CLIME_FIELD_INERT},
     {"recapture_cuda_graph", CLIME_FIELD_INERT}, /* recorded graphs stay valid */
-    {"keep_pause", CLIME_FIELD_INERT},           /* an update ends no pause */
-    {"token_step", CLIME_FIELD_INERT},           /* replies have the version of each token */
+    {"keep_pause", CLIME_FIELD_INERT},           /* an update never ends a pause */
+    {"token_step", CLIME_FIELD_INERT},           /* replies have each token's version */
     {NULL, NULL},
 };
 static const struct clime_fields disk_fields = {
@@ -214,8 +214,8 @@ static enum clime_err parse_disk(struct clime_server *s, struct clime_http_reque
     return CLIME_OK;
 }
 
-/* The weights are served with the configuration of the start: a folder that has another one is another model. Some
- * trainers write weights alone. */
+/* Weights are served with the configuration of the start: a folder with a different one is another model. Some trainers
+ * write no configuration. */
 static enum clime_err check_config(const char *dir, const struct clime_config *served, struct clime_error *e) {
     struct clime_config theirs;
     char *path = xasprintf("%s/config.json", dir);
