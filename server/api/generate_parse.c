@@ -1,9 +1,8 @@
-/* The body of /generate. Called by its handler on an HTTP worker; everything lands in the job's arena.
+/* The body of /generate. Called by its handler on an HTTP worker; results are in the job's arena.
  *
- * Whether a request is a batch is decided by `text` or `input_ids`, which may come after the fields whose shape depends
- * on it. So the body is scanned twice: the first pass finds the fields, the second reads them. Scanning is cheap (10^5
- * ids in under a millisecond), and each field's rules stay in one function.
- * What no row of `members` has goes to fields.h.
+ * `text` or `input_ids` decide whether a request is a batch, and may follow fields whose shape depends on that. So the
+ * body is scanned twice: first to find the fields, then to read them. Scanning is cheap (10^5 ids in under a
+ * millisecond), and each field's rules stay in one function. Members without a row in `members` go to fields.h.
  */
 #include "server/api/generate_parse.h"
 
@@ -73,12 +72,12 @@ static bool find_fields(struct clime_generation *gen, struct fields *f, struct c
     return clime_json_end(&j);
 }
 
-/* ---- values that may be one for all or one for each prompt -------------------------------------------------- */
+/* ---- values, one for all prompts or one for each --------------------------------------------------------- */
 
 typedef bool read_fn(struct clime_json *j, struct clime_generation *gen, int prompt);
 
-/* Calls read for each prompt: on the value itself, or on the items of a list as long as the batch. list_is_value: the
- * value is itself a list, so only a list of lists is one for each. */
+/* Calls read for each prompt, with the value itself or with the items of a list as long as the batch. list_is_value:
+ * the value is itself a list, so only a list of lists is per prompt. */
 static bool each_prompt(struct clime_generation *gen, struct clime_str raw, const char *name, bool list_is_value,
                         read_fn *read, struct clime_error *e) {
     struct clime_json j;
@@ -200,7 +199,7 @@ static enum clime_err read_prompts(struct clime_generation *gen, const struct fi
                                                                                                      : e->code;
 }
 
-/* One object for all prompts that share it: a batch with one sampling_params has one seed. */
+/* One options object for all prompts that share it: a batch with one sampling_params has one seed. */
 static enum clime_err give_options(struct clime_generation *gen, bool shared, struct clime_error *e) {
     struct clime_arena *a = &gen->job->arena;
     gen->shared_params = shared;
@@ -215,11 +214,11 @@ static enum clime_err give_options(struct clime_generation *gen, bool shared, st
     return CLIME_OK;
 }
 
-/* One rid for a batch becomes rid_0, rid_1, ... as in SGLang; aborting the rid, a prefix of them, ends them all. */
+/* A batch's single rid becomes rid_0, rid_1, ... as in SGLang; aborting rid, their prefix, ends them all. */
 static enum clime_err number_rids(struct clime_generation *gen, struct clime_error *e) {
     for (int i = 0; i < gen->n_prompts; i++) {
         struct clime_str *rid = &gen->prompts[i].rid;
-        if (rid->len == 0) return CLIME_OK; /* none was given: each gets its own */
+        if (rid->len == 0) return CLIME_OK; /* none set: each gets its own */
         char *z = clime_arena_alloc(&gen->job->arena, rid->len + 16);
         if (!z) return clime_fail(e, CLIME_ERR_LIMIT, "the request takes too much memory");
         int n = snprintf(z, rid->len + 16, CLIME_STR_FMT "_%d", CLIME_STR_ARG(*rid), i);
@@ -239,7 +238,7 @@ static bool read_flag(struct clime_str raw, const char *name, struct clime_arena
     return false;
 }
 
-/* As SGLang's, whose server must be told at its start as well. */
+/* As in SGLang, whose server also needs a start option for it. */
 static enum clime_err read_choices(struct clime_generation *gen, const struct fields *f, struct clime_error *e) {
     struct clime_json j;
     struct clime_job *job = gen->job;

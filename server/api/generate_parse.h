@@ -1,10 +1,10 @@
-/* The body of /generate (SGLang's GenerateReqInput), read into a generation. */
+/* Parses the body of /generate (SGLang's GenerateReqInput) into a generation. */
 #ifndef CLIME_SERVER_API_GENERATE_PARSE_H
 #define CLIME_SERVER_API_GENERATE_PARSE_H
 
 #include "server/api/generation.h"
 
-struct clime_generate_options { /* what only the reply needs */
+struct clime_generate_options { /* options of the reply only */
     bool return_prompt_ids, return_routing;
 };
 

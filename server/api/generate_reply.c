@@ -2,8 +2,8 @@
  * on the job's emitter. Owns the per-output fragments.
  *
  * A cumulative stream repeats ids and log-probabilities in every event (SGLang's clients rely on it). Formatting a
- * float costs 20 times a copy, so the lists are kept as text and only grow. Invariant: every reply, also of an aborted
- * request, has every field; lists may be empty.
+ * float costs 20 times a copy, so the lists are cached as text and appended to. Invariant: every reply, also of an
+ * aborted request, has every field; lists may be empty.
  */
 #include "server/api/generate_reply.h"
 
@@ -15,12 +15,12 @@
 #include "common/clock.h"
 #include "common/http/sse.h"
 
-/* Lists with an item for each token. */
+/* Lists with one item per token. */
 enum { IDS, LOGP, MASKS, MASK_LOGP, N_LISTS };
 
 struct fragment {
     struct clime_buf lists[N_LISTS];
-    size_t n; /* tokens in them */
+    size_t n; /* tokens in the lists */
 };
 
 struct clime_generate_reply {
@@ -46,7 +46,7 @@ void clime_generate_reply_free(struct clime_generate_reply *r) {
     free(r);
 }
 
-struct cursor { /* of an incremental stream: what was sent */
+struct cursor { /* of an incremental stream: amounts sent */
     size_t ids, text;
 };
 
@@ -88,7 +88,7 @@ static void write_extra(struct clime_jw *w, const struct clime_output *o, const 
 static void write_prompt_logp(struct clime_jw *w, const struct clime_output *o) {
     clime_jw_array(w);
     bool all = o->logp->start >= 0 && o->logp->start < o->n_prompt;
-    if (all && o->logp->start == 0) write_tuple(w, o, false, 0, o->ids[0]); /* nothing comes before it */
+    if (all && o->logp->start == 0) write_tuple(w, o, false, 0, o->ids[0]); /* the first token has no score */
     for (int i = 0; i < o->n_prompt_logp; i++) write_tuple(w, o, true, o->prompt_logp[i], o->ids[o->prompt_first + i]);
     clime_jw_close(w);
 }
@@ -115,7 +115,7 @@ static void write_ids(struct clime_jw *w, const int32_t *ids, size_t n) {
     clime_jw_close(w);
 }
 
-/* Of one token. */
+/* One token's item. */
 static void write_item(struct clime_jw *w, const struct clime_output *o, int list, size_t i) {
     switch (list) {
     case IDS:
@@ -136,7 +136,7 @@ static bool has_list(const struct clime_output *o, int list) {
     return list == IDS || (list == LOGP ? o->logp->wanted : o->logp->mask);
 }
 
-/* The list from a token on; frag: as text. */
+/* The list from a token on; frag: its cached text. */
 static void write_list(struct clime_jw *w, const struct clime_output *o, int list, size_t from,
                        const struct fragment *frag) {
     if (frag) {
@@ -188,7 +188,7 @@ static void write_versions(struct clime_jw *w, const struct clime_output *o) {
     clime_jw_array(w);
     for (int i = 0; i < o->n_runs;) {
         const struct clime_weight_label *label = o->runs[i].label;
-        int count = 0; /* one label may have two structs: what was resumed brought its own */
+        int count = 0; /* a label may have two structs: resumed tokens have their own */
         for (; i < o->n_runs && strcmp(o->runs[i].label->name, label->name) == 0; i++) count += o->runs[i].count;
         clime_jw_array(w);
         clime_jw_strz(w, label->name);
@@ -208,7 +208,7 @@ static void write_versions(struct clime_jw *w, const struct clime_output *o) {
     clime_jw_close(w);
 }
 
-/* Fields of SGLang that have one value here: there is one tier of cache, and one replica. */
+/* SGLang fields with a single value here: one cache tier, one replica. */
 static void write_single_valued(struct clime_jw *w, const struct clime_output *o) {
     clime_jw_key(w, "cached_tokens_details");
     clime_jw_object(w);
@@ -222,7 +222,7 @@ static void write_single_valued(struct clime_jw *w, const struct clime_output *o
     clime_jw_put_int(w, "dp_rank", 0);
 }
 
-/* Readers whose numbers are doubles round what is over 53 bits. */
+/* Readers with double numbers round above 53 bits. */
 void clime_seed_write(struct clime_jw *w, const struct clime_output *o) {
     char text[24];
     snprintf(text, sizeof text, "%" PRIu64, o->seed);
@@ -230,7 +230,7 @@ void clime_seed_write(struct clime_jw *w, const struct clime_output *o) {
     clime_jw_put_strz(w, "seed_text", text);
 }
 
-/* SGLang's, of a server that guesses. */
+/* SGLang's drafting statistics. */
 static void write_drafts(struct clime_jw *w, const struct clime_output *o) {
     const struct clime_draft_counts *d = &o->drafts;
     clime_jw_put_int(w, "spec_verify_ct", d->n_steps);
@@ -240,7 +240,7 @@ static void write_drafts(struct clime_jw *w, const struct clime_output *o) {
     clime_jw_put_double(w, "spec_accept_length", d->n_steps ? (double)(d->n_steps + d->n_right) / d->n_steps : 0);
 }
 
-/* Of the row that drew each token; 0 where it is not known. */
+/* Routing hash of the row that drew each token; 0 = unknown. */
 static void write_routing(struct clime_jw *w, const struct clime_output *o, size_t from) {
     clime_jw_key(w, "routing_hashes");
     clime_jw_array(w);
@@ -248,9 +248,8 @@ static void write_routing(struct clime_jw *w, const struct clime_output *o, size
     clime_jw_close(w);
 }
 
-/* SGLang's: int32 [positions, layers, chosen], of all but the last token. At the end, and of the tokens of the reply.
- * Nothing where some are not known, of who was aborted before its rows were computed: readers shape the array by the
- * tokens that they have. */
+/* SGLang's: int32 [positions, layers, chosen], for all but the last token, in the final reply. Omitted if some are
+ * unknown (aborted before its rows ran): readers shape the array by their token count. */
 static void write_choices(struct clime_jw *w, const struct clime_output *o) {
     int64_t n = (int64_t)o->n_prompt + (int64_t)o->out.len - 1 - o->job->choices_from;
     struct clime_buf text;
@@ -315,7 +314,7 @@ void clime_meta_info_write(struct clime_jw *w, const struct clime_output *o) {
 
 /* ---- replies ----------------------------------------------------------------------------------------------- */
 
-/* from > 0: only what came after (incremental streams). frag: the cumulative lists as text. */
+/* from > 0: only newer tokens (incremental streams). frag: the cumulative lists as text. */
 static void write_output(struct clime_generate_reply *r, struct clime_jw *w, const struct clime_output *o, size_t from,
                          size_t text_from, const struct fragment *frag) {
     struct clime_str safe = clime_stop_text_safe(&o->text), text = {safe.ptr + text_from, safe.len - text_from};
@@ -341,7 +340,7 @@ void clime_generate_write(struct clime_generate_reply *r, struct clime_job *j, s
     if (j->is_list) clime_jw_close(&w);
 }
 
-/* The list's text stays closed; its bracket is overwritten by the next items. */
+/* Cached text ends with a bracket, which the next items overwrite. */
 static void reopen(struct clime_buf *list) {
     if (list->len > 0)
         list->len--;

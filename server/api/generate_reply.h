@@ -1,4 +1,4 @@
-/* Replies of /generate: SGLang's shape, one object or a list, or a stream of them. */
+/* Replies of /generate in SGLang's form: one object, a list, or a stream of them. */
 #ifndef CLIME_SERVER_API_GENERATE_REPLY_H
 #define CLIME_SERVER_API_GENERATE_REPLY_H
 
@@ -16,7 +16,7 @@ extern const struct clime_framer clime_generate_framer;
 /* The meta_info object of an output; also for the OpenAI endpoints' return_meta_info. */
 void clime_meta_info_write(struct clime_jw *w, const struct clime_output *o);
 
-/* "seed" and the same as text, "seed_text" */
+/* "seed", and "seed_text" as a string */
 void clime_seed_write(struct clime_jw *w, const struct clime_output *o);
 
 #endif

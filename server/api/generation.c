@@ -1,8 +1,9 @@
-/* From parsed prompts to a closed job. Called by the generating endpoints on HTTP workers; owns the job.
+/* Runs a generating request, from parsed prompts to a closed job. Called by the generating endpoints on HTTP workers;
+ * owns the job.
  *
- * Invariant: once submitted, the worker stays here until the job is closed, whatever happens to the client, since the
- * engine and the emitter hold pointers into it. A client that left only makes the outputs unwanted.
- * Everything that can be refused is refused before the stream's headers are sent, so errors have their status codes.
+ * Invariant: once submitted, the worker waits here until the job is closed, even if the client leaves, since the engine
+ * and the emitter hold pointers into it; a lost client only marks the outputs unwanted. All checks run before a
+ * stream's headers are sent, so errors have status codes.
  */
 #include "server/api/generation.h"
 
@@ -20,15 +21,15 @@
 #include "server/server_metrics.h"
 
 #define MAX_RENDERED ((size_t)64 << 20) /* bytes of a prompt as text */
-/* OpenAI's words, by which clients know that they must shorten the conversation. */
+/* OpenAI's wording, from which clients infer that they must shorten the conversation. */
 #define TOO_LONG "this model's maximum context length is %d tokens, prompt and reply together: "
-#define LEFT_US 5000000 /* how long a request may take to end whose client has left */
+#define LEFT_US 5000000 /* wait for a lost client's old request to end */
 #define LEFT_LOOK_US 5000
-#define POLL_US 500000 /* how often a sleeping worker looks whether its client is still there */
+#define POLL_US 500000 /* how often a sleeping worker checks its client's connection */
 
 void clime_generation_begin(struct clime_generation *gen, struct clime_server *s, struct clime_http_request *rq,
                             struct clime_str body) {
-    /* ids take at most 2 bytes a character of the body, parameters and strings less */
+    /* ids take at most 2 bytes per character of the body, parameters and strings less */
     size_t cap = body.len * 8 + ((size_t)4 << 20);
     *gen = (struct clime_generation){.server = s,
                                      .rq = rq,
@@ -76,11 +77,11 @@ struct encode_task {
     int n_done;
 };
 
-/* One that is to be cut may be longer than what fits, but not by any amount. */
+/* A prompt to truncate may be at most this many times too long. */
 #define MAX_CUT 16
 
-/* Tokens for a conversation that loses its oldest messages: the reply has its room then, so that not every turn from
- * here on is cut anew. */
+/* Prompt tokens of a truncated conversation: leaves room for the reply, so that not every later turn truncates
+ * again. */
 static size_t room_of_newest(const struct clime_server *s, const struct clime_prompt *p) {
     int64_t reply = p->params->max_new_tokens > 0 ? p->params->max_new_tokens : s->max_len / 8;
     if (reply > s->max_len / 2) reply = s->max_len / 2;
@@ -90,7 +91,7 @@ static size_t room_of_newest(const struct clime_server *s, const struct clime_pr
 static enum clime_err encode_prompt(struct clime_server *s, struct clime_tok_scratch *scratch, struct clime_prompt *p,
                                     size_t *bytes, struct clime_error *e) {
     struct clime_buf rendered;
-    if (clime_sampling_unprepared(p->params)) *bytes += CLIME_TEXT_SLICE_BYTES; /* it may take as long as these */
+    if (clime_sampling_unprepared(p->params)) *bytes += CLIME_TEXT_SLICE_BYTES; /* may take as long as that */
     enum clime_err err = clime_sampling_prepare(p->params, s->tokenizer, scratch, e);
     if (err || (!p->is_text && !p->chat)) return err;
     clime_buf_init(&rendered, MAX_RENDERED);
@@ -111,7 +112,7 @@ static enum clime_err encode_prompt(struct clime_server *s, struct clime_tok_scr
     return clime_fail(e, CLIME_ERR_TOO_LONG, TOO_LONG "%s", s->max_len, why.msg);
 }
 
-/* A slice of the prompts. */
+/* Encodes a slice of the prompts. */
 static bool encode_prompts(void *arg, struct clime_tok_scratch *scratch) {
     struct encode_task *t = arg;
     struct clime_generation *gen = t->gen;
@@ -122,7 +123,7 @@ static bool encode_prompts(void *arg, struct clime_tok_scratch *scratch) {
     return t->n_done < gen->n_prompts && !t->err;
 }
 
-/* The client wants a longer prompt's beginning dropped. */
+/* Drops the beginning of a prompt that is too long, if requested. */
 static void truncate_prompt(const struct clime_server *s, struct clime_prompt *p) {
     int64_t reply = p->params->max_new_tokens > 0 ? p->params->max_new_tokens : 1;
     int64_t fits = reply < s->max_len ? s->max_len - reply : 1, keep = p->truncate < 0 ? fits : p->truncate;
@@ -186,7 +187,7 @@ static enum clime_err check_prompt(const struct clime_server *s, const struct cl
     return CLIME_OK;
 }
 
-/* Without a cut every id could be drawn, and no reply could list them. SGLang's rule, which leaves min_p out. */
+/* Without top_k or top_p every id could be drawn, too many to list. SGLang's rule, which ignores min_p. */
 static enum clime_err check_mask(const struct clime_prompt *p, int n_vocab, struct clime_error *e) {
     const struct clime_sampling_params *s = p->params;
     if (!p->logp->mask || clime_sampling_greedy(s)) return CLIME_OK;
@@ -228,11 +229,11 @@ static uint64_t make_seed(struct clime_server *s) {
     } else {
         clime_random_bytes(&r, sizeof r);
     }
-    return r & ((1ull << 53) - 1); /* a seed we make up survives clients whose JSON numbers are doubles */
+    return r & ((1ull << 53) - 1); /* a generated seed fits JSON numbers that are doubles */
 }
 
-/* Member i of a request with several outputs and one seed draws with hash64(seed, i), so that it equals a request of
- * its own with that seed (docs/protocol.md). */
+/* Output i of a request with one seed uses hash64(seed, i): it equals a single request with that seed
+ * (docs/protocol.md). */
 static uint64_t member_seed(uint64_t seed, int i) {
     uint64_t words[2] = {seed, (uint64_t)i};
     return clime_hash64(words, 2);
@@ -243,17 +244,16 @@ static uint64_t salt_of(struct clime_str salt) {
     uint8_t digest[32];
     uint64_t h = 0;
     if (salt.len == 0) return 0;
-    clime_sha256_init(&sha); /* not a fast hash: salts keep clients apart, so none may be made to collide */
+    clime_sha256_init(&sha); /* cryptographic: salts isolate clients, so collisions must not be constructible */
     clime_sha256_add(&sha, salt.ptr, salt.len);
     clime_sha256_done(&sha, digest);
     memcpy(&h, digest, sizeof h);
     return h;
 }
 
-#define PROMPT_END 16 /* tokens: enough for a marker and the white space behind it */
+#define PROMPT_END 16 /* tokens: enough for a marker and the white space after it */
 
-/* A template may open a block of reasoning that the output goes on with, and a message that goes on may end inside one.
- */
+/* The template may open a reasoning block that the output continues, and a continued message may end inside one. */
 static void begin_parse(const struct clime_server *s, const struct clime_prompt *p,
                         const struct clime_output_format *format, struct clime_output *o) {
     if (p->chat && p->chat->continue_final) {
@@ -276,10 +276,9 @@ static void begin_parse(const struct clime_server *s, const struct clime_prompt 
     clime_buf_free(&end);
 }
 
-/* Where a reply stands when it begins, as the parser sees it that the model's template calls for: reasoning is the
- * model's way even where the client does not want it apart. Without a conversation a grammar begins at once, and so it
- * does behind a thought that the prompt has closed (enable_thinking false, and whatever else makes a template do so).
- */
+/* Whether a grammar starts at once or after reasoning, by the parser of the model's template: the model reasons even if
+ * the client does not want it separate. Without a conversation the grammar starts at once, and so it does after
+ * reasoning that the prompt closed (enable_thinking false and similar). */
 static enum clime_grammar_lead lead_of(const struct clime_server *s, const struct clime_prompt *p,
                                        const struct clime_output *o) {
     struct clime_output seen = {.job = o->job, .ids = o->ids, .n_prompt = o->n_prompt};
@@ -333,7 +332,7 @@ struct grammar_task {
     int n_done;
 };
 
-/* An output's grammar, that of the output before it where they ask for the same. */
+/* Compiles an output's grammar, or shares the previous output's if it is the same. */
 static bool compile_grammar(void *arg, struct clime_tok_scratch *scratch) {
     struct grammar_task *t = arg;
     const struct clime_server *s = t->gen->server;
@@ -367,7 +366,7 @@ static void give_up(struct clime_generation *gen) {
     clime_engine_sweep(gen->server->engine);
 }
 
-/* The emitter would see a dead stream at its next write, but one that is queued or paused has none. */
+/* Polls the client: the emitter sees a dead stream only when it writes, which a queued or paused job never does. */
 static void wait_closed(struct clime_generation *gen) {
     struct clime_job *j = gen->job;
     bool given_up = false;
@@ -383,8 +382,8 @@ static void wait_closed(struct clime_generation *gen) {
     }
 }
 
-/* What is too large by its numbers alone: known before a text is tokenised. A queue that could never take the request
- * is no reason to come again (429). */
+/* Rejects what is too large by counts alone, before tokenising. A request that the queue can never hold is not a 429:
+ * retrying is useless. */
 static enum clime_err check_size(const struct clime_generation *gen, struct clime_error *e) {
     const struct clime_server_options *o = &gen->server->opts;
     int64_t n = gen->prompts[0].params->n, n_outs = n * gen->n_prompts;
@@ -424,7 +423,7 @@ static enum clime_err check_cost(const struct clime_generation *gen, struct clim
     return CLIME_OK;
 }
 
-/* Prompts as ids, checked, and the outputs made. */
+/* Encodes and checks the prompts, and makes the outputs. */
 static enum clime_err prepare(struct clime_generation *gen, struct clime_error *e) {
     enum clime_err err = check_size(gen, e);
     if (!err) err = clime_generation_encode(gen, e);
@@ -435,15 +434,15 @@ static enum clime_err prepare(struct clime_generation *gen, struct clime_error *
     return gen->resume.len ? clime_resume_read(gen->server, gen->job, gen->resume, e) : CLIME_OK;
 }
 
-/* A router that knows what the events hold can go on with a broken stream elsewhere. */
+/* Lets a router know what the events contain, so that it can resume a broken stream elsewhere. */
 static const char *stream_head(const struct clime_job *j) {
     if (!j->framer->resumable) return "Cache-Control: no-cache\r\n";
     return j->incremental ? "Cache-Control: no-cache\r\nX-Clime-Stream: incremental\r\n"
                           : "Cache-Control: no-cache\r\nX-Clime-Stream: cumulative\r\n";
 }
 
-/* A client whose connection was lost comes again with the same ids, and may be here before its first request has ended.
- */
+/* A client that lost its connection retries with the same ids, possibly before its first request has ended: waits for
+ * that. */
 static enum clime_err add_to_table(struct clime_generation *gen, struct clime_error *e) {
     struct clime_server *s = gen->server;
     int64_t until = clime_now_us() + LEFT_US;

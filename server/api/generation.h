@@ -1,4 +1,4 @@
-/* The way of a generating request, common to all endpoints that generate.
+/* A generating request, from parsed prompts to a closed job: shared by all endpoints that generate.
  *
  * The endpoint parses its body into prompts; clime_generation_run tokenises them, checks everything, submits, and
  * sleeps until the job is closed. Then the endpoint writes its reply from the outputs (a stream is already written by
@@ -11,13 +11,13 @@
 
 struct clime_prompt {
     bool is_text;
-    bool add_special; /* text or chat: with what the tokenizer's post-processor adds */
-    bool cut;         /* ids are less than the text has */
-    int64_t truncate; /* truncate_prompt_tokens: keep the last so many; -1 = as many as fit; 0 = all */
+    bool add_special; /* text or chat: add the post-processor's tokens */
+    bool cut;         /* ids are truncated */
+    int64_t truncate; /* truncate_prompt_tokens: keep the last N; -1 = as many as fit; 0 = all */
     struct clime_str text;
     const struct clime_chat_prompt *chat; /* not NULL: a conversation to render */
-    struct clime_ids ids;                 /* data is malloc'd when it came from text or chat, else in the job's arena */
-    struct clime_str rid;                 /* empty = made up */
+    struct clime_ids ids;                 /* malloc'd for text or chat, else in the job's arena */
+    struct clime_str rid;                 /* empty = generate one */
     struct clime_sampling_params *params;
     struct clime_logp_options *logp;
     struct clime_str salt;
@@ -26,36 +26,34 @@ struct clime_prompt {
 struct clime_generation {
     struct clime_server *server;
     struct clime_http_request *rq;
-    struct clime_str body; /* of the request: what the endpoint parses */
+    struct clime_str body; /* the request body, parsed by the endpoint */
     struct clime_job *job;
-    const char *model;            /* the served name that was asked for */
-    const char *rid_prefix;       /* of ids that are made up */
+    const char *model;            /* the requested served name */
+    const char *rid_prefix;       /* prefix of generated ids */
     struct clime_prompt *prompts; /* [n_prompts] in the job's arena */
     int n_prompts;
-    struct clime_str resume; /* replies to go on from, as JSON (resume.h); empty = none */
-    bool shared_params;      /* all prompts have one params object, so seeds differ by item */
+    struct clime_str resume; /* replies to resume from, JSON (resume.h); empty = none */
+    bool shared_params;      /* all prompts share one params object, so seeds differ by item */
     bool registered;
     int n_reserved;
 };
 
-/* Makes the job with its arena; prompts are filled in by the endpoint (clime_generation_prompts allocates them). */
+/* Makes the job with its arena; the endpoint fills the prompts (clime_generation_prompts allocates them). */
 void clime_generation_begin(struct clime_generation *gen, struct clime_server *s, struct clime_http_request *rq,
                             struct clime_str body);
 enum clime_err clime_generation_prompts(struct clime_generation *gen, int n, struct clime_error *e);
 
-/* Takes the name of the model that the client asks for. CLIME_ERR_NOT_FOUND unless it is a served one; empty asks for
- * none in particular. */
+/* Sets the requested model name. CLIME_ERR_NOT_FOUND unless it is served; empty = any. */
 enum clime_err clime_generation_model(struct clime_generation *gen, struct clime_str name, struct clime_error *e);
 
-/* A request id that nobody has, in the job's arena. */
+/* A unique request id, in the job's arena. */
 struct clime_str clime_generation_make_rid(struct clime_generation *gen);
 
-/* The prompts' ids from their texts and conversations, cut where the client wants that; a part of clime_generation_run.
- */
+/* Encodes the prompts' texts and conversations to ids, truncated if requested; a part of clime_generation_run. */
 enum clime_err clime_generation_encode(struct clime_generation *gen, struct clime_error *e);
-/* Whether they can be generated from: not empty, short enough, ids and parameters of this vocabulary. */
+/* Checks the prompts: not empty, short enough, ids and parameters in the vocabulary. */
 enum clime_err clime_generation_check(const struct clime_generation *gen, struct clime_error *e);
-/* The end of a request that asked for no more than how many there are: writes them, or replies with the error. */
+/* Ends a request for token counts only: writes the counts, or replies with the error. */
 void clime_generation_answer_count(struct clime_generation *gen, enum clime_err err, const struct clime_error *e,
                                    void (*write)(const struct clime_generation *gen, struct clime_buf *out));
 
@@ -63,8 +61,7 @@ void clime_generation_answer_count(struct clime_generation *gen, enum clime_err 
  * sent: the endpoint replies with the error. */
 enum clime_err clime_generation_run(struct clime_generation *gen, struct clime_error *e);
 
-/* An output that failed (it has a status of its own, 422 or 5xx), or NULL: a reply that is not a stream becomes that
- * error. */
+/* An output that failed (with its own status, 422 or 5xx), or NULL. A non-streaming reply becomes that error. */
 const struct clime_output *clime_generation_failed(const struct clime_generation *gen);
 
 void clime_generation_end(struct clime_generation *gen); /* after the reply */

@@ -1,5 +1,5 @@
-/* Abort, pause, continue, flush, and device memory lent and taken back. HTTP workers; each waits until the engine has
- * done it (server/engine/engine.h). Replies have SGLang's texts, since its clients compare them.
+/* Abort, pause, continue, flush, and releasing and resuming device memory. HTTP workers; each waits until the engine
+ * has run it (server/engine/engine.h). Replies have SGLang's texts, since its clients compare them.
  */
 #include <stddef.h>
 
@@ -12,7 +12,7 @@
 
 static const struct clime_field none[] = {{NULL, NULL}};
 
-/* Body {}, or nothing: clients send both. */
+/* Body {} or empty: clients send both. */
 static enum clime_err read_body(struct clime_server *s, struct clime_http_request *rq, const struct clime_fields *f,
                                 struct clime_arena *a, void *out, struct clime_error *e) {
     clime_arena_init(a, ARENA_BYTES);
@@ -39,9 +39,9 @@ void clime_handle_abort(struct clime_http_request *rq, void *context) {
     if (read_body(s, rq, &fields, &a, &ask, &e)) {
         clime_http_reply_err(rq, &e);
     } else {
-        if (ask.all || ask.rid.len > 0) { /* an empty rid alone names nothing, as in SGLang */
+        if (ask.all || ask.rid.len > 0) { /* an empty rid alone matches nothing, as in SGLang */
             n = clime_job_table_mark(&s->jobs, ask.all ? NULL : &ask.rid);
-            if (n > 0) clime_engine_sweep_wait(s->engine); /* the step of a thousand sequences may take long */
+            if (n > 0) clime_engine_sweep_wait(s->engine); /* a step of a thousand sequences may take long */
         }
         struct clime_buf body;
         clime_buf_init(&body, 256);
@@ -85,7 +85,7 @@ void clime_handle_pause(struct clime_http_request *rq, void *context) {
     } else if (!clime_control_is_awaited(rq, &e)) {
         clime_http_reply_err(rq, &e);
     } else {
-        if (i == CLIME_PAUSE_ABORT) clime_job_table_mark(&s->jobs, NULL); /* those on their way in as well */
+        if (i == CLIME_PAUSE_ABORT) clime_job_table_mark(&s->jobs, NULL); /* also those not admitted yet */
         clime_engine_pause(s->engine, (enum clime_pause)i);
         reply_status(rq, "Generation paused successfully.");
     }
@@ -107,7 +107,7 @@ void clime_handle_continue(struct clime_http_request *rq, void *context) {
         reply_status(rq, "Generation continued successfully.");
 }
 
-/* ?timeout=SECONDS: how long to wait for the requests that still run; default 0. */
+/* ?timeout=SECONDS: wait for running requests; default 0. */
 void clime_handle_flush(struct clime_http_request *rq, void *context) {
     struct clime_server *s = context;
     struct clime_error e = {0};
@@ -129,7 +129,7 @@ void clime_handle_flush(struct clime_http_request *rq, void *context) {
 
 /* ---- memory ------------------------------------------------------------------------------------------------ */
 
-/* null, [] or [names]: none means all, as in SGLang. Recorded graphs stay valid, so their tag moves nothing. */
+/* null, [] or [names]: empty means all, as in SGLang. Recorded graphs stay valid, so their tag has no effect. */
 static bool read_names(struct clime_json *j, void *object) {
     unsigned *tags = object;
     struct clime_str name;

@@ -1,5 +1,5 @@
-/* What the server says about itself: health, model, options, load, metrics. HTTP workers, also those of the health
- * port; nothing here waits for the engine but /health_generate.
+/* Server information: health, model, options, load, metrics. HTTP workers, also those of the health port; only
+ * /health_generate waits for the engine.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,7 +33,7 @@ void clime_handle_health(struct clime_http_request *rq, void *context) {
     reply_empty(rq, is_up(context));
 }
 
-/* One greedy token from one id. */
+/* Generates one greedy token from one id. */
 static bool probe(struct clime_server *s, struct clime_http_request *rq) {
     struct clime_generation gen;
     struct clime_error e = {0};
@@ -44,7 +44,7 @@ static bool probe(struct clime_server *s, struct clime_http_request *rq) {
     clime_sampling_defaults(&params);
     params.max_new_tokens = 1;
     params.temperature = 0;
-    params.has_seed = true; /* a probe takes none of those that --random-seed makes */
+    params.has_seed = true; /* a probe must not consume a --random-seed seed */
     clime_generation_begin(&gen, s, rq, clime_str_of(""));
     if (!clime_generation_prompts(&gen, 1, &e)) {
         gen.prompts[0].ids = (struct clime_ids){&id, 1, 1};
@@ -56,8 +56,8 @@ static bool probe(struct clime_server *s, struct clime_http_request *rq) {
     return well;
 }
 
-/* A busy server shows by its steps that it lives; an idle one is given a token to make. One whose weights are just
- * being rewritten by their owner runs nothing, and is well. */
+/* A busy server proves its health by its steps; an idle one must generate a token. While the owner rewrites its weights
+ * a server runs nothing and is healthy. */
 void clime_handle_health_generate(struct clime_http_request *rq, void *context) {
     struct clime_server *s = context;
     struct clime_loads l;
@@ -136,7 +136,7 @@ void clime_handle_model(struct clime_http_request *rq, void *context) {
     clime_reply_buf(rq, 200, &body);
 }
 
-/* Another one after every start: who asks finds out that what it knew of the server may not hold any more. */
+/* Differs after every start, so that clients notice a restart. */
 static void put_instance(struct clime_jw *w, const struct clime_server *s) {
     char text[17];
     snprintf(text, sizeof text, "%016llx",
@@ -149,7 +149,7 @@ void clime_handle_weight_version(struct clime_http_request *rq, void *context) {
     struct clime_buf body;
     struct clime_jw w;
     const struct clime_weight_label *now = clime_engine_version(s->engine), *before = now->older;
-    while (before && !strcmp(before->name, now->name)) before = before->older; /* one update may give its label twice */
+    while (before && !strcmp(before->name, now->name)) before = before->older; /* an update may set its label twice */
     begin(&w, &body);
     clime_jw_put_strz(&w, "weight_version", now->name);
     if (before) clime_jw_put_strz(&w, "previous_version", before->name);
@@ -158,8 +158,8 @@ void clime_handle_weight_version(struct clime_http_request *rq, void *context) {
     clime_reply_buf(rq, 200, &body);
 }
 
-/* What a trainer compares before it takes a server (docs/devices.md). "weights": those of the folder, as long as no
- * update has replaced them. */
+/* The identity that a trainer compares before it uses a server (docs/devices.md). "weights": the folder's, until an
+ * update replaces them. */
 static void write_identity(struct clime_jw *w, struct clime_server *s) {
     struct clime_facts f = {0};
     clime_facts_add(&f, "", &s->identity);

@@ -1,5 +1,5 @@
-/* Replies read without generating: /parse_function_call and /separate_reasoning (SGLang's). HTTP workers; the parsers
- * are those of the streams (text/output/), given the whole text.
+/* Parse a given reply: /parse_function_call and /separate_reasoning (SGLang's). HTTP workers; uses the stream parsers
+ * (text/output/) on the whole text.
  */
 #include <stddef.h>
 
@@ -42,7 +42,7 @@ static enum clime_err read_request(struct clime_server *s, struct clime_http_req
     return CLIME_OK;
 }
 
-/* A NUL-terminated copy of a name, or NULL when none was given. */
+/* A NUL-terminated copy of a name, or NULL if empty. */
 static const char *given(struct parse_request *r, struct clime_str name) {
     return name.len > 0 ? clime_arena_strdup(&r->arena, name) : NULL;
 }
@@ -65,7 +65,7 @@ static void write_calls(struct clime_jw *w, const struct clime_parse *p) {
         if (c->void_) continue;
         const struct clime_tool *tool = clime_tools_find(tools, clime_buf_str(&c->name));
         clime_jw_object(w);
-        clime_jw_key(w, "tool_index"); /* in tools; -1 = none of them */
+        clime_jw_key(w, "tool_index"); /* index in tools; -1 = none */
         clime_jw_int(w, tool ? tool - tools->at : -1);
         clime_jw_put_str(w, "name", clime_buf_str(&c->name));
         clime_jw_put_str(w, "parameters", clime_buf_str(&c->args));

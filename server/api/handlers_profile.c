@@ -1,8 +1,8 @@
-/* /start_profile and /stop_profile: a trace of the engine's steps, as a file that Perfetto opens. HTTP workers; each
- * waits for the engine to come between two steps. Names and texts are SGLang's.
+/* /start_profile and /stop_profile: record a trace of the engine's steps to a file for Perfetto. HTTP workers; each
+ * waits until the engine is between two steps. Names and texts are SGLang's.
  *
- * A trace of so many steps is written when it has them, by a thread that the first such trace starts. Invariant: the
- * engine has a trace exactly while there is a path, and whoever takes the path, under the lock, takes the trace.
+ * A trace with a step count is written when complete, by a thread started with the first such trace. Invariant: the
+ * engine has a trace exactly while path is set; path and trace are taken together, under the lock.
  */
 #include <pthread.h>
 #include <semaphore.h>
@@ -20,7 +20,7 @@
 #include "server/job/fields.h"
 #include "server/server.h"
 
-#define DEFAULT_DIR "/tmp" /* and SGLang's variable goes first */
+#define DEFAULT_DIR "/tmp" /* unless SGLang's variable is set */
 #define MAX_TRACE ((size_t)512 << 20)
 #define MAX_NAME 64
 
@@ -40,10 +40,10 @@ static const struct clime_member rows[] = {
 };
 static const struct clime_members members = {rows, CLIME_COUNT(rows)};
 static const struct clime_field others[] = {
-    {"activities", CLIME_FIELD_INERT}, /* of torch; the device's side is the wait of each step */
+    {"activities", CLIME_FIELD_INERT}, /* torch's; the device's part is each step's wait */
     {"with_stack", CLIME_FIELD_INERT},
     {"record_shapes", CLIME_FIELD_INERT},
-    {"merge_profiles", CLIME_FIELD_INERT}, /* there is one */
+    {"merge_profiles", CLIME_FIELD_INERT}, /* there is only one */
     {"profile_by_stage", NULL},
     {"profile_stages", NULL},
     {NULL, NULL},
@@ -53,15 +53,15 @@ static const struct clime_fields fields = {.where = "/start_profile", .rows = {o
 struct clime_profile {
     struct clime_engine *engine;
     pthread_mutex_t lock;
-    char *path;                /* of the trace that is being recorded, under the lock, as trace; NULL = none is */
-    struct clime_trace *trace; /* the engine's while there is a path */
+    char *path;                /* of the running trace, under the lock like trace; NULL = none */
+    struct clime_trace *trace; /* the engine's while path is set */
     bool has_writer;
     pthread_t writer;
-    sem_t full; /* a trace may be: no lock, for the engine thread tells it */
+    sem_t full; /* a trace may be full; posted by the engine thread without a lock */
     atomic_bool closing;
 };
 
-/* A part of the file's name. */
+/* True for a safe part of a file name. */
 static bool plain_name(struct clime_str s) {
     for (size_t i = 0; i < s.len; i++)
         if (!strchr("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_.", s.ptr[i])) return false;
@@ -80,7 +80,7 @@ static enum clime_err read_ask(struct clime_server *s, struct clime_http_request
     return CLIME_OK;
 }
 
-/* Where the trace will be: the folder must be there, or be made, now. */
+/* The trace's path; its folder must exist or be creatable now. */
 static enum clime_err make_path(const struct clime_server_options *o, const struct ask *ask, char **out,
                                 struct clime_error *e) {
     const char *given = getenv("SGLANG_TORCH_PROFILER_DIR");
@@ -90,7 +90,7 @@ static enum clime_err make_path(const struct clime_server_options *o, const stru
     snprintf(id, sizeof id, "%lld", (long long)(clime_wall_us() / 1000));
     struct clime_str name = ask->id.len > 0 ? ask->id : clime_str_of(id);
     bool free_choice = o->file_roots.n == 0;
-    if (free_choice) mkdir(dir, 0777); /* its parent is there, or the next line says that it is not */
+    if (free_choice) mkdir(dir, 0777); /* a missing parent fails at the next line */
     enum clime_err err = CLIME_OK;
     if (ask->dir.len > 0) err = clime_roots_check(o->file_roots.items, o->file_roots.n, dir, e);
     if (err) goto done;
@@ -119,7 +119,7 @@ static enum clime_err save(const struct clime_trace *t, const char *path, struct
     return err;
 }
 
-/* Ends the recording: its path, and the trace, which are the caller's; NULL when there is none. Under the lock. */
+/* Ends the recording; the caller owns the returned path and trace; NULL when none. Under the lock. */
 static char *take(struct clime_profile *p, struct clime_trace **t) {
     char *path = p->path;
     p->path = NULL;
@@ -138,7 +138,7 @@ static void *writer_main(void *arg) {
     struct clime_error e;
     while (sem_wait(&p->full) || !atomic_load(&p->closing)) {
         pthread_mutex_lock(&p->lock);
-        /* it may have been told of one that was taken away since */
+        /* the post may be for a trace removed since */
         char *path = p->path && clime_trace_full(p->trace) ? take(p, &t) : NULL;
         pthread_mutex_unlock(&p->lock);
         if (!path) continue;
@@ -170,7 +170,7 @@ void clime_profile_free(struct clime_profile *p) {
     free(p);
 }
 
-/* *path becomes the recording's. Under the lock. */
+/* Takes ownership of *path. Under the lock. */
 static enum clime_err begin(struct clime_profile *p, const struct ask *ask, char **path, struct clime_error *e) {
     struct clime_trace *none;
     if (p->path) return clime_fail(e, CLIME_ERR_INPUT, "a profile is being recorded already: /stop_profile ends it");

@@ -1,5 +1,5 @@
-/* Text without generating: /tokenize, /detokenize, /apply_template. HTTP workers parse and write; the tokenizer and the
- * template run on a text thread, as one task per request.
+/* Text endpoints: /tokenize, /detokenize, /apply_template. HTTP workers parse and write; the tokenizer and the template
+ * run on a text thread, as one task per request.
  */
 #include <stddef.h>
 #include <stdlib.h>
@@ -10,8 +10,8 @@
 #include "text/chat/chat_template.h"
 #include "text/chat/conversation.h"
 
-#define MAX_ITEMS 4096     /* texts or id lists of a request */
-#define MAX_IDS (1u << 20) /* of one text */
+#define MAX_ITEMS 4096     /* texts or id lists per request */
+#define MAX_IDS (1u << 20) /* per text */
 
 struct text_request {
     struct clime_server *server;
@@ -122,7 +122,7 @@ static bool encode(void *arg, struct clime_tok_scratch *scratch) {
     if (t->is_chat) {
         t->err = clime_chat_render(&s->chat, &t->chat, &t->rendered, NULL, t->error);
         t->texts[0] = clime_buf_str(&t->rendered);
-        t->add_special = false; /* the template writes its own */
+        t->add_special = false; /* the template adds its own */
     }
     for (size_t bytes = 0; t->n_done < t->n && !t->err && bytes < CLIME_TEXT_SLICE_BYTES; t->n_done++) {
         struct clime_str text = t->texts[t->n_done];
@@ -135,7 +135,7 @@ static bool encode(void *arg, struct clime_tok_scratch *scratch) {
 }
 
 static enum clime_err check_ids(const struct text_request *t) {
-    int n_vocab = t->server->model->cfg.V; /* may be more than the tokenizer knows: those decode to nothing */
+    int n_vocab = t->server->model->cfg.V; /* may exceed the tokenizer's; such ids decode to nothing */
     for (int i = 0; i < t->n; i++)
         for (size_t k = 0; k < t->ids[i].len; k++)
             if (t->ids[i].data[k] < 0 || t->ids[i].data[k] >= n_vocab)
@@ -257,7 +257,7 @@ void clime_handle_detokenize(struct clime_http_request *rq, void *context) {
         clime_jw_init(&w, &body);
         clime_jw_object(&w);
         write_texts(&w, "text", &t);
-        write_texts(&w, "prompt", &t); /* vLLM's name of the same */
+        write_texts(&w, "prompt", &t); /* vLLM's name */
         clime_jw_close(&w);
     }
     finish(&t, rq, err, &body, false);

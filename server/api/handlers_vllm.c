@@ -1,5 +1,4 @@
-/* vLLM's names for what the server says about itself, and the tokenizer's own words. HTTP workers; nothing here waits
- * for the engine.
+/* Server and tokenizer information under vLLM's names. HTTP workers; nothing here waits for the engine.
  */
 #include <stdlib.h>
 
@@ -23,8 +22,8 @@ void clime_handle_load(struct clime_http_request *rq, void *context) {
     clime_reply_buf(rq, 200, &body);
 }
 
-/* "vllm_config" of /server_info: what RL clients of vLLM read of a server's options, in vLLM's words. Log-probabilities
- * are after the temperature, as vLLM's processed ones, and before truncation, unlike them. */
+/* "vllm_config" of /server_info: the options that RL clients of vLLM read. Log-probabilities are after the temperature,
+ * like vLLM's processed ones, but before truncation. */
 void clime_vllm_write_config(struct clime_jw *w, const struct clime_server *s) {
     clime_jw_key(w, "vllm_config");
     clime_jw_object(w);
@@ -70,8 +69,8 @@ static bool is_name(struct clime_str key) {
     return false;
 }
 
-/* The file's members but for the template, which may be another one, and the tokens with a name, which many files write
- * as objects and clients want as text. */
+/* Copies the file's members except the template, which may be overridden, and named tokens, which many files write as
+ * objects while clients expect text. */
 static enum clime_err copy_config(const char *dir, struct clime_jw *w, bool *has_class, struct clime_error *e) {
     char *path = xasprintf("%s/tokenizer_config.json", dir);
     struct clime_buf text;
@@ -106,11 +105,11 @@ static void write_template(struct clime_jw *w, const struct clime_server *s) {
     else if (clime_buf_read_file(&text, s->opts.chat_template, NULL) == CLIME_OK)
         clime_jw_str(w, clime_buf_str(&text));
     else
-        clime_jw_null(w); /* the file is gone since the start */
+        clime_jw_null(w); /* the file was deleted since the start */
     clime_buf_free(&text);
 }
 
-/* tokenizer_config.json with the template in force and the tokens with a name, also those that stand in other files. */
+/* tokenizer_config.json with the current template and the named tokens, including those from other files. */
 void clime_handle_tokenizer_info(struct clime_http_request *rq, void *context) {
     struct clime_server *s = context;
     struct clime_error e = {0};

@@ -1,6 +1,5 @@
-/* What RL trainers ask of a server in vLLM's words: pause, sleep, the cache, the version. HTTP workers; each waits
- * until the engine has done it. The engine's own words are SGLang's (handlers_control.c); docs/protocol.md has both
- * side by side.
+/* vLLM's control API for RL trainers: pause, sleep, cache, version. HTTP workers; each waits until the engine has run
+ * it. SGLang's API: handlers_control.c; docs/protocol.md compares both.
  */
 #include <stddef.h>
 #include <stdio.h>
@@ -11,7 +10,7 @@
 #include "server/update/weight_update.h"
 
 #define ARENA_BYTES ((size_t)1 << 20)
-#define WAIT_S 600 /* for requests in flight, at most */
+#define WAIT_S 600 /* default limit for requests in flight */
 
 static const struct clime_field none[] = {{NULL, NULL}};
 
@@ -31,7 +30,7 @@ static enum clime_err read_mode(struct clime_http_request *rq, enum mode *out, d
     *out = MODE_ABORT;
     *wait_s = WAIT_S;
     if (clime_http_query_bool(rq, "wait_for_inflight_requests", &wait, e)) return e->code;
-    if (wait) *out = MODE_WAIT; /* its name of old */
+    if (wait) *out = MODE_WAIT; /* its old name */
     if (clime_http_query_seconds(rq, "timeout", 3600, wait_s, e) ||
         clime_http_query(rq, "mode", text, sizeof text, &given, e))
         return e->code;
@@ -47,7 +46,7 @@ static enum clime_err pause_as(struct clime_server *s, struct clime_http_request
     if (!clime_control_is_awaited(rq, e)) return e->code;
     if (mode == MODE_WAIT)
         return clime_engine_pause_when_done(s->engine, (int64_t)(wait_s * 1e6), clime_update_client_left, rq, e);
-    if (mode == MODE_ABORT) clime_job_table_mark(&s->jobs, NULL); /* those on their way in as well */
+    if (mode == MODE_ABORT) clime_job_table_mark(&s->jobs, NULL); /* also those not admitted yet */
     clime_engine_pause(s->engine, mode == MODE_ABORT ? CLIME_PAUSE_ABORT : CLIME_PAUSE_IN_PLACE);
     return CLIME_OK;
 }
@@ -63,7 +62,7 @@ void clime_handle_vllm_pause(struct clime_http_request *rq, void *context) {
         clime_http_reply_err(rq, &e);
         return;
     }
-    if (clear && mode != MODE_KEEP) clime_engine_flush(s->engine, false, NULL); /* nobody runs */
+    if (clear && mode != MODE_KEEP) clime_engine_flush(s->engine, false, NULL); /* nothing runs */
     reply_text(rq, "{\"status\":\"paused\"}");
 }
 
@@ -89,7 +88,7 @@ static void reply_sleeping(struct clime_http_request *rq, const struct clime_ser
     reply_text(rq, clime_engine_lent(s->engine) ? "{\"is_sleeping\":true}" : "{\"is_sleeping\":false}");
 }
 
-/* Level 0 pauses and gives nothing back; 1 keeps the weights in the host's memory; 2 drops them. */
+/* Level 0 pauses and frees nothing; 1 keeps the weights in host memory; 2 drops them. */
 void clime_handle_sleep(struct clime_http_request *rq, void *context) {
     struct clime_server *s = context;
     struct clime_error e = {0};
@@ -107,14 +106,14 @@ void clime_handle_sleep(struct clime_http_request *rq, void *context) {
     if (!err) err = pause_as(s, rq, mode, wait_s, &e);
     if (!err && level[0] != '0' && (err = clime_update_sleep(s, rq, level[0] == '1', mode == MODE_ABORT, &e)) &&
         !before.paused)
-        clime_engine_resume(s->engine); /* a pause of somebody else's stays */
+        clime_engine_resume(s->engine); /* keep another client's pause */
     if (err)
         clime_http_reply_err(rq, &e);
     else
         reply_sleeping(rq, s);
 }
 
-/* ?tags=weights&tags=kv_cache; none means all. */
+/* ?tags=weights&tags=kv_cache; none = all. */
 static enum clime_err read_tags(struct clime_http_request *rq, unsigned *tags, struct clime_error *e) {
     struct clime_str query = clime_http_query_string(rq);
     const char *at = query.ptr, *end = query.ptr + query.len;
@@ -160,8 +159,7 @@ struct abort_ask {
     bool named;
 };
 
-/* null, or no such member, means all, and an empty list nobody. An id is a whole one, as vLLM's are: "1" does not mean
- * "10". */
+/* null or absent = all, an empty list = none. Ids match whole, as in vLLM: "1" does not match "10". */
 static bool read_ids(struct clime_json *j, void *object) {
     struct abort_ask *ask = object;
     int size = 0;
@@ -181,7 +179,7 @@ static bool read_ids(struct clime_json *j, void *object) {
     return !j->failed;
 }
 
-/* Returns how many outputs were meant. */
+/* Returns how many outputs matched. */
 static int mark_requests(struct clime_server *s, const struct abort_ask *ask) {
     int n = 0;
     if (!ask->named) return clime_job_table_mark(&s->jobs, NULL);
@@ -212,7 +210,7 @@ void clime_handle_abort_requests(struct clime_http_request *rq, void *context) {
     clime_arena_free(&a);
 }
 
-/* ?reset_running_requests=true: who runs gives its KV up and computes it anew. */
+/* ?reset_running_requests=true: running sequences drop their KV and recompute it. */
 void clime_handle_reset_prefix_cache(struct clime_http_request *rq, void *context) {
     struct clime_server *s = context;
     struct clime_error e = {0};
@@ -248,7 +246,7 @@ static enum clime_err read_new_version(struct clime_server *s, struct clime_http
     return err ? err : clime_update_label(ask->version, e);
 }
 
-/* SGLang's and vLLM's; SGLang aborts what runs unless told otherwise, which here only the request asks for. */
+/* SGLang's and vLLM's. SGLang aborts running requests by default; here only if requested. */
 void clime_handle_update_version(struct clime_http_request *rq, void *context) {
     struct clime_server *s = context;
     struct version_ask ask = {.version = {"", 0}};

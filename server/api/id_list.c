@@ -1,5 +1,5 @@
-/* See id_list.h. Called by the request parsers on HTTP workers; owns nothing. Commas are counted first, so that one
- * allocation of the right size is enough: bodies carry 10^5 ids. */
+/* Token id lists (see id_list.h). Called by the request parsers on HTTP workers; owns nothing. Counts commas first to
+ * allocate once: bodies carry 10^5 ids. */
 #include "server/api/id_list.h"
 
 bool clime_id_list_read(struct clime_json *j, struct clime_ids *out) {

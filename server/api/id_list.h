@@ -9,7 +9,7 @@
 /* Reads a JSON array of ids into the scanner's arena; false (with the scanner's error) when it is not one. */
 bool clime_id_list_read(struct clime_json *j, struct clime_ids *out);
 
-/* The same, or null, into logp->ids: whose log-probabilities are wanted at every position. */
+/* The same, or null, into logp->ids: ids to report log-probabilities of at every position. */
 bool clime_id_list_chosen(struct clime_json *j, struct clime_logp_options *logp);
 
 #endif

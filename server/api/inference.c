@@ -1,5 +1,5 @@
-/* POST /inference/v1/generate, vLLM's tokens in, tokens out: the handler runs on an HTTP worker, the framer on the
- * job's emitter. No text goes either way; log-probabilities name tokens as "token_id:N".
+/* POST /inference/v1/generate, vLLM's tokens-in, tokens-out endpoint: the handler runs on an HTTP worker, the framer on
+ * the job's emitter. No text in either direction; log-probabilities name tokens as "token_id:N".
  */
 #include <stddef.h>
 
@@ -11,7 +11,7 @@
 
 #define AT(field) offsetof(struct clime_openai_request, field)
 
-/* How many alternatives; 0 = the sampled tokens' numbers alone, null = none. */
+/* Number of alternatives; 0 = only the sampled tokens' log-probabilities, null = none. */
 static bool read_logprobs(struct clime_json *j, void *object) {
     struct clime_openai_request *r = object;
     int64_t n = 0;
@@ -30,7 +30,7 @@ static const struct clime_member param_rows[] = {
     {"prompt_logprobs", CLIME_MEMBER_INT, AT(prompt_logprobs), .min = 0, .max = CLIME_MAX_TOP_LOGPROBS},
 };
 static const struct clime_members own_params = {param_rows, CLIME_COUNT(param_rows)};
-static const struct clime_field no_text[] = {{"detokenize", CLIME_FIELD_INERT}, {NULL, NULL}}; /* there is none */
+static const struct clime_field no_text[] = {{"detokenize", CLIME_FIELD_INERT}, {NULL, NULL}}; /* no text here */
 
 static bool read_params(struct clime_json *j, void *object) {
     static const struct clime_fields fields = {.where = "sampling_params",
@@ -60,7 +60,7 @@ static const struct clime_members members = {rows, CLIME_COUNT(rows)};
 static const struct clime_field others[] = {
     {"features", NULL}, /* of images */
     {"kv_transfer_params", NULL},
-    {"return_logprob", NULL}, /* of /generate: here logprobs, prompt_logprobs and logprob_token_ids ask for numbers */
+    {"return_logprob", NULL}, /* /generate's; here logprobs, prompt_logprobs and logprob_token_ids */
     {"logprob_start_len", "-1"},
     {"top_logprobs_num", "0"},
     {"token_ids_logprob", NULL},
@@ -88,7 +88,7 @@ static enum clime_err parse(struct clime_generation *gen, struct clime_openai_re
     if (!clime_json_end(&j)) return e->code;
     bool every = gen->server->opts.return_sampling_mask;
     r->logp.mask = r->logp.mask || (every && clime_sampling_cuts(&r->params, gen->server->model->cfg.V));
-    if (r->text_prompt.len > 0) { /* one prompt, and no text: the others read more */
+    if (r->text_prompt.len > 0) { /* one prompt of ids; other endpoints accept more */
         clime_json_init(&j, r->text_prompt.ptr, r->text_prompt.len, &gen->job->arena, e);
         if (clime_json_peek(&j) != CLIME_JSON_ARRAY || !clime_json_array(&j) ||
             (clime_json_item(&j) && clime_json_peek(&j) != CLIME_JSON_NUMBER))
@@ -109,7 +109,7 @@ static void open_reply(struct clime_jw *w, const struct clime_job *j) {
     clime_jw_array(w);
 }
 
-/* vLLM's name; what is beside it has SGLang's: the tokens' own log-probabilities over those ids. */
+/* vLLM's name; next to it, under SGLang's name, the tokens' log-probabilities over those ids. */
 static void write_masks(struct clime_jw *w, const struct clime_output *o, size_t from) {
     clime_jw_key(w, "sampling_mask");
     clime_jw_array(w);

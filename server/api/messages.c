@@ -19,7 +19,7 @@ static void stream_news(struct clime_job *j, struct clime_output *o, struct clim
 
 static void stream_end(struct clime_job *j, struct clime_buf *sse) {
     (void)j;
-    (void)sse; /* message_stop was the last */
+    (void)sse; /* message_stop was the last event */
 }
 
 static const struct clime_framer framer = {.cursor_bytes = sizeof(struct clime_messages_stream),
@@ -62,7 +62,7 @@ static void write_count(const struct clime_generation *gen, struct clime_buf *ou
     clime_jw_close(&w);
 }
 
-/* How many tokens the prompt of such a request has; nothing is generated. */
+/* Counts the prompt tokens of such a request; generates nothing. */
 void clime_handle_count_tokens(struct clime_http_request *rq, void *context) {
     struct clime_generation gen;
     struct clime_messages_request m = {.r = {.server = context}};

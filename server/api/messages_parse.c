@@ -1,4 +1,4 @@
-/* Bodies of /v1/messages. Called by the handlers on HTTP workers; strings and raw values are borrowed from the body or
+/* Parses bodies of /v1/messages. Called by the handlers on HTTP workers; strings and raw values borrow from the body or
  * the job's arena.
  */
 #include <stddef.h>
@@ -13,7 +13,7 @@
 
 #define AT(field) offsetof(struct clime_messages_request, field)
 
-/* auto and none; any and tool are a grammar of calls. */
+/* any and tool force a grammar of calls. */
 static bool read_tool_choice(struct clime_json *j, void *object) {
     struct clime_messages_request *m = object;
     struct clime_str key, type = {"auto", 4};
@@ -37,8 +37,8 @@ static bool read_tool_choice(struct clime_json *j, void *object) {
            clime_json_bad(j, "type " CLIME_STR_FMT " is not supported", CLIME_STR_ARG(type));
 }
 
-/* Whether the template opens a block of reasoning, as enable_thinking says it elsewhere. A budget is the client's wish
- * to spend no more than that: the length of the reply bounds it here. */
+/* Sets whether the template opens a reasoning block, like enable_thinking elsewhere. A budget is a client's hint: here
+ * only the reply's length bounds reasoning. */
 static bool read_thinking(struct clime_json *j, void *object) {
     struct clime_messages_request *m = object;
     struct clime_str key, type = {"", 0};
@@ -59,7 +59,7 @@ static bool read_format(struct clime_json *j, void *object) {
     return clime_grammar_read_format(j, &m->r.params.grammar);
 }
 
-/* An effort is a wish; a format is a grammar. */
+/* An effort is a hint; a format is a grammar. */
 static bool read_output_config(struct clime_json *j, void *object) {
     struct clime_str key;
     if (clime_json_peek(j) == CLIME_JSON_NULL) return clime_json_null(j);
@@ -72,8 +72,7 @@ static bool read_output_config(struct clime_json *j, void *object) {
     return !j->failed;
 }
 
-/* A conversation that the server would keep between requests: none is kept, and a request that goes on with one does
- * not hold its beginning. */
+/* A conversation stored by the server: none is stored here, and a request that continues one lacks its beginning. */
 static bool read_thread(struct clime_json *j, void *object) {
     struct clime_messages_request *m = object;
     m->threaded = clime_json_peek(j) != CLIME_JSON_NULL;

@@ -1,8 +1,7 @@
 /* POST /v1/chat/completions. The handler runs on an HTTP worker, the framer on the job's emitter.
  *
- * A stream's order: for each choice a chunk with the role; deltas of reasoning, content and calls (of a call first id
- * and name, then its arguments as they come); for each choice a chunk with the reason of the end; then one with the
- * usage when asked for, then [DONE].
+ * Stream order: per choice a chunk with the role; deltas of reasoning, content and calls (a call's id and name, then
+ * its arguments as they arrive); per choice a chunk with finish_reason; then usage if requested, then [DONE].
  */
 
 #include "common/http/sse.h"
@@ -71,7 +70,7 @@ static void stream_begin(struct clime_job *j, struct clime_buf *sse) {
     }
 }
 
-/* A delta is opened by its caller. The numbers of all new tokens go with the first one of a piece of news. */
+/* The caller opens the delta. The first delta of an update carries the log-probabilities of all new tokens. */
 static void send_delta(struct clime_jw *w, struct clime_output *o, struct clime_buf *sse) {
     struct cursor *c = o->cursor;
     clime_jw_close(w);
@@ -88,7 +87,7 @@ static void send_piece(struct clime_output *o, const struct clime_answer *a, con
     send_delta(&w, o, sse);
 }
 
-/* stream_reasoning false: reasoning goes out as one delta, when it is over. */
+/* stream_reasoning false: reasoning is sent as one delta at its end. */
 static bool must_wait(const struct clime_openai_request *r, const struct clime_output *o) {
     const struct clime_segments *s = &o->parse.segments;
     const struct cursor *c = o->cursor;

@@ -1,9 +1,9 @@
 /* POST /v1/completions. The handler runs on an HTTP worker, the framer on the job's emitter.
  *
- * Choices are prompt-major (i * n + j), which is the order of the job's outputs. With echo the prompt's tokens come
- * first in text and log-probabilities; lm-eval scores that way and compares the greedy token's number with the largest
- * of top_logprobs by ==, so both must be the same float (they are: docs/numerics.md), a text that two tokens share must
- * keep the larger one, and a token must have one name in both lists.
+ * Choices are prompt-major (i * n + j), which is the order of the job's outputs. With echo the prompt's tokens precede
+ * the output in text and log-probabilities. lm-eval scores that way and compares the greedy token's value with the
+ * largest of top_logprobs by ==: both must be the same float (they are: docs/numerics.md), a text shared by two tokens
+ * must keep the larger value, and a token must have one name in both lists.
  */
 #include <stdlib.h>
 
@@ -11,8 +11,8 @@
 #include "common/utf8.h"
 #include "server/api/openai.h"
 
-/* A token as a key: its text, or, where that is no whole characters, its bytes as OpenAI writes them, since a repaired
- * text would be that of many tokens. */
+/* A token as a key: its text, or its bytes in OpenAI's form if that is not whole characters, since repaired text would
+ * be ambiguous. */
 static struct clime_str token_name(const struct clime_output *o, int32_t id, struct clime_buf *scratch) {
     const struct clime_openai_request *r = o->job->endpoint;
     struct clime_str bytes = clime_tokenizer_bytes(o->job->tokenizer, id);
@@ -31,8 +31,8 @@ static struct clime_str token_name(const struct clime_output *o, int32_t id, str
     return clime_buf_str(scratch);
 }
 
-/* {text: logprob}: the largest tokens, or those that were asked for, and the position's own, which stands alone where
- * no others were asked for (x is NULL), as vLLM has it. */
+/* {text: logprob}: the largest tokens or the requested ones, and the position's own; only that if none were requested
+ * (x is NULL), as in vLLM. */
 static void write_top(struct clime_jw *w, const struct clime_output *o, const struct clime_lp_extra *x, bool chosen,
                       int32_t own, float own_logp) {
     const struct clime_openai_request *r = o->job->endpoint;
@@ -58,7 +58,7 @@ static void write_top(struct clime_jw *w, const struct clime_output *o, const st
     clime_buf_free(&name);
 }
 
-/* Walks the positions that a reply shows: the prompt's first (with_prompt), then the sampled ones from `from` on. */
+/* Iterates the positions in a reply: the prompt's (with_prompt), then the sampled ones from `from` on. */
 struct position {
     int32_t id;
     bool has_logp;
@@ -72,12 +72,12 @@ static struct position position_at(const struct clime_output *o, size_t i, bool 
         size_t k = i - n_prompt + from;
         return (struct position){o->out.data[k], true, o->out_logp[k], o->extra ? o->extra[k] : NULL};
     }
-    size_t k = i - (size_t)o->prompt_first; /* wraps for what comes before the first that was scored */
+    size_t k = i - (size_t)o->prompt_first; /* wraps before the first scored position */
     if (k >= (size_t)o->n_prompt_logp) return (struct position){o->ids[i], false, 0, NULL};
     return (struct position){o->ids[i], true, o->prompt_logp[k], o->prompt_extra ? o->prompt_extra[k] : NULL};
 }
 
-/* The prompt's own text where it came as text, and whole. */
+/* The prompt's original text if it was text and not truncated, else decoded. */
 static void prompt_text(const struct clime_output *o, struct clime_buf *out) {
     const struct clime_openai_request *r = o->job->endpoint;
     const struct clime_prompt *p = &r->prompts[o->prompt];
@@ -93,8 +93,7 @@ static size_t count_chars(struct clime_str s) {
     return n;
 }
 
-/* Where in the prompt's text each of its tokens begins. A special token that the text does not spell (<s> before it)
- * has no width. */
+/* Start of each prompt token in the prompt's text. A special token not in the text (a leading <s>) has no width. */
 static void write_prompt_offsets(struct clime_jw *w, const struct clime_output *o, struct clime_str prompt) {
     struct clime_detok d;
     struct clime_buf said;
@@ -117,7 +116,7 @@ static void write_prompt_offsets(struct clime_jw *w, const struct clime_output *
     clime_buf_free(&said);
 }
 
-struct place { /* in an output's text */
+struct place { /* offset in an output's text */
     size_t bytes, chars;
 };
 
@@ -141,7 +140,7 @@ static void write_offsets(struct clime_jw *w, const struct clime_output *o, bool
     clime_buf_free(&prompt);
 }
 
-/* at: where the token `from` begins; moved on */
+/* at: start of token `from`; advanced */
 static void write_logprobs(struct clime_jw *w, const struct clime_output *o, bool with_prompt, size_t from,
                            struct place *at) {
     const struct clime_openai_request *r = o->job->endpoint;

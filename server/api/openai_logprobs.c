@@ -1,5 +1,5 @@
-/* Log-probabilities in the forms that several endpoints have: chat's {"content": [...]}, and vLLM's prompt_logprobs.
- * Writers run on the HTTP worker, or on the job's emitter for streams; they read outputs only.
+/* Writers of log-probabilities shared by endpoints: chat's {"content": [...]}, and vLLM's prompt_logprobs. Writers run
+ * on the HTTP worker, or on the job's emitter for streams; they read outputs only.
  */
 #include <stdio.h>
 
@@ -28,8 +28,7 @@ static void write_other(struct clime_jw *w, const struct clime_job *j, int32_t i
     clime_jw_close(w);
 }
 
-/* The members of a sampled token's object. Where some ids are asked for they stand for the largest, behind the token
- * itself (vLLM's way). */
+/* Members of a sampled token's object. Requested ids replace the largest, after the token itself (as in vLLM). */
 static void write_sampled(struct clime_jw *w, const void *of, size_t i) {
     const struct clime_output *o = of;
     const struct clime_openai_request *r = o->job->endpoint;
@@ -96,7 +95,7 @@ void clime_openai_write_prompt_logprobs(struct clime_jw *w, const struct clime_o
     for (int i = 0; i < o->n_prompt; i++) {
         int at = i - o->prompt_first;
         const struct clime_lp_extra *x = o->prompt_extra && at >= 0 ? o->prompt_extra[at] : NULL;
-        if (at < 0 || at >= o->n_prompt_logp) { /* nothing comes before the first */
+        if (at < 0 || at >= o->n_prompt_logp) { /* the first token has no score */
             clime_jw_null(w);
             continue;
         }

@@ -1,8 +1,8 @@
-/* Bodies of /v1/chat/completions and /v1/completions. Called by their handlers on HTTP workers; strings and raw values
- * are borrowed from the body or the job's arena.
+/* Parses bodies of /v1/chat/completions and /v1/completions. Called by their handlers on HTTP workers; strings and raw
+ * values borrow from the body or the job's arena.
  *
- * One loop over the body's members by tables; what no row has goes to fields.h. Messages and tools stay raw JSON; the
- * text thread gives them to the template (text/chat/chat_template.h).
+ * One table-driven loop over the body's members; members without a row go to fields.h. Messages and tools stay raw
+ * JSON; the text thread passes them to the template (text/chat/chat_template.h).
  */
 #include <stddef.h>
 
@@ -48,8 +48,8 @@ static bool read_function_choice(struct clime_json *j, struct clime_openai_reque
     return r->must_name.len > 0 || clime_json_bad(j, "the name is too long");
 }
 
-/* auto leaves the choice to the model; none shows the tools and looks for no calls, allowed_tools hides the others; the
- * rest are a grammar of calls. */
+/* auto: the model chooses; none: tools are shown, calls are not parsed; allowed_tools hides the others; the rest force
+ * a grammar of calls. */
 bool clime_openai_read_tool_choice(struct clime_json *j, void *object) {
     struct clime_openai_request *r = object;
     struct clime_str raw;
@@ -92,13 +92,13 @@ bool clime_openai_read_top(struct clime_json *j, void *object) {
     return true;
 }
 
-/* Whose numbers are wanted instead of the largest. */
+/* Ids to report instead of the largest. */
 bool clime_openai_read_chosen(struct clime_json *j, void *object) {
     struct clime_openai_request *r = object;
     return clime_id_list_chosen(j, &r->logp);
 }
 
-/* Completions: how many, beside the sampled one. */
+/* Completions: alternatives besides the sampled token. */
 static bool read_logprobs_count(struct clime_json *j, void *object) {
     struct clime_openai_request *r = object;
     if (clime_json_peek(j) == CLIME_JSON_NULL) return clime_json_null(j);
@@ -122,7 +122,7 @@ static bool read_generation_prompt(struct clime_json *j, void *object) {
     return true;
 }
 
-/* Every `model` of a body is looked at, so that a second one cannot hide the first. */
+/* Checks every `model` in the body, so that a second one cannot hide the first. */
 bool clime_openai_read_model(struct clime_json *j, void *object) {
     struct clime_openai_request *r = object;
     struct clime_str name = {"", 0};
@@ -249,7 +249,7 @@ static void set_defaults(const struct clime_server *s, bool chat, struct clime_o
     r->max_tokens = -1;
     r->prompt_logprobs = -1;
     r->prompt_name = "prompt";
-    r->add_special = !chat; /* a template writes its own */
+    r->add_special = !chat; /* a template adds its own */
     r->separate_reasoning = r->stream_reasoning = r->parallel_calls = true;
     r->params = s->openai_defaults;
     r->params.max_new_tokens = -1;
@@ -257,12 +257,13 @@ static void set_defaults(const struct clime_server *s, bool chat, struct clime_o
     clime_buf_init(&r->event, CLIME_MAX_REPLY);
 }
 
-/* A response format, which is one of what is said, not of calls. */
+/* True for a response format, which constrains content, not calls. */
 static bool is_format(const struct clime_grammar_source *g) {
     return g->kind == CLIME_GRAMMAR_SCHEMA || g->kind == CLIME_GRAMMAR_JSON_OBJECT;
 }
 
-/* A grammar of calls; a named function is called once. A response format is for what is said where none is forced. */
+/* Sets a grammar of calls; a named function is called once. A response format applies to content, so forced calls
+ * ignore it. */
 static enum clime_err force_calls(const struct clime_server *s, struct clime_openai_request *r, struct clime_error *e) {
     struct clime_grammar_source *g = &r->params.grammar;
     if (g->kind != CLIME_GRAMMAR_NONE && !is_format(g))
@@ -277,9 +278,8 @@ static enum clime_err force_calls(const struct clime_server *s, struct clime_ope
     return CLIME_OK;
 }
 
-/* Where the model may call a tool or not. Beside a response format: calls, or an answer in that format. Tools that are
- * strict: a grammar of free text in which calls are theirs. Another grammar of the request's own leaves no room for
- * calls. */
+/* When calls are optional. With a response format: calls, or an answer in that format. With strict tools: a grammar of
+ * free text whose calls must match them. Any other grammar in the request excludes calls. */
 static enum clime_err choose_calls(const struct clime_server *s, struct clime_openai_request *r,
                                    struct clime_error *e) {
     struct clime_grammar_source *g = &r->params.grammar;
@@ -311,7 +311,7 @@ static enum clime_err choose_calls(const struct clime_server *s, struct clime_op
     return CLIME_OK;
 }
 
-/* How the replies are read: calls only where the model was shown tools and may call them. */
+/* Sets how replies are parsed: calls only if the model was shown tools and may call them. */
 static enum clime_err choose_format(struct clime_generation *gen, struct clime_openai_request *r,
                                     struct clime_error *e) {
     struct clime_job *j = gen->job;
@@ -359,7 +359,7 @@ enum clime_err clime_openai_settle(struct clime_generation *gen, struct clime_op
     if ((err = clime_generation_model(gen, r->model, e))) return err;
     if (r->best_of > r->params.n) return clime_fail(e, CLIME_ERR_INPUT, "best_of over n is not supported");
     if (r->rid.len > CLIME_MAX_RID) return clime_fail(e, CLIME_ERR_INPUT, "a rid has at most %d bytes", CLIME_MAX_RID);
-    if (r->params.max_new_tokens < 0) r->params.max_new_tokens = r->max_tokens; /* max_completion_tokens goes first */
+    if (r->params.max_new_tokens < 0) r->params.max_new_tokens = r->max_tokens; /* max_completion_tokens first */
     if (r->params.max_new_tokens < 0 && !chat) r->params.max_new_tokens = 16;
     if (r->allowed.list.ptr && (err = clime_allowed_tools_keep(&r->allowed, &gen->job->arena, &r->prompt.tools, e)))
         return err;

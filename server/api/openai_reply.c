@@ -1,5 +1,5 @@
-/* Pieces that replies of both OpenAI endpoints have in common. Writers run on the HTTP worker, or on the job's emitter
- * for streams; they read outputs only.
+/* Reply pieces shared by both OpenAI endpoints. Writers run on the HTTP worker, or on the job's emitter for streams;
+ * they read outputs only.
  */
 #include <stdio.h>
 
@@ -37,7 +37,7 @@ struct clime_answer clime_openai_answer(const struct clime_output *o) {
                                  .n_prompt = o->n_prompt,
                                  .n_cached = o->cached_tokens,
                                  .n_out = (int64_t)o->out.len,
-                                 .n_reasoning = ended ? clime_output_reasoning_tokens(o) : 0, /* it looks at them all */
+                                 .n_reasoning = ended ? clime_output_reasoning_tokens(o) : 0, /* scans all tokens */
                                  .weight_version = ended ? o->version->name : NULL,
                                  .custom = r->custom_tools,
                                  .tokens = clime_openai_tokens(o)};

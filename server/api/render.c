@@ -1,11 +1,11 @@
-/* POST /v1/chat/completions/render and /v1/completions/render, vLLM's: such a request as the requests of
- * /inference/v1/generate that have its prompts' tokens, for routers that choose by tokens and trainers that keep them.
- * Handlers, on HTTP workers. Sent on as they are, these give the tokens that the request itself gives.
+/* POST /v1/chat/completions/render and /v1/completions/render, vLLM's: convert a request to /inference/v1/generate
+ * requests with its prompts' tokens, for routers that choose by tokens and trainers that keep them. Handlers, on HTTP
+ * workers. Sent unchanged, these produce the same tokens as the original request.
  */
 #include "server/api/openai.h"
 #include "server/job/grammar_fields.h"
 
-/* What /inference/v1/generate takes within its sampling_params under the same name. */
+/* True for members that /inference/v1/generate has in sampling_params under the same name. */
 static bool is_sampling(struct clime_str key) {
     for (size_t i = 0; i < clime_sampling_members.n; i++)
         if (clime_str_is(key, clime_sampling_members.rows[i].name)) return !clime_str_is(key, "max_new_tokens");
@@ -25,7 +25,7 @@ static void write_format(struct clime_jw *w, const struct clime_grammar_source *
     clime_jw_close(w);
 }
 
-/* The request's own, and those that have another name or another default there. The body was read before. */
+/* The request's own parameters, plus those with another name or default there. The body was parsed before. */
 static void write_params(struct clime_jw *w, struct clime_generation *gen, const struct clime_prompt *p) {
     const struct clime_openai_request *r = gen->job->endpoint;
     struct clime_grammar_source format = {.kind = CLIME_GRAMMAR_NONE};

@@ -1,6 +1,6 @@
-/* The log of requests (see request_log.h), and POST /configure_logging. HTTP workers; the level is one atomic. A line
- * of the log holds 2 KB (common/log.h), so what may be long is cut before, and each line is whole JSON; with everything
- * (level 3) it is as long as it is.
+/* The request log (see request_log.h), and POST /configure_logging. HTTP workers; the level is one atomic. A log line
+ * holds 2 KB (common/log.h), so long values are truncated first and each line is complete JSON; level 3 is not
+ * truncated.
  */
 #include "server/api/request_log.h"
 
@@ -11,9 +11,9 @@
 #include "common/log.h"
 #include "server/job/fields.h"
 
-#define SHOWN_BYTES 400 /* of a text */
-#define SHOWN_IDS 32    /* of a prompt */
-#define SHOWN_NAME 80   /* of a name where the line would be too long */
+#define SHOWN_BYTES 400 /* per text */
+#define SHOWN_IDS 32    /* per prompt */
+#define SHOWN_NAME 80   /* per name if the line would be too long */
 #define LINE 1900
 
 static void put_params(struct clime_jw *w, const struct clime_output *o) {
@@ -97,7 +97,7 @@ void clime_request_log(const struct clime_server *s, const struct clime_http_req
             clime_buf_clear(&line);
             continue;
         }
-        for (int at = level; at >= CLIME_LOG_META - 1; at--) { /* escapes make a text up to six times as long */
+        for (int at = level; at >= CLIME_LOG_META - 1; at--) { /* escaping may lengthen text sixfold */
             clime_buf_clear(&line);
             write_line(&line, rq, &j->outs[i], at);
             if (line.len <= LINE) break;
@@ -110,7 +110,7 @@ void clime_request_log(const struct clime_server *s, const struct clime_http_req
 /* ---- /configure_logging ------------------------------------------------------------------------------------ */
 
 struct ask {
-    int64_t level; /* -1: as it is */
+    int64_t level; /* -1: unchanged */
     bool on, given;
 };
 

@@ -1,18 +1,18 @@
-/* A line in the log for each generated output, on demand: --log-requests, or /configure_logging while the server runs
- * (SGLang's names). HTTP workers.
+/* Request log: a line for each generated output, with --log-requests or /configure_logging at run time (SGLang's
+ * names). HTTP workers.
  */
 #ifndef CLIME_SERVER_API_REQUEST_LOG_H
 #define CLIME_SERVER_API_REQUEST_LOG_H
 
 #include "server/server.h"
 
-/* What a line holds, each level all of those before it. */
+/* A line's content; each level includes those before it. */
 enum clime_request_log {
     CLIME_LOG_NO_REQUESTS = -1,
-    CLIME_LOG_META,   /* id, path, counts, times, how it ended */
+    CLIME_LOG_META,   /* id, path, counts, times, finish reason */
     CLIME_LOG_PARAMS, /* sampling parameters */
     CLIME_LOG_TEXT,   /* the beginning of the prompt's ids and of the text */
-    CLIME_LOG_ALL     /* all of them, and the ids of the output */
+    CLIME_LOG_ALL     /* all prompt ids and text, and the output ids */
 };
 
 /* A closed job. */

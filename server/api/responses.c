@@ -17,7 +17,7 @@ static void stream_news(struct clime_job *j, struct clime_output *o, struct clim
 
 static void stream_end(struct clime_job *j, struct clime_buf *sse) {
     (void)j;
-    (void)sse; /* the response was the last */
+    (void)sse; /* the response was the last event */
 }
 
 static const struct clime_framer framer = {.cursor_bytes = sizeof(struct clime_responses_stream),
@@ -51,7 +51,7 @@ static void write_count(const struct clime_generation *gen, struct clime_buf *ou
     clime_responses_write_count(&w, (int64_t)gen->prompts[0].ids.len);
 }
 
-/* How many tokens the prompt of such a request has; nothing is generated. */
+/* Counts the prompt tokens of such a request; generates nothing. */
 void clime_handle_input_tokens(struct clime_http_request *rq, void *context) {
     struct clime_generation gen;
     struct clime_responses_request q = {.r = {.server = context}};

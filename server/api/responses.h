@@ -1,4 +1,4 @@
-/* POST /v1/responses, OpenAI's newer form of a chat, without memory: every request brings its whole conversation.
+/* POST /v1/responses, OpenAI's newer chat API, stateless: every request carries its whole conversation.
  *
  * Items become a chat prompt (text/chat/conversation.h); the reply's items are the output's segments: reasoning,
  * message, function_call (text/chat/responses_answer.h).
@@ -10,7 +10,7 @@
 #include "text/chat/responses_answer.h"
 
 struct clime_responses_request {
-    struct clime_openai_request r; /* the first: the job's endpoint points to it */
+    struct clime_openai_request r; /* must be first: job->endpoint points to it */
     struct clime_str input;
     struct clime_responses_asked asked;
 };

@@ -1,4 +1,4 @@
-/* Bodies of /v1/responses. Called by the handler on HTTP workers; strings and raw values are borrowed from the body or
+/* Parses bodies of /v1/responses. Called by the handler on HTTP workers; strings and raw values borrow from the body or
  * the job's arena.
  */
 #include <stddef.h>
@@ -37,7 +37,7 @@ static bool read_text(struct clime_json *j, void *object) {
     return !j->failed;
 }
 
-/* {"effort": ...} is for the template; the raw value comes back in the reply. */
+/* {"effort": ...} is for the template; the reply repeats the raw value. */
 static bool read_reasoning(struct clime_json *j, void *object) {
     struct clime_responses_request *q = object;
     struct clime_str key, raw;
@@ -55,7 +55,7 @@ static bool read_include(struct clime_json *j, void *object) {
     return clime_responses_read_include(j, &q->r.logprobs);
 }
 
-/* Who asks for alternatives asks for the numbers. */
+/* Alternatives imply log-probabilities. */
 static bool read_top(struct clime_json *j, void *object) {
     struct clime_responses_request *q = object;
     bool read = clime_openai_read_top(j, &q->r);

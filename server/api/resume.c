@@ -1,9 +1,9 @@
-/* Reading "resume" (see resume.h). Called by the HTTP worker that owns the job, before it is submitted: until then both
- * parts of an output are its own. The tokens take the emitter's way (clime_output_token), so that text, stop strings
- * and segments are as they were.
+/* Parses "resume" (see resume.h). Called by the HTTP worker that owns the job, before submission: until then it owns
+ * both parts of an output. Tokens go through the emitter's path (clime_output_token), which restores text, stop strings
+ * and segments.
  *
- * Invariant: nothing of a reply is believed that an output relies on: ids are in the vocabulary, lists as long as they
- * have to be, and no token stands behind one that ends the output.
+ * Invariant: the reply is untrusted: ids must be in the vocabulary, lists must have the right length, and no token may
+ * follow one that ends the output.
  */
 #include "server/api/resume.h"
 
@@ -16,7 +16,7 @@
 
 struct reply {
     struct clime_ids ids;
-    struct clime_str id, logp, top, chosen, masks, mask_logp, versions, kept, routing; /* lists as their text */
+    struct clime_str id, logp, top, chosen, masks, mask_logp, versions, kept, routing; /* lists as raw JSON */
     uint64_t seed;
     bool has_seed;
 };
@@ -48,7 +48,7 @@ static const struct clime_member meta_rows[] = {
 };
 static const struct clime_members meta_members = {meta_rows, CLIME_COUNT(meta_rows)};
 
-/* Replies have more members than a beginning needs. */
+/* Reads the known members; replies have more. */
 static bool read_members(struct clime_json *j, const struct clime_members *m, struct reply *r) {
     struct clime_str key;
     for (clime_json_object(j); clime_json_key(j, &key);)
@@ -69,13 +69,13 @@ static bool read_reply(struct clime_json *j, struct reply *r) {
 
 /* ---- lists beside the ids ---------------------------------------------------------------------------------- */
 
-/* The lists of a reply as scanners that stand before the next token's item. An empty text is a list that ended. */
+/* The lists of a reply as scanners positioned at the next token's item. An empty text is an ended list. */
 struct lists {
     struct clime_json logp, top, chosen, masks, mask_logp, versions, kept, routing;
     struct clime_error *e;
-    struct clime_weight_label *label; /* of the next n_of_label tokens */
+    struct clime_weight_label *label; /* label of the next n_of_label tokens */
     int64_t n_of_label;
-    int64_t kept_from, kept_n; /* the next run of tokens whose context held older KV */
+    int64_t kept_from, kept_n; /* the next run of tokens whose context has older KV */
     bool no_more_kept, no_more_routing;
 };
 
@@ -85,7 +85,7 @@ static void open_list(struct clime_json *j, struct clime_str text, struct clime_
     clime_json_array(j);
 }
 
-/* Of an item that ended before it had all that it is to have, or goes on behind that. */
+/* Error of an item that is too short or too long. */
 static bool odd_item(struct clime_json *j, const char *should) {
     return j->failed ? false : clime_json_bad(j, "an item is not [%s]", should);
 }
@@ -110,7 +110,7 @@ static bool next_label(struct lists *l, struct clime_arena *a) {
     return l->label != NULL;
 }
 
-/* One that the reply can show again: 1e39 is no float. */
+/* A log-probability in float range: 1e39 is not. */
 static bool read_logp(struct clime_json *j, float *out) {
     double number = 0;
     if (!clime_json_double(j, &number)) return false;
@@ -132,7 +132,7 @@ static bool next_logp(struct clime_json *j, int32_t id, float *out) {
     return !j->failed;
 }
 
-/* A position's tuples, at most room of them, appended to x. */
+/* Appends a position's tuples to x, at most `room`. */
 static bool next_extra(struct clime_json *j, int room, int V, struct clime_lp_extra *x, int *n) {
     int at = x->n_top + x->n_ids;
     if (!clime_json_item(j)) return clime_json_bad(j, "fewer items than output_ids");
@@ -148,7 +148,7 @@ static bool next_extra(struct clime_json *j, int room, int V, struct clime_lp_ex
     return !j->failed;
 }
 
-/* Outputs with such lists have one for every token, if only an empty one. */
+/* Outputs with such lists need one for every token, possibly empty. */
 static bool take_extra(struct lists *l, const struct clime_logp_options *lp, int V, struct clime_event *ev) {
     if (lp->top + lp->n_ids == 0) return true;
     struct clime_lp_extra *x = xcalloc(1, sizeof *x + (size_t)(lp->top + lp->n_ids) * sizeof x->at[0]);
@@ -158,7 +158,7 @@ static bool take_extra(struct lists *l, const struct clime_logp_options *lp, int
            (lp->n_ids == 0 || next_extra(&l->chosen, lp->n_ids, V, x, &x->n_ids));
 }
 
-/* A token's sampling mask, which has the token. */
+/* A token's sampling mask, which must contain the token. */
 static bool take_mask(struct lists *l, const struct clime_output *o, int32_t id, int V,
                       struct clime_sampling_mask **out) {
     int room = clime_output_mask_room(o);
@@ -192,7 +192,7 @@ static bool take_kept(struct lists *l, int at, bool *kept) {
     return !l->kept.failed;
 }
 
-/* Not known where the reply did not say them. */
+/* Unknown (0) if the reply lacks them. */
 static bool take_routing(struct lists *l, struct clime_event *ev) {
     int64_t hash = 0;
     if (!l->no_more_routing) l->no_more_routing = !clime_json_item(&l->routing);
@@ -218,7 +218,7 @@ static bool take_token(const struct clime_server *s, struct clime_output *o, str
     return take_mask(l, o, ev->id, s->model->cfg.V, &ev->mask) && take_extra(l, o->logp, s->model->cfg.V, ev);
 }
 
-/* Which of the lists an error is about. */
+/* Prefixes an error with its list's name. */
 static void name_list(const struct lists *l) {
     const struct {
         const struct clime_json *list;

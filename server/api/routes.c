@@ -106,7 +106,7 @@ const struct clime_http_route clime_server_routes[] = {
      .handler = clime_handle_start_draft_update},
     {0}};
 
-/* Of the health port, with threads of its own. */
+/* Routes of the health port, which has its own threads. */
 const struct clime_http_route clime_health_routes[] = {
     {.methods = "GET", .path = "/health", .auth = OPEN, .handler = clime_handle_health},
     {.methods = "GET", .path = "/health_generate", .auth = OPEN, .handler = clime_handle_health_generate},

@@ -1,6 +1,6 @@
-/* /weights_checker and /get_weights_by_name (SGLang's), /weight_checker (vLLM's): what the weights in force are, tensor
- * by tensor, and whether an update has brought all of them. HTTP workers, under the lock of updates, so that none comes
- * between two pieces; the weights are read in pieces between two steps. Owns the checksums of the last snapshot.
+/* /weights_checker and /get_weights_by_name (SGLang), /weight_checker (vLLM): checksums of the current weights per
+ * tensor, and whether an update changed all of them. HTTP workers, under the update lock, so that no update intervenes;
+ * weights are read in pieces between two steps. Owns the checksums of the last snapshot.
  */
 #include <stddef.h>
 #include <stdio.h>
@@ -12,12 +12,12 @@
 #include "server/job/fields.h"
 #include "server/update/weight_update.h"
 
-#define PIECE_BYTES ((size_t)8 << 20) /* what a step may have to wait for */
+#define PIECE_BYTES ((size_t)8 << 20) /* bounds a step's delay */
 #define MAX_SAID 5                    /* names in a message */
 
 typedef uint8_t digest[32];
 
-/* SHA-256 of each tensor's bytes as they lie on the device: out[n_slices]. */
+/* SHA-256 of each tensor's bytes in device layout: out[n_slices]. */
 static enum clime_err checksums(struct clime_server *s, digest *out, struct clime_error *e) {
     const struct clime_layout *l = &s->model->layout;
     uint8_t *piece = xmalloc(PIECE_BYTES);
@@ -40,7 +40,7 @@ static enum clime_err checksums(struct clime_server *s, digest *out, struct clim
     return err;
 }
 
-/* One number for all: of the tensors' names and checksums, in the layout's order. */
+/* One checksum of all tensors' names and checksums, in layout order. */
 static void whole(const struct clime_layout *l, const digest *sums, char hex[65]) {
     struct clime_sha256 sha;
     uint8_t out[32];
@@ -93,7 +93,7 @@ static void reply_sums(struct clime_http_request *rq, const struct clime_server 
     clime_reply_buf(rq, 200, &body);
 }
 
-/* CLIME_ERR_INPUT names tensors that are not what they were. */
+/* CLIME_ERR_INPUT names tensors that differ. */
 static enum clime_err compare(const struct clime_layout *l, const digest *was, const digest *now,
                               struct clime_error *e) {
     char names[400] = "";
@@ -109,7 +109,8 @@ static enum clime_err compare(const struct clime_layout *l, const digest *was, c
                       n > MAX_SAID ? ", ..." : "");
 }
 
-/* Small finite numbers that no checkpoint holds, another one in each place, so that what an update leaves out shows. */
+/* Overwrites the weights with small finite numbers, different in each place and in no checkpoint, so that tensors an
+ * update leaves out show. */
 static enum clime_err reset(struct clime_server *s, struct clime_error *e) {
     size_t bytes = clime_model_bytes(s->model);
     uint8_t *flat = malloc(bytes);
@@ -138,7 +139,7 @@ static enum clime_err read_ask(struct clime_server *s, struct clime_http_request
                                struct ask *out, struct clime_error *e) {
     static const struct clime_member rows[] = {{"action", CLIME_MEMBER_STRING, offsetof(struct ask, action)}};
     static const struct clime_members members = {rows, CLIME_COUNT(rows)};
-    static const struct clime_field others[] = {{"allow_quant_error", NULL}, {NULL, NULL}}; /* nothing is quantised */
+    static const struct clime_field others[] = {{"allow_quant_error", NULL}, {NULL, NULL}}; /* no quantization here */
     static const struct clime_fields fields = {.where = "/weights_checker", .rows = {others}, .read = {&members}};
     static const char *const actions[] = {"checksum", "snapshot", "compare", "reset_tensors"};
     if (clime_fields_read(&fields, s->field_watch, clime_http_body(rq), a, out, e)) return e->code;
@@ -187,7 +188,7 @@ void clime_handle_weights_checker(struct clime_http_request *rq, void *context) 
 
 /* ---- /weight_checker --------------------------------------------------------------------------------------- */
 
-/* vLLM's server keeps no snapshot: whoever compares sends what it has kept. */
+/* vLLM's server keeps no snapshot: the client sends its baseline. */
 struct baseline_ask {
     struct clime_str action, baseline; /* raw JSON: {name: hex} */
 };
@@ -208,7 +209,7 @@ static enum clime_err read_baseline_ask(struct clime_server *s, struct clime_htt
     return CLIME_OK;
 }
 
-/* Names that one side lacks, or whose sums differ, into an open array; returns whether there are none. */
+/* Writes names missing on one side or with different sums to an open array; true when there are none. */
 static bool write_mismatches(struct clime_jw *w, const struct clime_layout *l, const digest *sums,
                              struct clime_json *j) {
     bool *met = xcalloc((size_t)l->n_slices + 1, sizeof *met);
