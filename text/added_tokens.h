@@ -1,7 +1,7 @@
-/* Added tokens: strings that are found in the text before anything else cuts it ("<|im_start|>", "<think>").
+/* Added tokens: strings matched in the text before any other splitting ("<|im_start|>", "<think>").
  *
- * A list of tokens with their rules, and two tries over it: one searches the text as given, one the normalised text.
- * Filled at load by one thread, immutable after.
+ * A list of tokens with their rules, and two tries over it: one searches the raw text, one the normalised text. Filled
+ * at load by one thread, immutable after.
  */
 #ifndef CLIME_TEXT_ADDED_TOKENS_H
 #define CLIME_TEXT_ADDED_TOKENS_H
@@ -16,10 +16,10 @@ struct clime_added_token {
     size_t len;
     int32_t id;
     bool single_word; /* no match inside a word */
-    bool lstrip;      /* takes the white space before it */
-    bool rstrip;      /* takes the white space after it */
-    bool normalized;  /* is searched in the normalised text */
-    bool special;     /* control token, left out by skip_special */
+    bool lstrip;      /* also matches white space before it */
+    bool rstrip;      /* also matches white space after it */
+    bool normalized;  /* matched in the normalised text */
+    bool special;     /* control token, skipped by skip_special */
 };
 
 struct clime_trie_node {
@@ -31,15 +31,15 @@ struct clime_trie_node {
 struct clime_trie {
     struct clime_trie_node *nodes; /* nodes[0] is the root */
     int32_t n_nodes, size;
-    bool first[256]; /* bytes that begin a token */
+    bool first[256]; /* first bytes of tokens */
 };
 void clime_trie_free(struct clime_trie *t);
 
-/* Adds pattern for tokens[token]; of equal patterns the first one counts. Empty patterns are ignored. */
+/* Adds pattern for tokens[token]; the first of equal patterns wins. Ignores empty patterns. */
 void clime_trie_add(struct clime_trie *t, struct clime_str pattern, int32_t token);
 
-/* Cuts text at its tokens, leftmost and longest first, and calls fn in order with id and no text, or with id -1 and
- * the text between. offset: where that text begins. plain: special tokens are left as text. Stops at fn's error. */
+/* Splits text at its tokens, leftmost-longest, and calls fn in order with an id and no text, or with id -1 and the text
+ * between. offset: start of that text. plain: special tokens stay text. Stops at fn's error. */
 typedef enum clime_err (*clime_added_fn)(void *arg, int32_t id, struct clime_str text, size_t offset,
                                          struct clime_error *e);
 enum clime_err clime_added_split(const struct clime_trie *t, const struct clime_added_token *tokens,

@@ -1,6 +1,6 @@
-/* Every way in which a token is two other tokens in a row.
+/* Finds every split of a token into two other tokens.
  *
- * Time is that of sorting the tokens and of looking at each byte a few times, however they begin and end alike. Pure
+ * Takes the time to sort the tokens plus a few passes over each byte, also with many shared prefixes and suffixes. Pure
  * functions; any thread.
  */
 #ifndef CLIME_TEXT_CUTS_H
@@ -8,10 +8,10 @@
 
 #include "text/vocab.h"
 
-/* What is called with each, in order of the whole's id; false ends it. */
+/* Called for each split, in order of the whole's id; false stops. */
 typedef bool clime_cut_fn(void *arg, int32_t left, int32_t right, int32_t whole);
 
-/* False when fn has ended it. No two of the ids spell the same. */
+/* False when fn stopped it. No two ids may have the same string. */
 bool clime_cuts_each(const struct clime_vocab *tokens, clime_cut_fn *fn, void *arg);
 
 #endif

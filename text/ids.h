@@ -1,4 +1,4 @@
-/* Token ids in a row. Owned by the caller; no thread of its own. */
+/* Vectors of token ids. The caller owns them; not thread-safe. */
 #ifndef CLIME_TEXT_IDS_H
 #define CLIME_TEXT_IDS_H
 
@@ -13,6 +13,6 @@ struct clime_ids {
 };
 void clime_ids_push(struct clime_ids *v, int32_t id);
 void clime_ids_append(struct clime_ids *v, const int32_t *ids, size_t n);
-void clime_ids_free(struct clime_ids *v); /* the vector may be used again */
+void clime_ids_free(struct clime_ids *v); /* the vector is reusable */
 
 #endif

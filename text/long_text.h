@@ -1,6 +1,6 @@
-/* Long texts, cut as Moonshot's TikTokenTokenizer class cuts them before tiktoken sees them: no part has more than
- * 400,000 characters, nor more than 25,000 in a row that are all white space or all none. Nothing merges across a cut,
- * so a text that has one gets the ids of its parts. Pure; the state is the caller's.
+/* Splits long texts as Moonshot's TikTokenTokenizer class does before tiktoken: a part has at most 400,000 characters,
+ * and at most 25,000 consecutive ones that are all white space or all not. Nothing merges across a split: each part is
+ * encoded by itself. Pure; the caller owns the state.
  */
 #ifndef CLIME_TEXT_LONG_TEXT_H
 #define CLIME_TEXT_LONG_TEXT_H
@@ -11,7 +11,7 @@
 
 struct clime_long_text {
     struct clime_str rest; /* valid UTF-8 */
-    size_t n_chars;        /* taken since the last cut by number; 0 at the start */
+    size_t n_chars;        /* characters since the last split by count; 0 at the start */
 };
 
 /* Takes the next part from the front of rest; false when nothing is left. */

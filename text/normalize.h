@@ -1,7 +1,7 @@
-/* The tokenizer's normaliser: what tokenizer.json's "normalizer" does to text before it is split.
+/* The tokenizer's normaliser: tokenizer.json's "normalizer", applied to text before splitting.
  *
  * NFC, NFD, NFKC, NFKD, Prepend, Replace, Strip and Sequences of them. Immutable after load; a scratch belongs to one
- * thread. Also the decoder's Replace is the step of this file.
+ * thread. The decoder's Replace also uses the step of this file.
  */
 #ifndef CLIME_TEXT_NORMALIZE_H
 #define CLIME_TEXT_NORMALIZE_H
@@ -17,8 +17,8 @@ enum clime_norm_form { CLIME_NFC, CLIME_NFD, CLIME_NFKC, CLIME_NFKD };
 struct clime_normalizer;
 
 struct clime_norm_scratch {
-    struct clime_buf text[2]; /* steps write to them in turn */
-    int32_t *cps;             /* [2 * cps_size] code points of the stretch at work, and room to sort them */
+    struct clime_buf text[2]; /* alternating outputs of steps */
+    int32_t *cps;             /* [2 * cps_size] code points of the current stretch, and room to sort them */
     size_t cps_size;
 };
 void clime_norm_scratch_init(struct clime_norm_scratch *s);
@@ -28,17 +28,17 @@ void clime_norm_scratch_free(struct clime_norm_scratch *s);
 enum clime_err clime_normalizer_new(const struct cJSON *node, struct clime_normalizer **out, struct clime_error *e);
 void clime_normalizer_free(struct clime_normalizer *n); /* NULL is fine */
 
-/* *out is text itself or lies in s until the next run. CLIME_ERR_LIMIT when the result passes 1 GiB or a pattern its
- * match limit. text is valid UTF-8. */
+/* *out is text itself, or in s and valid until the next run. CLIME_ERR_LIMIT when the result exceeds 1 GiB or a pattern
+ * its match limit. text must be valid UTF-8. */
 enum clime_err clime_normalizer_run(const struct clime_normalizer *n, struct clime_norm_scratch *s,
                                     struct clime_matcher *m, struct clime_str text, struct clime_str *out,
                                     struct clime_error *e);
 
-/* Appends the normal form of text (UAX #15) to out (normalize_form.c). Linear but for sorting runs of marks. */
+/* Appends the normal form of text (UAX #15) to out (normalize_form.c). Linear except for sorting runs of marks. */
 void clime_normalize_form(struct clime_str text, enum clime_norm_form form, struct clime_norm_scratch *s,
                           struct clime_buf *out);
 
-/* A pattern and what stands in its place: {"pattern": {"String"|"Regex": ...}, "content": ...}. */
+/* A pattern and its replacement: {"pattern": {"String"|"Regex": ...}, "content": ...}. */
 struct clime_replace {
     struct clime_regex *re; /* NULL: literal */
     char *literal;

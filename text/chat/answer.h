@@ -1,8 +1,8 @@
-/* A policy's answer, as those see it who write it in the form of one of the chat APIs: chat completions
- * (chat_answer.h), Responses (responses_answer.h), Messages (messages_answer.h).
+/* A policy's answer: the input of the writers for the chat APIs: chat completions (chat_answer.h), Responses
+ * (responses_answer.h), Messages (messages_answer.h).
  *
- * An answer is a view of an output that may still grow: nothing in it is owned. A stream is written from the same view
- * as a whole answer, by a cursor that knows what was written. Owner: whoever writes it, one thread at a time.
+ * An answer is a view of an output that may still grow; it owns nothing. Streams and whole answers use the same view; a
+ * stream's cursor records what was written. One thread at a time.
  */
 #ifndef CLIME_TEXT_CHAT_ANSWER_H
 #define CLIME_TEXT_CHAT_ANSWER_H
@@ -12,7 +12,7 @@
 
 enum clime_answer_end { CLIME_ANSWER_OPEN, CLIME_ANSWER_STOP, CLIME_ANSWER_LENGTH, CLIME_ANSWER_ABORT };
 
-/* The numbers of an answer's tokens, wherever they are: whoever has them writes one. */
+/* Log-probabilities of an answer's tokens, through callbacks of their owner. */
 struct clime_answer_tokens {
     size_t n;
     size_t (*begins)(const void *of, size_t i); /* bytes of the text before it */
@@ -27,37 +27,37 @@ struct clime_answer {
     int64_t created; /* seconds since 1970 */
     int index;       /* of the choice */
     const struct clime_parse *parse;
-    struct clime_str text; /* as far as it is final: the segments are ranges of it */
+    struct clime_str text; /* the final part; segments are ranges of it */
     enum clime_answer_end end;
-    struct clime_str matched;                       /* STOP by a string: which; else empty */
+    struct clime_str matched;                       /* STOP by a string: that string; else empty */
     int status;                                     /* ABORT: HTTP status, 0 = on request */
     const char *message;                            /* ABORT */
     int64_t n_prompt, n_cached, n_out, n_reasoning; /* tokens */
-    const char *weight_version;                     /* in force at the end */
-    struct clime_str custom;                        /* the request's tools as raw JSON, where some are custom or in a
+    const char *weight_version;                     /* at the end */
+    struct clime_str custom;                        /* the request's tools, raw JSON, if some are custom or in a
                                                      * namespace */
-    struct clime_answer_tokens tokens;              /* Responses: n 0 where nobody wants them */
+    struct clime_answer_tokens tokens;              /* Responses: n 0 = not requested */
 };
 
 #define CLIME_ANSWER_ID 300
-/* The id of a call: the model's own where its format has one, else made from the answer's. */
+/* A call's id: the model's own if its format has one, else derived from the answer's. */
 void clime_answer_call_id(const struct clime_answer *a, int call, char id[CLIME_ANSWER_ID]);
-/* PREFIX_ and digits made from the answer's id and n. */
+/* PREFIX_ and digits derived from the answer's id and n. */
 void clime_answer_item_id(const struct clime_answer *a, int n, const char *prefix, char id[CLIME_ANSWER_ID]);
 
-/* Whether the call is one of a custom tool (custom_tools.h). */
+/* True for a call of a custom tool (custom_tools.h). */
 bool clime_answer_is_custom(const struct clime_answer *a, int call);
-/* "name" of the call, and "namespace" where the tool is in one. */
+/* "name" of the call, and "namespace" if the tool is in one. */
 void clime_answer_put_name(struct clime_jw *w, const struct clime_answer *a, int call);
 
-/* The text of a segment that is no call; of all segments of a kind, as a JSON string. */
+/* The text of a non-call segment; the text of all segments of a kind, as a JSON string. */
 struct clime_str clime_answer_segment(const struct clime_answer *a, int segment);
 void clime_answer_write_kind(struct clime_jw *w, const struct clime_answer *a, enum clime_segment_kind kind);
 
 /* "metadata": the end of an answer's object. */
 void clime_answer_close(struct clime_jw *w, const char *weight_version);
 
-/* Where a stream's events with a name go: {"type": NAME, ... is opened in scratch, then closed and framed. */
+/* Target of a stream's named events: {"type": NAME, ... is opened in scratch, then closed and framed into sse. */
 struct clime_answer_events {
     struct clime_buf *scratch, *sse;
 };

@@ -1,12 +1,13 @@
-/* Grammars as expressions over bytes: what the readers of regexes, JSON schemas and EBNF make, and program.h compiles.
+/* Grammars as expressions over bytes: built by the readers of regexes, JSON schemas and EBNF, compiled by program.h.
  *
- *   node   an expression: nothing, a set of bytes, a literal, a sequence, alternatives, a repetition, a rule. An index.
- *   rule   a named body; bodies refer to rules, themselves too, so a grammar may be recursive.
- *   byte 0xFF  never part of a text: it stands before the spelling of a special token (vocab_trie.h), so that a grammar
- *          can ask for the token and no text can pass for it.
+ *   node   an expression, by index: never, empty, a byte set, a literal, a sequence, alternatives, a repetition, a
+ *          rule.
+ *   rule   a named body; bodies may refer to any rule, so a grammar may be recursive.
+ *   byte 0xFF  never part of a text: it prefixes the spelling of a special token (vocab_trie.h), so that a grammar can
+ *          require the token and no text can imitate it.
  *
- * One owner, one thread. Everything is capped: past a limit `full` is set, nodes are NEVER from then on, and the
- * compiler refuses. Nodes are shared freely: a node may have several parents.
+ * One owner, one thread. Everything is capped: past a limit `full` is set, further nodes are NEVER, and the compiler
+ * fails. A node may have several parents.
  */
 #ifndef CLIME_TEXT_GRAMMAR_EXPR_H
 #define CLIME_TEXT_GRAMMAR_EXPR_H
@@ -18,11 +19,11 @@
 #include "common/str.h"
 
 #define CLIME_EXPR_MAX_NODES (1 << 19)
-#define CLIME_EXPR_MAX_REPEAT (1 << 20) /* of a bounded repetition */
+#define CLIME_EXPR_MAX_REPEAT (1 << 20) /* most repetitions if bounded */
 #define CLIME_EXPR_INF (-1)             /* a repetition without an upper bound */
 
 enum clime_expr_kind {
-    CLIME_EXPR_NEVER, /* matches no text at all */
+    CLIME_EXPR_NEVER, /* matches no text */
     CLIME_EXPR_EMPTY,
     CLIME_EXPR_SET,     /* one byte of sets[a] */
     CLIME_EXPR_LITERAL, /* bytes[a .. a + b) */
@@ -50,7 +51,7 @@ struct clime_exprs {
     struct clime_byte_set *sets; /* each once */
     int n_sets, sets_size;
     struct {
-        int32_t body;  /* -1 until it is set */
+        int32_t body;  /* -1 = not set */
         char name[64]; /* for messages */
     } * rules;
     int n_rules, rules_size;
@@ -58,7 +59,7 @@ struct clime_exprs {
     bool full;
 };
 
-#define CLIME_EXPR_NEVER_NODE 0 /* these two are there from the start */
+#define CLIME_EXPR_NEVER_NODE 0 /* these two always exist */
 #define CLIME_EXPR_EMPTY_NODE 1
 
 void clime_exprs_init(struct clime_exprs *x);
@@ -78,7 +79,7 @@ int clime_expr_rule_new(struct clime_exprs *x, struct clime_str name);
 void clime_expr_rule_is(struct clime_exprs *x, int rule, int body); /* once */
 int clime_expr_rule(struct clime_exprs *x, int rule);               /* a reference to it */
 
-/* A growing list of nodes, for callers that do not know how many there will be. */
+/* A growable list of nodes. */
 struct clime_expr_list { /* zero-initialise */
     int *at;
     int n, size;

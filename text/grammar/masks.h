@@ -1,11 +1,11 @@
-/* Which tokens may come next, for the sets of a machine: bits over the vocabulary, found once for each set and kept.
+/* Token masks for a machine's sets: bits over the vocabulary, computed once per set and cached.
  *
- * A set's mask would be one walk of the whole trie. Most of it is the same wherever a rule is called from: what a
- * string may go on with depends on its caller only behind its closing quote. So the walk is done for a place on top of
- * an unknown caller (a base: tokens that stay inside the rule, and the trie's nodes where the rule may end), and a
- * set's mask is the bases of its places and, below those nodes, a walk of what follows the rule there.
+ * A mask could be one walk of the whole trie per set. Most of it does not depend on the caller of a rule: a string's
+ * continuation depends on it only after the closing quote. So the walk is done once per place with an unknown caller (a
+ * base: tokens that stay inside the rule, and trie nodes where the rule may end). A set's mask combines its places'
+ * bases with walks below those nodes of what follows the rule.
  *
- * One owner, one thread: that of the machine.
+ * One owner, one thread: the machine's.
  */
 #ifndef CLIME_TEXT_GRAMMAR_MASKS_H
 #define CLIME_TEXT_GRAMMAR_MASKS_H
@@ -22,17 +22,17 @@ struct clime_masks {
     int n_bits, bits_size;
     struct clime_mask_base *bases; /* [n_bases]; a relative set's `mask` is its index */
     int n_bases, bases_size;
-    int32_t *states; /* [longest + 1] sets along a path of the trie */
-    size_t bytes;    /* of what is kept */
-    int64_t limit;   /* the machine's effort at which the mask in work is given up */
+    int32_t *states; /* [longest + 1] sets along a trie path */
+    size_t bytes;    /* cached bytes */
+    int64_t limit;   /* machine effort at which the current mask is abandoned */
 };
 
 void clime_masks_init(struct clime_masks *k, const struct clime_vocab_trie *v, struct clime_machine *m);
 void clime_masks_forget(struct clime_masks *k); /* with the machine's forget */
 void clime_masks_free(struct clime_masks *k);
 
-/* [words of V] the tokens that some text goes on with from the set; valid until forget. NULL: the work for it passed
- * its limit (an extremely ambiguous grammar). */
+/* [words of V] tokens with which some text continues from the set; valid until forget. NULL: the effort limit was
+ * exceeded (an extremely ambiguous grammar). */
 const uint32_t *clime_masks_of(struct clime_masks *k, int32_t set);
 
 static inline size_t clime_mask_words(int V) {

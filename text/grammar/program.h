@@ -1,11 +1,11 @@
-/* A grammar as a program: a recursive automaton over bytes, immutable once compiled. What the machine (machine.h) runs.
+/* A grammar as a program: a recursive automaton over bytes, immutable once compiled. The machine (machine.h) runs it.
  *
- * An op is a place in a rule. Only BYTE takes a byte; the others lead on without one. A call pushes a frame, and RET
- * takes it off; a call that a RET follows pushes none, so lists and alternatives cost no depth. A repetition that
- * counts is a frame that counts: "a{0,5000}" is as small as "a{0,5}".
+ * An op is a position in a rule. Only BYTE consumes a byte. A call pushes a frame, RET pops it; a tail call pushes
+ * none, so lists and alternatives cost no depth. A counted repetition is one frame with a counter: "a{0,5000}" is as
+ * small as "a{0,5}".
  *
- * No dead ends: every op that can be reached can reach the end of its rule, and `need` says with how many more frames
- * at least, so that the machine never goes where the greatest depth would stop it.
+ * No dead ends: every reachable op can reach the end of its rule, and `need` is the minimum of further frames, so that
+ * the machine never enters a path that max_depth would cut.
  */
 #ifndef CLIME_TEXT_GRAMMAR_PROGRAM_H
 #define CLIME_TEXT_GRAMMAR_PROGRAM_H
@@ -24,8 +24,8 @@ enum clime_op_kind {
 struct clime_op {
     enum clime_op_kind kind;
     int32_t a, b;
-    int32_t min, max; /* max < 0: without bound */
-    int32_t need;     /* frames on top of its own until its rule's end, at least */
+    int32_t min, max; /* max < 0: unbounded */
+    int32_t need;     /* least frames above its own until its rule's end */
 };
 
 struct clime_grammar_program {
@@ -35,14 +35,14 @@ struct clime_grammar_program {
     int n_sets;
     int32_t start;
     int max_depth;         /* frames */
-    uint8_t class_of[256]; /* bytes that no set tells apart are one class */
+    uint8_t class_of[256]; /* bytes in the same sets form one class */
     int n_classes;
 };
 
 #define CLIME_PROGRAM_MAX_OPS (1 << 19)
 #define CLIME_GRAMMAR_MAX_DEPTH 512
 
-/* Compiles root. CLIME_ERR_INPUT: it matches no text, or a rule is left-recursive, or nests deeper than max_depth;
+/* Compiles root. CLIME_ERR_INPUT: it matches no text, a rule is left-recursive, or nesting exceeds max_depth;
  * CLIME_ERR_LIMIT: too large. On error p is empty. */
 enum clime_err clime_grammar_program_compile(struct clime_exprs *x, int root, int max_depth,
                                              struct clime_grammar_program *p, struct clime_error *e);

@@ -1,4 +1,4 @@
-/* A tool's parameters one by one, for forms of calls that write them as tags. See readers.h. */
+/* A tool's parameters, for call forms that write them as tags. See readers.h. */
 #ifndef CLIME_TEXT_GRAMMAR_SCHEMA_PARAMS_H
 #define CLIME_TEXT_GRAMMAR_SCHEMA_PARAMS_H
 
@@ -7,9 +7,9 @@
 struct clime_schema_param {
     struct clime_str name; /* malloc'd */
     bool required;
-    bool any_text; /* a string that may be any: written as it is */
-    bool doubtful; /* one of its texts looks like JSON */
-    int node;      /* unless any_text: JSON, or the texts of an enum as they are */
+    bool any_text; /* any string: written verbatim */
+    bool doubtful; /* one of its strings looks like JSON */
+    int node;      /* unless any_text: JSON, or an enum's strings verbatim */
 };
 
 struct clime_schema_params {

@@ -1,10 +1,9 @@
-/* A regular expression that is looked for in a text while it grows: a byte's cost has a limit, whatever the expression
- * and however long the text.
+/* Streaming regular expression search: bounded cost per byte, for any expression and text length.
  *
  *   search   the expression, compiled. Immutable; threads share it.
- *   hunt     one text that is searched. One owner, one thread.
+ *   hunt     the search of one text. One owner, one thread.
  *
- * The syntax is that of grammars (regex.c): what is not regular is refused by its name.
+ * Syntax as in grammars (regex.c): non-regular features are rejected by name.
  */
 #ifndef CLIME_TEXT_GRAMMAR_SEARCH_H
 #define CLIME_TEXT_GRAMMAR_SEARCH_H
@@ -17,15 +16,15 @@ struct clime_hunt;
 
 /* CLIME_ERR_INPUT with the reason. */
 enum clime_err clime_search_new(struct clime_str pattern, struct clime_search **out, struct clime_error *e);
-void clime_search_free(struct clime_search *s); /* NULL is fine; its hunts can only be freed then */
+void clime_search_free(struct clime_search *s); /* NULL is fine; afterwards its hunts can only be freed */
 
-struct clime_hunt *clime_hunt_new(const struct clime_search *s); /* of an empty text */
+struct clime_hunt *clime_hunt_new(const struct clime_search *s); /* starts with an empty text */
 void clime_hunt_free(struct clime_hunt *h);                      /* NULL is fine */
 
 enum clime_found { CLIME_FOUND_NONE, CLIME_FOUND_ONE, CLIME_FOUND_TOO_MUCH };
 
-/* Adds bytes, of UTF-8, to the text. ONE: it has a match, if it ends here. TOO_MUCH: there are too many ways to read
- * it; which text that happens with depends on the text alone, and from then on it stays so. */
+/* Appends UTF-8 bytes. ONE: the text has a match if it ends here. TOO_MUCH: too ambiguous; this depends on the text
+ * alone, and is permanent. */
 enum clime_found clime_hunt_feed(struct clime_hunt *h, struct clime_str more);
 
 #endif

@@ -1,5 +1,5 @@
-/* What a request asks for: a regex, a JSON schema, any JSON object, EBNF, one of some texts, a structural tag, calls of
- * tools; and how the output begins where the model reasons first. Texts are borrowed.
+/* A request's grammar: regex, JSON schema, any JSON object, EBNF, choice of texts, structural tag, tool calls; and the
+ * start state if the model reasons first. Texts are borrowed.
  */
 #ifndef CLIME_TEXT_GRAMMAR_SOURCE_H
 #define CLIME_TEXT_GRAMMAR_SOURCE_H
@@ -21,11 +21,11 @@ enum clime_grammar_kind {
     CLIME_GRAMMAR_CALLS   /* text: a list of tools as JSON */
 };
 
-/* Where the output stands when it begins. */
+/* State at the start of the output. */
 enum clime_grammar_lead {
-    CLIME_LEAD_NONE,     /* the grammar begins at once */
-    CLIME_LEAD_MAYBE,    /* it may open a block of reasoning first */
-    CLIME_LEAD_REASONING /* it is inside one */
+    CLIME_LEAD_NONE,     /* the grammar starts at once */
+    CLIME_LEAD_MAYBE,    /* a reasoning block may come first */
+    CLIME_LEAD_REASONING /* inside a reasoning block */
 };
 
 struct clime_call_format;
@@ -35,13 +35,13 @@ struct clime_grammar_source {
     enum clime_grammar_kind kind;
     struct clime_str text;
     enum clime_grammar_lead lead;
-    const struct clime_output_parser *reasoning; /* of a lead: its markers */
+    const struct clime_output_parser *reasoning; /* markers for the lead */
     const struct clime_call_format *calls;       /* CALLS */
     struct clime_str tool;                       /* CALLS: only this one; empty = any */
     bool one_call;                               /* CALLS */
-    /* CALLS that need not come; of tools that are not strict the arguments may be any */
-    bool in_text;                    /* text before and behind them */
-    enum clime_grammar_kind or_kind; /* or, instead of them, what this grammar gives; NONE: they must come */
+    /* optional CALLS; arguments of non-strict tools are unconstrained */
+    bool in_text;                    /* text before and after them */
+    enum clime_grammar_kind or_kind; /* alternative to calls; NONE: calls are required */
     struct clime_str or_text;
 };
 

@@ -1,8 +1,7 @@
-/* The text of an output as typed segments: which bytes are content, which are reasoning, which are a tool call.
+/* An output's text as typed segments: content, reasoning, tool calls.
  *
  * A segment is a range of the output's text, so nothing is copied. Only the last one grows. Several readers may read
- * the same segments, each with a cursor (parse.h). What a parser leaves out (its markers, the white space
- * around them) is in no segment.
+ * the same segments, each with a cursor (parse.h). Markers and the white space around them are in no segment.
  */
 #ifndef CLIME_TEXT_OUTPUT_SEGMENTS_H
 #define CLIME_TEXT_OUTPUT_SEGMENTS_H
@@ -13,8 +12,8 @@
 enum clime_segment_kind {
     CLIME_SEGMENT_CONTENT,
     CLIME_SEGMENT_REASONING,
-    CLIME_SEGMENT_CALL, /* what it says is the call's (call.h) */
-    CLIME_SEGMENT_VOID  /* was a call and is none: empty; its text follows as content */
+    CLIME_SEGMENT_CALL, /* its content is in the call (call.h) */
+    CLIME_SEGMENT_VOID  /* an invalid call: empty; its text follows as content */
 };
 
 struct clime_segment {
@@ -28,7 +27,7 @@ struct clime_segments { /* zero-initialise */
     int n, size;
 };
 
-/* Appends [begin, end); joins the last segment where it goes on from it. Empty ranges add nothing. */
+/* Appends [begin, end), merging with an adjacent last segment. Empty ranges add nothing. */
 void clime_segments_add(struct clime_segments *s, enum clime_segment_kind kind, size_t begin, size_t end);
 void clime_segments_free(struct clime_segments *s);
 
@@ -37,7 +36,7 @@ void clime_segments_text(const struct clime_segments *s, struct clime_str text, 
                          struct clime_buf *out);
 bool clime_segments_have(const struct clime_segments *s, enum clime_segment_kind kind);
 
-/* A call begins; the last one's end moves; the last one was none. */
+/* Adds a call; moves the last call's end; voids the last call. */
 void clime_segments_add_call(struct clime_segments *s, size_t begin, size_t end, int call);
 void clime_segments_end_last(struct clime_segments *s, size_t end);
 void clime_segments_void_last(struct clime_segments *s);

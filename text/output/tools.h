@@ -1,7 +1,8 @@
 /* The tools of a request: their names, and which types each parameter may have.
  *
- * Formats that write arguments as tags ("<parameter=n>5</parameter>") do not say whether 5 is a number or a text; the
- * tool's schema does. Read once per request, then constant; memory is the arena's, names point into the JSON or there.
+ * Formats that write arguments as tags ("<parameter=n>5</parameter>") do not distinguish the number 5 from a text; the
+ * tool's schema does. Read once per request, then constant; allocated in the arena, names point into the JSON or the
+ * arena.
  */
 #ifndef CLIME_TEXT_OUTPUT_TOOLS_H
 #define CLIME_TEXT_OUTPUT_TOOLS_H
@@ -20,7 +21,7 @@ enum clime_tool_type {
     CLIME_TYPE_OBJECT = 16,
     CLIME_TYPE_ARRAY = 32,
     CLIME_TYPE_STRING = 64,
-    CLIME_TYPE_OTHER = 128, /* a name that no schema knows: any JSON value, else a string */
+    CLIME_TYPE_OTHER = 128, /* an unknown type name: any JSON value, else a string */
 };
 
 struct clime_tool_param {
@@ -32,7 +33,7 @@ struct clime_tool {
     struct clime_str name;
     const struct clime_tool_param *params;
     int n_params;
-    bool strict; /* its arguments are to be by its schema */
+    bool strict; /* arguments must match its schema */
 };
 
 struct clime_tools {
@@ -40,27 +41,27 @@ struct clime_tools {
     int n;
 };
 
-/* Whether a call of that name can be told from text: it has no white space, quotes, backslashes and brackets. */
+/* True if a call of that name is recognizable: no white space, quotes, backslashes or brackets. */
 bool clime_tool_name_fits(struct clime_str name);
 
 /* Reads the value of `tools`: a list of {"type": "function", "function": {"name", "parameters"}}, or of the inner
- * objects. CLIME_ERR_INPUT names what is wrong. */
+ * objects. CLIME_ERR_INPUT names the error. */
 enum clime_err clime_tools_read(struct clime_str json, struct clime_arena *a, struct clime_tools *out,
                                 struct clime_error *e);
 
 const struct clime_tool *clime_tools_find(const struct clime_tools *t, struct clime_str name);
 
-/* The types that the tool's schema gives the parameter; 0 = it says nothing. t may be NULL. */
+/* The parameter's types in the tool's schema; 0 = unknown. t may be NULL. */
 unsigned clime_tools_types(const struct clime_tools *t, struct clime_str tool, struct clime_str param);
 
-/* The bit of a type's name in a schema; peers' other names of them too. */
+/* The bit of a schema's type name, including other vendors' aliases. */
 unsigned clime_schema_type(struct clime_str name);
 
 /* Appends the text as a JSON value of the first type that it fits, tried as null, integer, number, boolean, object,
- * array, string: vLLM's rule. A text that fits none is a string, and so is what JSON cannot say (1e999). */
+ * array, string: vLLM's rule. A text that fits none is a string, and so is a value JSON cannot express (1e999). */
 void clime_tool_value(struct clime_str text, unsigned types, struct clime_buf *out);
 
-/* Appends the text as it stands inside a JSON string. The text may end within a character. */
+/* Appends the text escaped for a JSON string. The text may end within a character. */
 void clime_json_escape(struct clime_buf *out, struct clime_str text);
 
 #endif

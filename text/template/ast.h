@@ -109,7 +109,7 @@ struct clime_tcall {
 
 struct clime_tbody {
     struct clime_tnode **nodes;
-    const char **hidden; /* where it opens a scope: names that are missing in it until it sets them */
+    const char **hidden; /* if it opens a scope: names that are missing in it until it sets them */
     uint32_t n, n_hidden;
 };
 

@@ -1,13 +1,13 @@
 /* The functions a chat template can name: filters, tests, methods of values, global functions; and how their arguments
  * are bound. Internal to text/template/. Tables are constant; look-ups by name are rare (once per compiled node,
- * but for methods and map/select, which look up when they run).
+ * except methods and map/select, which look up at run time).
  */
 #ifndef CLIME_TEXT_TEMPLATE_BUILTIN_H
 #define CLIME_TEXT_TEMPLATE_BUILTIN_H
 
 #include "text/template/value/value.h"
 
-/* NULL when there is none of that name. */
+/* NULL when unknown. */
 const struct clime_tbuiltin *clime_tfilter_find(struct clime_str name);
 const struct clime_tbuiltin *clime_ttest_find(struct clime_str name);
 const struct clime_tbuiltin *clime_tglobal_find(struct clime_str name);

@@ -1,9 +1,9 @@
-/* Tools of OpenAI's that the model is shown in another form than its client gave them, and whose calls go back in the
- * client's. Any thread; no state.
+/* OpenAI tools that are converted for the model, and whose calls are converted back for the client. Any thread; no
+ * state.
  *
- *   custom     a tool whose calls are texts: shown as a function with the text as its one argument.
- *   namespace  a list of tools under a name: a member is shown as "NAMESPACE.NAME". The namespace `functions` is that
- * of the tools that are in none, and adds nothing.
+ *   custom     a tool whose calls are texts: shown as a function with one text argument.
+ *   namespace  a named list of tools: a member is shown as "NAMESPACE.NAME". The namespace `functions` stands for none
+ *              and adds nothing.
  */
 #ifndef CLIME_TEXT_TEMPLATE_CUSTOM_TOOLS_H
 #define CLIME_TEXT_TEMPLATE_CUSTOM_TOOLS_H
@@ -11,24 +11,22 @@
 #include "common/json/scan.h"
 #include "common/json/write.h"
 
-/* The function's "parameters". definition: of the grammar that its text should have; empty = none. */
+/* The function's "parameters". definition: of its text's grammar; empty = none. */
 void clime_custom_tool_parameters(struct clime_jw *w, struct clime_str definition);
-/* The arguments of its call, JSON, for an earlier call that comes back. Appended. */
+/* Appends the JSON arguments for an earlier call with this text. */
 void clime_custom_tool_arguments(struct clime_str input, struct clime_buf *out);
 
-/* Whether the request's tools (raw JSON of chat or Responses, may be empty) have a custom one that is shown under that
- * name. */
+/* True if the request's tools (raw JSON of chat or Responses, may be empty) have a custom tool shown under name. */
 bool clime_custom_tool_is(struct clime_str tools, struct clime_str name);
-/* Whether they have any whose calls go back in another form: a custom one, or a namespace. */
+/* True if they have a custom tool or a namespace. */
 bool clime_custom_tool_any(struct clime_str tools);
-/* The name under which a member of a namespace is shown (space empty: a tool of none). Appended. */
+/* Appends the shown name of a namespace's member (space empty: no namespace). */
 void clime_namespace_name(struct clime_str space, struct clime_str name, struct clime_buf *out);
-/* The same as a copy in the arena; empty where it is full. */
+/* The same as a copy in the arena; empty if the arena is full. */
 struct clime_str clime_namespace_shown(struct clime_str space, struct clime_str name, struct clime_arena *a);
-/* The length of the namespace in a name that is shown; 0: there is none. What is behind it and the dot is the member's
- * own. */
+/* The length of the namespace in a shown name; 0: none. The member's own name follows the dot after it. */
 size_t clime_namespace_length(struct clime_str tools, struct clime_str name);
-/* The text of a call, as a JSON string; arguments of another form than was shown are the text themselves. */
+/* Writes a call's text as a JSON string; arguments in another form are the text themselves. */
 void clime_custom_tool_write_input(struct clime_jw *w, struct clime_str arguments);
 
 #endif

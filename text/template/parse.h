@@ -5,7 +5,7 @@
 
 #include "text/template/ast.h"
 
-/* A filter or test that does not exist. Jinja refuses it at once, unless an if decides whether it is ever reached. */
+/* An unknown filter or test. Jinja rejects it at once, unless it is inside an if. */
 struct clime_tunknown {
     struct clime_tunknown *older;
     const char *what;

@@ -1,4 +1,4 @@
-/* Which parts of a rendered text the model is to have written. */
+/* Spans of a rendered text that the model wrote. */
 #ifndef CLIME_TEXT_TEMPLATE_SPANS_H
 #define CLIME_TEXT_TEMPLATE_SPANS_H
 

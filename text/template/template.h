@@ -2,7 +2,7 @@
  *
  * The semantics are those of Jinja2 3.1.6's immutable sandbox with trim_blocks and lstrip_blocks, the loopcontrols
  * extension, `{% generation %}`, and the functions that transformers adds (tojson, raise_exception, strftime_now):
- * Python's values, texts and truth, Jinja's scopes and undefined values. What is left out is refused by name:
+ * Python's values, texts and truth, Jinja's scopes and undefined values. Unsupported features are rejected by name:
  * include, import, extends and autoescape (a chat template is one file of plain text), the filters random, pprint,
  * urlize, striptags, xmlattr, wordwrap and filesizeformat, arithmetic whose result is an integer past 64 bits.
  *

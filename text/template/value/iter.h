@@ -1,7 +1,7 @@
 /* Iteration in chat templates: Python iterators and Jinja's loop object.
  *
  * Internal to text/template/. An iterator is lazy as Python's generators are: `items|map("upper")|first` looks at
- * one item, and a filtered for loop tests each item when its turn comes, so it sees what the body changed.
+ * one item, and a filtered for loop tests each item at its turn, so it sees the body's changes.
  */
 #ifndef CLIME_TEXT_TEMPLATE_VALUE_ITER_H
 #define CLIME_TEXT_TEMPLATE_VALUE_ITER_H
@@ -42,7 +42,7 @@ struct clime_tv clime_titer_value(struct clime_titer *it); /* as a value of kind
 /* The items of any iterable. A list or tuple is given as it is, not copied: read only. */
 struct clime_tlist *clime_titer_items(struct clime_tr *tr, struct clime_tv v);
 
-/* Questions whose answer may take a walk: `v in seq`, len() (false: has none), truth. */
+/* Queries that may iterate: truth, len() (false: has none), `v in seq`. */
 bool clime_tv_truth(struct clime_tr *tr, struct clime_tv v);
 bool clime_tv_length(struct clime_tr *tr, struct clime_tv v, int64_t *n);
 bool clime_tv_contains(struct clime_tr *tr, struct clime_tv seq, struct clime_tv v);

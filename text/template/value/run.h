@@ -1,11 +1,11 @@
-/* What compiling or rendering one chat template uses up: memory, steps, depth; and how it stops.
+/* Resources of compiling or rendering one chat template (memory, steps, depth), and its failure path.
  *
  * Internal to text/template/. One struct clime_tr per compilation or rendering, on one thread.
  *
  * Errors leave by longjmp to the one setjmp in text/template/template.c. About 200 places can fail (every operator,
- * filter, allocation), all of them deep in recursion; nothing on the way holds anything but arena memory, so unwinding
- * frees nothing and forgets nothing. That invariant is the rule of these files: between setjmp and longjmp no malloc,
- * no open file, no lock.
+ * filter, allocation), all of them deep in recursion; nothing on the way owns anything but arena memory, so unwinding
+ * leaks nothing. That invariant is the rule of these files: between setjmp and longjmp no malloc, no open file, no
+ * lock.
  */
 #ifndef CLIME_TEXT_TEMPLATE_VALUE_RUN_H
 #define CLIME_TEXT_TEMPLATE_VALUE_RUN_H
@@ -21,7 +21,7 @@ struct clime_tr {
     struct clime_arena arena; /* every value, node and string of this run */
     jmp_buf trap;
     struct clime_error *err;
-    int line;          /* of the token or node in work; 0 = none */
+    int line;          /* of the current token or node; 0 = none */
     size_t steps_left; /* units of work */
     int depth, max_depth;
     struct clime_tenv *env; /* of a rendering (eval.h); NULL while compiling */

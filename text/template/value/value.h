@@ -1,8 +1,8 @@
 /* Python values as a chat template sees them: kinds, making, equality, order, text.
  *
  * Internal to text/template/. A struct clime_tv is 16 bytes and passed by value; what it points to lives in the
- * run's arena (constants: in the template's arena) and never changes after it is made, but for namespaces, iterators,
- * loops, cyclers and joiners. Since lists and dicts cannot be changed, copies share their items.
+ * run's arena (constants: in the template's arena) and is immutable, except namespaces, iterators, loops, cyclers and
+ * joiners. Since lists and dicts cannot be changed, copies share their items.
  */
 #ifndef CLIME_TEXT_TEMPLATE_VALUE_VALUE_H
 #define CLIME_TEXT_TEMPLATE_VALUE_VALUE_H
@@ -62,7 +62,7 @@ struct clime_tv {
 
 struct clime_tundef {
     const char *hint;    /* the whole message, or NULL: made of obj and name */
-    struct clime_tv obj; /* what was asked; MISSING for a variable */
+    struct clime_tv obj; /* the object accessed; MISSING for a variable */
     struct clime_tv name;
 };
 
