@@ -1,10 +1,10 @@
-/* The search for added tokens.
+/* Searches for added tokens.
  *
  * Called by text/tokenizer.c: tries are filled at load, searched on text threads without state.
  * Invariant: the same cuts as the tokenizers library (AddedVocabulary::find_matches over a leftmost-longest
- * Aho-Corasick automaton), down to what a rejected match consumes.
- * Choice: a plain trie from every possible first byte instead of an automaton. Tokens begin with a few rare bytes
- * ('<', '['), so the scan is a table look-up per byte; the worst case is the longest token times the text.
+ * Aho-Corasick automaton), including what a rejected match consumes.
+ * Choice: a plain trie from every possible first byte instead of an automaton. Tokens begin with a few rare bytes ('<',
+ * '['), so a scan is one table look-up per byte; the worst case is longest token x text length.
  */
 #include "text/added_tokens.h"
 
@@ -49,7 +49,7 @@ void clime_trie_add(struct clime_trie *t, struct clime_str pattern, int32_t toke
     if (t->nodes[node].token < 0) t->nodes[node].token = token;
 }
 
-/* The longest token that begins at byte at; -1 when none does. */
+/* The longest token that begins at byte `at`, or -1. */
 static int32_t longest(const struct clime_trie *t, struct clime_str text, size_t at, size_t *end) {
     int32_t token = -1;
     for (int32_t node = 0; at < text.len;) {
@@ -86,7 +86,7 @@ static bool stands_alone(struct clime_str text, size_t start, size_t end) {
 enum clime_err clime_added_split(const struct clime_trie *t, const struct clime_added_token *tokens,
                                  struct clime_str text, bool plain, clime_added_fn fn, void *arg,
                                  struct clime_error *e) {
-    size_t done = 0; /* everything before was handed on */
+    size_t done = 0; /* everything before is processed */
     enum clime_err rc = CLIME_OK;
     for (size_t at = 0; t->n_nodes && at < text.len;) {
         size_t end = 0;

@@ -1,15 +1,15 @@
-/* Cuts of tokens into two (see cuts.h). Called at load by text/bpe.c; owns what it allocates until it returns.
+/* Splits of tokens into two (see cuts.h). Called at load by text/bpe.c; frees what it allocates.
  *
- * A token's beginnings that are tokens form a chain, from the longest one down, and so do its ends, read backwards.
- * Both chains together give its cuts without a look at its bytes. Hashing every beginning and end takes the square of a
- * token's length: 20 s of processor time for a file of 63 MB whose tokens begin alike, where this takes 2.
+ * A token's prefixes that are tokens form a chain from the longest down, and so do its suffixes, read backwards. The
+ * two chains give its splits without reading its bytes. Hashing every prefix and suffix is quadratic in token length:
+ * 20 s of CPU for a 63 MB file whose tokens share prefixes; this takes 2.
  */
 #include "text/cuts.h"
 
 #include <stdlib.h>
 
 struct entry {
-    uint64_t head; /* the first 8 bytes, which decide nearly every comparison */
+    uint64_t head; /* the first 8 bytes, which decide most comparisons */
     struct clime_str text;
     int32_t id;
 };
@@ -31,8 +31,8 @@ static bool begins_with(struct clime_str text, struct clime_str with) {
     return with.len <= text.len && memcmp(text.ptr, with.ptr, with.len) == 0;
 }
 
-/* longest[id] = the longest other text that texts[id] begins with, -1 = none. In order, texts stand behind what they
- * begin with, so it is found among the beginnings of the text before. */
+/* longest[id] = the longest other text that is a prefix of texts[id], -1 = none. In sorted order a text follows its
+ * prefixes, so it is among the prefixes of the text before. */
 static void find_beginnings(const struct clime_str *texts, int32_t n, int32_t *longest) {
     struct entry *v = xmalloc((size_t)n * sizeof *v);
     int32_t count = 0, last = -1;
@@ -65,7 +65,7 @@ bool clime_cuts_each(const struct clime_vocab *tokens, clime_cut_fn *fn, void *a
         if (texts[id].len > most) most = texts[id].len;
     }
     int32_t *begins = xmalloc(((size_t)n + 1) * sizeof *begins), *ends = xmalloc(((size_t)n + 1) * sizeof *ends);
-    int32_t *left = xmalloc((most + 1) * sizeof *left); /* [length] the whole's beginning of that length, -1 = none */
+    int32_t *left = xmalloc((most + 1) * sizeof *left); /* [length] the whole's prefix of that length, -1 = none */
     char *reversed = xmalloc(bytes + 1);
     bool on = true;
     find_beginnings(texts, n, begins);

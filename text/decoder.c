@@ -1,8 +1,8 @@
-/* The decoder's load and its part per token.
+/* Loads the decoder and runs its per-token part.
  *
- * Called by text/tokenizer.c at load (every id once) and by text/detok.c for the first token of a text where that
- * differs. Owns its steps.
- * Invariant: clime_decoder_token of an id depends on nothing but the token and `first`.
+ * Called by text/tokenizer.c at load (every id once) and by text/detok.c for a text's first token if that differs. Owns
+ * its steps.
+ * Invariant: clime_decoder_token depends only on the token and `first`.
  */
 #include "text/decoder.h"
 
@@ -16,7 +16,7 @@ static enum clime_err refuse(const char *type, struct clime_error *e) {
     return clime_fail(e, CLIME_ERR_INPUT, "decoder \"%s\" at this place is not supported", type);
 }
 
-/* NULL when no step per token may stand here. */
+/* NULL when no per-token step is allowed here. */
 static struct clime_decoder_step *add_step(struct clime_decoder *d) {
     if (d->fused || d->byte_fallback || d->n_steps == CLIME_DECODER_MAX_STEPS) return NULL;
     return &d->steps[d->n_steps++];
@@ -147,7 +147,7 @@ bool clime_decoder_token(const struct clime_decoder *d, struct clime_matcher *m,
         struct clime_buf *to = &text[i & 1];
         clime_buf_clear(to);
         switch (d->steps[i].kind) {
-        case CLIME_DECODE_REPLACE: /* past its match limit the pattern replaces no more */
+        case CLIME_DECODE_REPLACE: /* past its match limit the pattern stops replacing */
             (void)clime_replace_run(&d->steps[i].replace, m, token, to, NULL);
             break;
         case CLIME_DECODE_STRIP:

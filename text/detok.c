@@ -1,10 +1,10 @@
 /* Decoding: ids to text, as a stream or whole.
  *
  * Called by the server's emitter threads, the trainer and clime-tok. A struct clime_detok belongs to one sequence.
- * Invariant: what is appended to out never changes by later ids, and is valid UTF-8. The whole decode is the streaming
- * one fed to its end, so the two cannot differ.
- * Choice: a byte-fallback run is held until it ends, because the library turns a run that is not valid UTF-8 as a
- * whole into one U+FFFD per byte: its first byte depends on its last.
+ * Invariant: text appended to out never changes with later ids, and is valid UTF-8. The whole decode uses the streaming
+ * one, so the two cannot differ.
+ * Choice: a byte-fallback run is held until it ends, because the library replaces a run that is not valid UTF-8 by one
+ * U+FFFD per byte: its first byte depends on its last.
  */
 #include <stdlib.h>
 
@@ -26,7 +26,7 @@ void clime_detok_free(struct clime_detok *d) {
     clime_buf_free(&d->held);
 }
 
-/* Whole characters: drops the leading marks that Strip wants gone. */
+/* Emits whole characters, without the leading marks that Strip drops. */
 static void emit(struct clime_detok *d, struct clime_str text, struct clime_buf *out) {
     const char *mark = d->t->decoder.strip_mark;
     for (; d->n_strip && text.len; d->n_strip--) {
@@ -40,7 +40,7 @@ static void emit(struct clime_detok *d, struct clime_str text, struct clime_buf 
     if (text.len) clime_buf_add(out, text.ptr, text.len);
 }
 
-/* Length of the UTF-8 sequence that lead begins; 0 when it begins none. */
+/* Length of the UTF-8 sequence that lead begins; 0 = invalid. */
 static int sequence_length(uint8_t lead) {
     if (lead < 0x80) return 1;
     if (lead >= 0xC2 && lead <= 0xDF) return 2;
@@ -48,7 +48,7 @@ static int sequence_length(uint8_t lead) {
     return lead >= 0xF0 && lead <= 0xF4 ? 4 : 0;
 }
 
-/* May byte follow the n bytes at s? The second byte has narrower bounds after E0, ED, F0, F4 (RFC 3629). */
+/* True if byte may follow the n bytes at s. The second byte has narrower bounds after E0, ED, F0, F4 (RFC 3629). */
 static bool may_follow(const uint8_t *s, int n, uint8_t byte) {
     uint8_t low = 0x80, high = 0xBF;
     if (n == 1 && s[0] == 0xE0) low = 0xA0;
@@ -62,8 +62,8 @@ static void emit_replacement(struct clime_detok *d, struct clime_buf *out) {
     emit(d, clime_str_of(REPLACEMENT), out);
 }
 
-/* Bytes of the stream: each maximal broken part of a sequence becomes one U+FFFD (the Unicode Standard 3.9, "U+FFFD
- * substitution of maximal subparts"). */
+/* Bytes of the stream: each maximal invalid subpart becomes one U+FFFD (the Unicode Standard 3.9, "U+FFFD substitution
+ * of maximal subparts"). */
 static void feed_bytes(struct clime_detok *d, struct clime_str bytes, struct clime_buf *out) {
     for (size_t i = 0; i < bytes.len;) {
         uint8_t byte = (uint8_t)bytes.ptr[i];
@@ -137,7 +137,7 @@ void clime_detok_feed(struct clime_detok *d, int32_t id, struct clime_buf *out) 
         emit(d, piece, out);
         return;
     }
-    struct clime_matcher *m = clime_matcher_new(); /* once a text, and for Metaspace only */
+    struct clime_matcher *m = clime_matcher_new(); /* once per text, for Metaspace only */
     struct clime_buf text;
     clime_buf_init(&text, MAX_HELD_BYTES);
     clime_decoder_token(&t->decoder, m, token, true, &text);

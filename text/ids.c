@@ -1,4 +1,4 @@
-/* Token ids in a row (see ids.h). Pure but for its memory. */
+/* Vectors of token ids (see ids.h). */
 #include "text/ids.h"
 
 #include <stdlib.h>

@@ -1,6 +1,6 @@
-/* Cuts long texts (see long_text.h). Called by text/tokenizer.c on text threads, for folders with tiktoken.model.
+/* Splits long texts (see long_text.h). Called by text/tokenizer.c on text threads, for folders with tiktoken.model.
  *
- * Invariant: the cuts by number count from the start of the text, through the cuts in long runs, as in the class.
+ * Invariant: splits by count are counted from the start of the text, across the splits of long runs, as in the class.
  */
 #include "text/long_text.h"
 

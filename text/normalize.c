@@ -1,7 +1,7 @@
 /* The tokenizer's normaliser as a list of steps.
  *
  * Called by text/tokenizer.c on text threads, and by the loader (normalised added tokens). Owns its steps.
- * Invariant: every step turns valid UTF-8 into valid UTF-8, so that patterns may skip PCRE2's check.
+ * Invariant: every step keeps UTF-8 valid, so patterns skip PCRE2's check.
  */
 #include "text/normalize.h"
 
@@ -71,8 +71,7 @@ void clime_replace_free(struct clime_replace *r) {
     memset(r, 0, sizeof *r);
 }
 
-/* The first place of the literal: what memmem finds. (Its check under the address sanitizer looks at
- * all that is left, each time: minutes in a text of 60 MB.) */
+/* Like memmem, whose address sanitizer check scans the rest of the text at each call: minutes for 60 MB. */
 static const char *find_literal(const char *at, const char *end, const char *literal, size_t len) {
     if (len == 0) return at;
     for (; (size_t)(end - at) >= len && (at = memchr(at, literal[0], (size_t)(end - at) - len + 1)); at++)
@@ -102,7 +101,7 @@ enum clime_err clime_replace_run(const struct clime_replace *r, struct clime_mat
             done = end;
         }
         from = end;
-        if (end == start) { /* past an empty match: one character on */
+        if (end == start) { /* after an empty match advance one character */
             from++;
             while (from < text.len && ((uint8_t)text.ptr[from] & 0xC0) == 0x80) from++;
         }

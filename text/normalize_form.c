@@ -1,12 +1,11 @@
-/* Unicode normal forms as the tokenizers library makes them (UAX #15).
+/* Unicode normal forms as in the tokenizers library (UAX #15).
  *
- * Called by text/normalize.c. Pure but for the scratch of the calling thread.
- * Two things keep this from being one call of utf8proc_map. First, the library's tables are those of Unicode 9: a mark
- * or a decomposition that came later is an ordinary character to it, and the ids must agree. LATER lists these; they
- * are never decomposed, ordered or composed. Second, utf8proc orders marks by swapping neighbours, which takes
- * quadratic time on a long run of marks; here a run is sorted by counting.
- * Invariant: between the steps a code point carries its combining class in bits 21..28 and LATER in bit 29.
- * Choice: for NFC, text below U+0300 is in normal form already and is copied, so English costs a scan.
+ * Called by text/normalize.c. Pure except for the calling thread's scratch.
+ * Why not utf8proc_map: first, the library's tables are Unicode 9's, where later marks and decompositions are ordinary
+ * characters, and ids must agree. LATER lists these; they are never decomposed, ordered or composed. Second, utf8proc
+ * orders marks by swapping neighbours, which is quadratic in a run of marks; here a run is counting-sorted.
+ * Invariant: between steps a code point has its combining class in bits 21..28 and LATER in bit 29.
+ * Choice: for NFC, text below U+0300 is already normal and is copied, so English costs one scan.
  */
 #include <stdlib.h>
 

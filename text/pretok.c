@@ -1,9 +1,9 @@
-/* The pre-tokenizer as a list of stages, each cutting the pieces of the one before.
+/* The pre-tokenizer as a list of stages, each splitting the pieces of the one before.
  *
- * Called by text/tokenizer.c on text threads. Owns the stages and their patterns; the scratch is the caller's.
- * Invariant: a stage sees its piece alone, as in the tokenizers library: look-ahead ends at the piece's end.
- * Choice: pieces flow through the stages depth first, so no list of pieces is ever built; the depth is the number of
- * stages, at most 16 small frames.
+ * Called by text/tokenizer.c on text threads. Owns the stages and their patterns; the caller owns the scratch.
+ * Invariant: a stage sees only its piece, as in the tokenizers library: look-ahead ends at the piece's end.
+ * Choice: pieces flow through the stages depth first, so no list of pieces is built; the depth is the number of stages,
+ * at most 16 small frames.
  */
 #include "text/pretok.h"
 
@@ -17,7 +17,7 @@
 
 enum stage_kind { STAGE_SPLIT, STAGE_PREFIX_SPACE, STAGE_METASPACE };
 
-/* What becomes of the matches of a Split (the library's SplitDelimiterBehavior). */
+/* Handling of a Split's matches (the library's SplitDelimiterBehavior). */
 enum behavior { REMOVED, ISOLATED, MERGED_WITH_PREVIOUS, MERGED_WITH_NEXT, CONTIGUOUS };
 static const char *const BEHAVIORS[] = {"Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"};
 
@@ -26,9 +26,9 @@ static const char *const PREPENDS[] = {"always", "first", "never"};
 
 struct stage {
     enum stage_kind kind;
-    struct clime_regex *re; /* what splits; NULL: nothing does */
+    struct clime_regex *re; /* splits at its matches; NULL: no split */
     enum behavior behavior;
-    bool invert; /* matches and gaps change places */
+    bool invert; /* swap matches and gaps */
     char *mark;  /* Metaspace: stands for a space */
     enum prepend prepend;
 };
@@ -48,7 +48,7 @@ struct run {
     struct clime_error *e;
 };
 
-/* A Split's state between matches: the piece that is not yet handed on. */
+/* A Split's state between matches: the held piece. */
 struct cutter {
     struct run *run;
     size_t stage;
@@ -186,7 +186,7 @@ static enum clime_err flush(struct cutter *c) {
     return run_stage(c->run, c->stage + 1, piece, c->at_start && start == 0);
 }
 
-/* The next range of the text, in order and without gaps. It joins the held piece or replaces it. */
+/* Adds the next range of the text, in order and without gaps: it extends the held piece or replaces it. */
 static enum clime_err add_range(struct cutter *c, size_t start, size_t end, bool match) {
     bool join = false;
     switch (c->run->p->stages[c->stage].behavior) {
@@ -224,7 +224,7 @@ static enum clime_err split(struct run *r, size_t i, struct clime_str piece, boo
         if (found < 0) return clime_fail(r->e, CLIME_ERR_LIMIT, "pre-tokenizer: the pattern passed its match limit");
         if (!found) break;
         from = end;
-        if (end == start) { /* an empty match cuts too, but not right after a match */
+        if (end == start) { /* an empty match splits too, but not right after a match */
             from++;
             while (from < piece.len && ((uint8_t)piece.ptr[from] & 0xC0) == 0x80) from++;
             if (start == last_end) continue;
@@ -238,7 +238,7 @@ static enum clime_err split(struct run *r, size_t i, struct clime_str piece, boo
     return rc ? rc : flush(&c);
 }
 
-/* Writes the piece with marks for spaces, and one before it where the scheme wants it. */
+/* Writes the piece with marks for spaces, and a leading mark by the prepend scheme. */
 static enum clime_err metaspace(struct run *r, size_t i, struct clime_str piece, bool at_start) {
     const struct stage *stage = &r->p->stages[i];
     struct clime_buf *out = &r->s->text[i];

@@ -2,8 +2,8 @@
  *
  * Called by text/pretok.c and text/normalize.c, at load and on text threads. Owns the compiled code; a matcher owns
  * match data, limits and the JIT stack of one thread.
- * Invariant: subjects are valid UTF-8 (checked once by clime_tokenizer_encode), so matching runs without PCRE2's own
- * check, which would be quadratic over a text cut into many pieces.
+ * Invariant: subjects are valid UTF-8 (checked once by clime_tokenizer_encode), so matching skips PCRE2's own check,
+ * which is quadratic over a text of many pieces.
  * Choice: PCRE2_MULTILINE is always on, since in Oniguruma's syntax ^ and $ are line anchors.
  */
 #include "text/regex.h"
@@ -11,7 +11,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
-#define MATCH_LIMIT 100000000      /* backtracking steps for one match: a second of work at most */
+#define MATCH_LIMIT 100000000      /* backtracking steps per match: at most a second */
 #define JIT_STACK_BYTES (1u << 20) /* grows to this, from 32 KiB */
 
 struct clime_regex {
@@ -52,7 +52,7 @@ enum clime_err clime_regex_new(struct clime_str pattern, bool literal, struct cl
     }
     struct clime_regex *re = xcalloc(1, sizeof *re);
     re->code = compiled;
-    re->jit = pcre2_jit_compile(compiled, PCRE2_JIT_COMPLETE) == 0; /* without JIT the interpreter does it */
+    re->jit = pcre2_jit_compile(compiled, PCRE2_JIT_COMPLETE) == 0; /* else the interpreter runs it */
     *out = re;
 done:
     clime_buf_free(&text);

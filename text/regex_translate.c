@@ -1,15 +1,15 @@
-/* Oniguruma patterns (tokenizer.json's "Regex") rewritten for PCRE2.
+/* Rewrites Oniguruma patterns (tokenizer.json's "Regex") for PCRE2.
  *
  * Called by clime_regex_new at load. Pure function.
  * Why: the two libraries agree on the syntax that tokenizers use, but not on Unicode. The tokenizers library ships
  * Oniguruma 6.9.10 (Unicode 16); Debian 12's PCRE2 10.42 knows Unicode 14, and its \s takes U+180E and its \w neither
- * marks nor connectors. A text with a letter of Unicode 15 would be cut at another place and get other ids. So
+ * marks nor connectors. A text with a Unicode 15 letter would be split differently and get other ids. So
  * \s, \d, \w and \p{general category} are spelled out, with the characters assigned after Unicode 14 added by range
- * (UnicodeData.txt 14.0 against 16.0); with a newer PCRE2 the additions say what it knows already. \p{Han} is the
- * script in Oniguruma and, since PCRE2 10.40, its extensions in PCRE2 (U+3001 too).
- * An intersection [A&&[^B]], which PCRE2 has not, becomes (?:(?![B])[A]): both take one character.
- * Choice: what PCRE2 would read differently without complaint (other nested classes, \h, {n}+) is an error, never
- * another tokenisation.
+ * (UnicodeData.txt 14.0 against 16.0); with a newer PCRE2 the additions are redundant. \p{Han} is the script in
+ * Oniguruma and, since PCRE2 10.40, its extensions in PCRE2 (U+3001 too).
+ * An intersection [A&&[^B]], which PCRE2 lacks, becomes (?:(?![B])[A]): both match one character.
+ * Choice: syntax that PCRE2 would silently read differently (other nested classes, \h, {n}+) is an error, never a
+ * different tokenisation.
  */
 #include "text/regex.h"
 
@@ -64,12 +64,12 @@ struct translator {
     struct clime_str in;
     size_t at;
     struct clime_buf *out;
-    bool in_class, negated; /* negated: the class at hand began with [^ */
-    size_t class_at;        /* where in out it begins */
+    bool in_class, negated; /* negated: the current class began with [^ */
+    size_t class_at;        /* its start in out */
     struct clime_error *e;
 };
 
-/* Ranges of AFTER_14 in a category ("L" takes "Lu", "Ll", ...), adjacent ones joined. */
+/* Ranges of AFTER_14 in a category ("L" takes "Lu", "Ll", ...), adjacent ones merged. */
 static void add_assigned(struct clime_buf *out, const char *category, size_t len) {
     size_t i = 0;
     while (i < CLIME_COUNT(AFTER_14)) {
@@ -91,7 +91,7 @@ static void add_category(struct clime_buf *out, const char *category, size_t len
     add_assigned(out, category, len);
 }
 
-/* The members of \s, \d or \w, to stand inside a class. */
+/* Writes the members of \s, \d or \w for use inside a class. */
 static void add_shorthand(struct clime_buf *out, char kind) {
     if (kind == 's') { /* the property White_Space */
         clime_buf_adds(out, "\\t-\\r\\x{85}\\p{Z}");
@@ -111,14 +111,15 @@ static enum clime_err refuse(struct translator *t, const char *what) {
     return clime_fail(t->e, CLIME_ERR_INPUT, "pattern: %s at byte %zu is not supported", what, t->at);
 }
 
-/* Opens a class around members that come next, or, inside a class, nothing; negation inside a class cannot be said. */
+/* Opens a class for the members that follow; inside a class, nothing; a negated set inside a class is not
+ * expressible. */
 static enum clime_err open_set(struct translator *t, bool negated) {
     if (t->in_class) return negated ? refuse(t, "a negated set inside a class") : CLIME_OK;
     clime_buf_adds(t->out, negated ? "[^" : "[");
     return CLIME_OK;
 }
 
-/* \p{X}, \P{X}, \p{^X}; at is on the 'p'. Scripts and other properties pass as they are. */
+/* \p{X}, \P{X}, \p{^X}; at is on the 'p'. Scripts and other properties are copied. */
 static enum clime_err property(struct translator *t) {
     bool negated = t->in.ptr[t->at] == 'P';
     size_t open = t->at + 1, close = open;
@@ -165,7 +166,7 @@ static enum clime_err escape(struct translator *t) {
     case 'W':
     case 'S':
         if (c == 'S' && t->in_class) {
-            clime_buf_adds(t->out, "\\S\\x{180E}"); /* the one character where PCRE2's \s differs */
+            clime_buf_adds(t->out, "\\S\\x{180E}"); /* the only character where PCRE2's \s differs */
         } else {
             rc = open_set(t, c < 'a');
             if (rc) return rc;
@@ -207,7 +208,7 @@ static void open_class(struct translator *t) {
         clime_buf_addc(t->out, '^');
         t->at++;
     }
-    if (t->at < t->in.len && t->in.ptr[t->at] == ']') { /* a first ']' is itself */
+    if (t->at < t->in.len && t->in.ptr[t->at] == ']') { /* a first ']' is literal */
         clime_buf_adds(t->out, "\\]");
         t->at++;
     }
@@ -215,7 +216,7 @@ static void open_class(struct translator *t) {
 
 static enum clime_err intersection(struct translator *t);
 
-/* Translates what begins at `at`: an escape, the opening of a class, or one character. */
+/* Translates one element at `at`: an escape, the opening of a class, or one character. */
 static enum clime_err step(struct translator *t) {
     char c = t->in.ptr[t->at];
     char next = t->at + 1 < t->in.len ? t->in.ptr[t->at + 1] : '\0';
@@ -233,8 +234,8 @@ static enum clime_err step(struct translator *t) {
     return CLIME_OK;
 }
 
-/* [A&&[B]] and [A&&[^B]], which end there; at is on the first '&'. What is written of the class, "[A", is taken back
- * to stand after the look at B. */
+/* [A&&[B]] and [A&&[^B]], which end the class; at is on the first '&'. Moves the written "[A" behind the look-ahead at
+ * B. */
 static enum clime_err intersection(struct translator *t) {
     size_t begin = t->class_at;
     bool empty = t->out->len == begin + 1;
@@ -246,7 +247,7 @@ static enum clime_err intersection(struct translator *t) {
     size_t inner = t->out->len;
     t->at += 2;
     open_class(t);
-    if (t->negated) t->out->len--; /* the look is negated in its place */
+    if (t->negated) t->out->len--; /* the look-ahead is negated instead */
     enum clime_err rc = t->out->len > inner + 1 ? refuse(t, "this class intersection") : CLIME_OK; /* "[]" */
     while (!rc && t->in_class && t->at < t->in.len)
         rc = t->in.ptr[t->at] == '&' ? refuse(t, "this class intersection") : step(t);

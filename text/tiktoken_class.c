@@ -1,10 +1,9 @@
 /* The class TikTokenTokenizer: its constants, and the check that a folder's Python file has the same.
  *
  * Called by text/tokenizer_tiktoken.c at load (one thread). Owns nothing.
- * Invariant: a file that fixes anything else is refused by what differs, never read as if it were the known one.
- * Choice: the lines are compared as they are written, but for white space between them. All published files agree in
- * them, and reading Python would be a larger thing than what it is for. A folder without the file is taken at the name
- * of its class, as the first that had it.
+ * Invariant: a different file is rejected with the difference, never read as the known one. Choice: lines are compared
+ * verbatim, except white space between them. All published files agree in them, and parsing Python is not worth it. A
+ * folder without the file is identified by its class name.
  */
 #include "text/tiktoken_class.h"
 
@@ -32,15 +31,15 @@ static const char *const ALTERNATIVES[] = {
 
 static const char *const MODULES[] = {"tokenization_moonshot", "tokenization_kimi"};
 
-/* text/long_text.c cuts by the last two. */
+/* text/long_text.c splits by the last two. */
 static const char *const CONSTANTS[] = {
     "num_reserved_special_tokens = 256",
     "TIKTOKEN_MAX_ENCODE_CHARS = 400_000",
     "MAX_NO_WHITESPACES_CHARS = 25_000",
 };
 
-/* The method that sorts tools, from its first statement on, and the function that it calls. Kimi K2.5's makes a text of
- * tools besides, K3's needs no template at all; neither is known here. */
+/* The method that sorts tools, from its first statement, and the function it calls. Kimi K2.5's also renders tools to
+ * text, K3's needs no template; neither is supported. */
 static const char *const SORTS_TOOLS[] = {
     "tools = deep_sort_dict(tools)",
     "return super().apply_chat_template(",
@@ -67,7 +66,7 @@ void clime_tiktoken_pattern(struct clime_buf *out) {
     }
 }
 
-/* Moves s behind the next word; false when there is none. */
+/* Advances s past the next occurrence of word; false when there is none. */
 static bool find(struct clime_str *s, const char *word) {
     const char *at = memmem(s->ptr, s->len, word, strlen(word));
     if (!at) return false;
@@ -77,7 +76,7 @@ static bool find(struct clime_str *s, const char *word) {
     return true;
 }
 
-/* Moves s behind word if that is what s begins with. */
+/* Advances s past word if s begins with it. */
 static bool take(struct clime_str *s, const char *word) {
     if (!clime_str_starts(*s, word)) return false;
     s->ptr += strlen(word);
@@ -103,7 +102,7 @@ static bool has_pattern(struct clime_str python) {
     return take_spaced(&python, "]") && take_spaced(&python, ")");
 }
 
-/* The end of range(n, n + self.num_reserved_special_tokens) or of the older class's, with "+ 2". */
+/* The end of range(n, n + self.num_reserved_special_tokens), or the older class's with "+ 2". */
 static bool find_n_special(struct clime_str python, int *n) {
     if (!find(&python, "self.num_reserved_special_tokens")) return false;
     bool older = take_spaced(&python, "+");
@@ -111,7 +110,7 @@ static bool find_n_special(struct clime_str python, int *n) {
     return (!older || take_spaced(&python, "2")) && take_spaced(&python, ")");
 }
 
-/* Whether what the class does for a chat template is known: to leave all to transformers, or to sort tools. */
+/* True if the class's chat template handling is known: transformers' own, or sorting tools. */
 static bool read_rendering(struct clime_str python, bool *sorts_tools) {
     *sorts_tools = find(&python, "def apply_chat_template(");
     if (!*sorts_tools) return true;
@@ -156,7 +155,7 @@ static bool is_known(const char *name) {
 enum clime_err clime_tiktoken_read_class(const char *dir, const struct cJSON *config, struct clime_tiktoken_class *c,
                                          struct clime_error *e) {
     const struct cJSON *node = clime_tree_get(clime_tree_get(config, "auto_map"), "AutoTokenizer");
-    if (clime_tree_kind(node) == CLIME_JSON_ARRAY) node = clime_tree_first(node); /* then the fast one, null */
+    if (clime_tree_kind(node) == CLIME_JSON_ARRAY) node = clime_tree_first(node); /* [slow class, null] */
     const char *name = clime_tree_str(node, NULL);
     if (!name) name = clime_tree_str(clime_tree_get(config, "tokenizer_class"), "");
     if (!is_known(name))

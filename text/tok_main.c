@@ -1,9 +1,9 @@
-/* clime-tok: tokenizer, chat template and parsers of replies as a filter. One JSON object a line from standard input to
+/* clime-tok: tokenizer, chat template and reply parsers as a filter: one JSON object per line from standard input to
  * standard output.
  *
- * A program of one thread. Each subcommand is a row of COMMANDS: it gets the words after its name and answers lines
- * one by one. A bad line is answered with {"error"} and the next one is read; only a folder that does not
- * load or a broken output ends the program, with status 1 (2 for wrong usage).
+ * Single-threaded. Each subcommand is a row of COMMANDS: it gets the words after its name and processes lines one by
+ * one. A bad line yields {"error"}; only a folder that does not load or a broken output ends the program, with status 1
+ * (2 for wrong usage).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,14 +24,14 @@ struct session {
     struct clime_tokenizer *t;         /* NULL: render --template */
     struct clime_tok_scratch *scratch; /* NULL: render */
     struct clime_chat_template chat;   /* render, parse */
-    struct clime_template_input input; /* what the folder fixes, and the date of render; vars are the line */
-    struct clime_output_format format; /* parse: of the template */
-    bool prepare;                      /* render: messages as the server gives them to the template */
+    struct clime_template_input input; /* the folder's settings and render's date; vars are the line */
+    struct clime_output_format format; /* parse: the template's */
+    bool prepare;                      /* render: normalize messages as the server does */
     struct clime_ids ids;
     struct clime_buf text;
 };
 
-/* Answers one line: appends the members of the answer to w, or returns the error. */
+/* Processes one line: appends the reply's members to w, or returns the error. */
 typedef enum clime_err (*line_fn)(struct session *s, struct clime_json *j, struct clime_jw *w, struct clime_error *e);
 
 static enum clime_err encode_line(struct session *s, struct clime_json *j, struct clime_jw *w, struct clime_error *e) {
@@ -84,8 +84,8 @@ static enum clime_err decode_line(struct session *s, struct clime_json *j, struc
     return CLIME_OK;
 }
 
-/* {"messages": ...}: those of the line, made ready as for a chat request. Without prepare nothing. *form: the template
- * for the line's tools. */
+/* {"messages": ...}: the line's messages, prepared as for a chat request; nothing without --prepare. *form: the
+ * template for the line's tools. */
 static enum clime_err prepare_messages(const struct session *s, struct clime_str line, struct clime_arena *a,
                                        const struct clime_chat_form **form, struct clime_buf *out,
                                        struct clime_error *e) {
@@ -186,7 +186,7 @@ static enum clime_err parse_line(struct session *s, struct clime_json *j, struct
     struct clime_parse p;
     read_parse(s, j, &r, e);
     struct clime_output_format how = s->format;
-    s->format = given; /* a line's own parsers are for that line */
+    s->format = given; /* a line's own parsers apply to that line */
     if (e->code || (r.tools.len > 0 && clime_tools_read(r.tools, j->arena, &tools, e))) return e->code;
     how.tools = &tools;
     clime_parse_begin(&p, &how, r.prompt_end);
@@ -200,7 +200,7 @@ static enum clime_err parse_line(struct session *s, struct clime_json *j, struct
     return CLIME_OK;
 }
 
-/* Answers one line into out, the error included. */
+/* Processes one line into out, including errors. */
 static void answer(struct session *s, line_fn fn, struct clime_str line, struct clime_buf *out) {
     struct clime_error err = {0};
     struct clime_arena arena;
@@ -224,7 +224,7 @@ static void answer(struct session *s, line_fn fn, struct clime_str line, struct 
     clime_arena_free(&arena);
 }
 
-/* Answers standard input line by line with s, which is opened; returns the exit status. */
+/* Processes standard input line by line with an open session; returns the exit status. */
 static int run_lines(struct session *s, line_fn fn) {
     struct clime_buf out;
     char *line = NULL;
@@ -259,7 +259,7 @@ static void close_session(struct session *s) {
     clime_tokenizer_free(s->t);
 }
 
-/* encode and decode: the one word is the folder. */
+/* encode and decode: the argument is the folder. */
 static int tokenizer_main(int n_args, char **args, line_fn fn) {
     struct session s = {0};
     struct clime_error err = {0};
@@ -284,14 +284,14 @@ static int decode_main(int n_args, char **args) {
     return tokenizer_main(n_args, args, decode_line);
 }
 
-/* "2026-01-31": noon of that day, local time, so that every time zone's strftime names it; 0 when it is no date. */
+/* "2026-01-31": local noon of that day, so that strftime in every time zone gives that date; 0 = not a date. */
 static int64_t parse_date(const char *text) {
     struct tm day = {.tm_hour = 12, .tm_isdst = -1};
     const char *end = strptime(text, "%Y-%m-%d", &day);
     return end && !*end ? (int64_t)mktime(&day) : 0;
 }
 
-/* Compiles the template of the folder, or of the file. */
+/* Compiles the folder's template, or the file's. */
 static enum clime_err open_template(struct session *s, const char *dir, const char *file, struct clime_error *e) {
     enum clime_err rc = dir ? clime_tokenizer_load(dir, &s->t, e) : CLIME_OK;
     if (!rc) rc = clime_chat_template_open(&s->chat, s->t, file, e);
@@ -306,7 +306,7 @@ static enum clime_err open_template(struct session *s, const char *dir, const ch
     return CLIME_OK;
 }
 
-/* render and parse: a folder, or a template by itself. */
+/* render and parse: a folder, or a template file. */
 static int template_main(int n_args, char **args, line_fn fn) {
     struct session s = {0};
     struct clime_error err = {0};

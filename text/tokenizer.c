@@ -1,10 +1,10 @@
-/* The tokenizer: loading a folder, encoding, and questions about the vocabulary.
+/* The tokenizer: loads a folder, encodes, answers vocabulary queries.
  *
- * Called by the server's text and emitter threads, the trainer and clime-tok. Owns everything a tokenizer holds.
- * Invariant: nothing in struct clime_tokenizer changes after clime_tokenizer_load, so threads share it without a lock;
- * what encoding changes lies in the scratch.
- * The order of encoding is that of the tokenizers library: added tokens in the text as given, normaliser, added tokens
- * in the normalised text, pre-tokenizer, BPE, post-processor.
+ * Called by the server's text and emitter threads, the trainer and clime-tok. Owns the tokenizer's data. Invariant:
+ * nothing in struct clime_tokenizer changes after clime_tokenizer_load, so threads share it without a lock; encoding
+ * state is in the scratch.
+ * The order of encoding is that of the tokenizers library: added tokens in the raw text, normaliser, added tokens in
+ * the normalised text, pre-tokenizer, BPE, post-processor.
  */
 #include "text/tokenizer.h"
 
@@ -25,7 +25,7 @@ struct clime_tok_scratch {
 
 /* ---- load ---- */
 
-/* Special tokens first: of two with one pattern the first one counts. */
+/* Special tokens first: the first of equal patterns wins. */
 static enum clime_err build_tries(struct clime_tokenizer *t, struct clime_matcher *m, struct clime_error *e) {
     struct clime_norm_scratch norm;
     clime_norm_scratch_init(&norm);
@@ -55,7 +55,7 @@ static enum clime_err build_pieces(struct clime_tokenizer *t, struct clime_match
             t->flags[id] |= CLIME_TOKEN_BYTE;
         t->piece_at[id + 1] = (uint32_t)t->pieces.len;
         size_t n = t->pieces.len - t->piece_at[id];
-        if (token.len > n) n = token.len; /* as the file spells it: a mark for a space has three bytes */
+        if (token.len > n) n = token.len; /* as spelt in the file: a space mark has three bytes */
         if (n > t->longest) t->longest = n;
     }
     if (t->pieces.full)
@@ -73,7 +73,7 @@ static enum clime_err build_pieces(struct clime_tokenizer *t, struct clime_match
 
 enum clime_err clime_tokenizer_load(const char *dir, struct clime_tokenizer **out, struct clime_error *e) {
     struct clime_error unread;
-    if (!e) e = &unread; /* the scanner wants one */
+    if (!e) e = &unread; /* required by the scanner */
     struct clime_tokenizer *t = xcalloc(1, sizeof *t);
     struct clime_matcher *matcher = clime_matcher_new();
     char *json_path = xasprintf("%s/tokenizer.json", dir), *tiktoken_path = xasprintf("%s/tiktoken.model", dir);
@@ -90,8 +90,7 @@ enum clime_err clime_tokenizer_load(const char *dir, struct clime_tokenizer **ou
         rc = access(json_path, F_OK) == 0       ? clime_tokenizer_read_json(t, json_path, e)
              : access(tiktoken_path, F_OK) == 0 ? clime_tokenizer_read_tiktoken(t, dir, e)
                                                 : clime_tokenizer_read_files(t, &side, e);
-    if (!rc && !t->tiktoken)
-        rc = clime_tokenizer_add_named(t, &side, e); /* the class of a tiktoken.model has its own */
+    if (!rc && !t->tiktoken) rc = clime_tokenizer_add_named(t, &side, e); /* a tiktoken.model's class adds its own */
     if (!rc) rc = build_tries(t, matcher, e);
     if (!rc) rc = build_pieces(t, matcher, e);
     if (!rc) rc = clime_tokenizer_read_config(t, &side, e);
@@ -167,10 +166,10 @@ struct encoding {
     const struct clime_tokenizer *t;
     struct clime_tok_scratch *s;
     struct clime_ids *out;
-    const struct clime_trie *raw, *normalized; /* the added tokens to look for */
+    const struct clime_trie *raw, *normalized; /* added tokens to search for */
     bool plain;
-    bool at_start;  /* the stretch at work begins where the text does */
-    size_t max_len; /* of out */
+    bool at_start;  /* the current stretch is at the start of the text */
+    size_t max_len; /* limit of out */
 };
 
 static enum clime_err check_room(const struct encoding *x, size_t at_least, struct clime_error *e) {
@@ -178,7 +177,7 @@ static enum clime_err check_room(const struct encoding *x, size_t at_least, stru
     return clime_fail(e, CLIME_ERR_LIMIT, "the text has more tokens than the limit of %zu", x->max_len);
 }
 
-/* A piece may be the whole text: how many tokens it must give is looked at before the work. */
+/* A piece may be the whole text: checks its least possible token count first. */
 static enum clime_err on_piece(void *arg, struct clime_str piece, struct clime_error *e) {
     struct encoding *x = arg;
     enum clime_err rc = check_room(x, x->out->len + piece.len / x->t->longest, e);

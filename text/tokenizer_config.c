@@ -1,7 +1,7 @@
-/* What the small files beside a tokenizer say: special ids, special tokens' texts, chat templates.
+/* Reads the small files beside a tokenizer: special ids, special tokens' texts, chat templates.
  *
- * Called by clime_tokenizer_load (one thread) when the vocabulary is complete, since tokens are named by text there
- * and by id here. A file that is absent says nothing; a broken one is an error.
+ * Called by clime_tokenizer_load (one thread) once the vocabulary is complete, since the files name tokens by text. An
+ * absent file is ignored; a malformed one is an error.
  * Choice: eos ids are the union of all files. Folders disagree (a chat model's config.json names the end of a
  * document, generation_config.json the end of a turn), and a model that emits either has ended.
  */
@@ -24,7 +24,7 @@ static int32_t number_id(const struct cJSON *node) {
     return v >= 0 && v <= CLIME_VOCAB_MAX_ID && v == (double)(int32_t)v ? (int32_t)v : -1;
 }
 
-/* The token that the files name, else the id that the model's configurations have. */
+/* The token named in the files, else the id in the model's configurations. */
 static int32_t find_id(const struct clime_tokenizer *t, const struct clime_tokenizer_side *f, const char *role,
                        const char *id_key) {
     const struct cJSON *node = clime_tokenizer_named(f, role);
@@ -49,7 +49,7 @@ static void add_eos_ids(struct clime_tokenizer *t, const struct cJSON *node) {
 
 static void add_text(struct clime_named_text **list, size_t *n, const char *name, const char *text) {
     for (size_t i = 0; i < *n; i++)
-        if (strcmp((*list)[i].name, name) == 0) return; /* the first one counts */
+        if (strcmp((*list)[i].name, name) == 0) return; /* the first one wins */
     *list = xrealloc(*list, (*n + 1) * sizeof **list);
     (*list)[*n].name = xstrdup(name);
     (*list)[(*n)++].text = xstrdup(text);
@@ -89,7 +89,7 @@ static enum clime_err read_template_dir(struct clime_tokenizer *t, const char *d
     return rc;
 }
 
-/* chat_template.json, which processors of older versions wrote: {"chat_template": "..."}. */
+/* chat_template.json, written by older processors: {"chat_template": "..."}. */
 static enum clime_err read_template_json(struct clime_tokenizer *t, const char *dir, struct clime_error *e) {
     struct cJSON *root = NULL;
     char *path = xasprintf("%s/chat_template.json", dir);
@@ -101,7 +101,7 @@ static enum clime_err read_template_json(struct clime_tokenizer *t, const char *
     return rc == CLIME_ERR_NOT_FOUND ? CLIME_OK : rc;
 }
 
-/* Where there are files of templates, those of the configuration do not count, but for the default that no file has. */
+/* Template files override the configuration's templates, except for a default without a file. */
 static enum clime_err read_templates(struct clime_tokenizer *t, const char *dir, const struct cJSON *config,
                                      struct clime_error *e) {
     enum clime_err rc = read_template_file(t, dir, "chat_template.jinja", "default", e);

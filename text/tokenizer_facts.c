@@ -1,7 +1,7 @@
-/* What a tokenizer is, as facts that two processes compare. Called at start by server and trainer; pure, but for
- * reading the folder's files once more. Invariant: folders whose facts are alike turn the same text into the same ids,
- * render the same prompts, and end replies at the same tokens. The vocabulary has a checksum of its own, over what was
- * loaded, because a teacher needs only that alike.
+/* A tokenizer's identity, as facts that two processes compare. Called at start by server and trainer; pure, except for
+ * reading the folder's files again. Invariant: folders with equal facts encode text to the same ids, render the same
+ * prompts, and end replies at the same tokens. The vocabulary has its own checksum, as loaded, because a teacher needs
+ * only that to match.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,7 +34,7 @@ static uint64_t texts_checksum(const struct clime_named_text *texts, size_t n) {
     return clime_checksum_done(&sum);
 }
 
-/* Of the templates that are rendered: the default, and the one for tools where it has a name of its own. */
+/* Checksum of the rendered templates: the default, and tool_use if present. */
 static uint64_t templates_checksum(const struct clime_tokenizer *t) {
     const char *plain = clime_tokenizer_chat_template(t, NULL), *tools = clime_tokenizer_chat_template(t, "tool_use");
     struct clime_checksum sum;
@@ -72,7 +72,7 @@ static enum clime_err add_file(const char *dir, const char *name, struct clime_c
     return rc;
 }
 
-/* Those that clime_tokenizer_load reads the rules of encoding from. */
+/* Checksum of the files that define encoding. */
 static enum clime_err files_checksum(const char *dir, uint64_t *out, struct clime_error *e) {
     static const char *const kinds[][4] = {{"tokenizer.json"}, {"tiktoken.model"}, {"vocab.json", "merges.txt"}};
     static const char *const beside[] = {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"};

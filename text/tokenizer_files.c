@@ -1,8 +1,8 @@
 /* Reads a tokenizer without tokenizer.json: vocab.json + merges.txt.
  *
- * Called by clime_tokenizer_load (one thread). These files do not say how text is cut; the class named in
- * tokenizer_config.json does, so each class that clime knows is a row with the pipeline of its Python code, written as
- * tokenizer.json writes it, and with the tokens that it has by default.
+ * Called by clime_tokenizer_load (one thread). These files do not define how text is split; the class named in
+ * tokenizer_config.json does. So each known class is a row with the pipeline of its Python code in tokenizer.json's
+ * form, and its default tokens.
  */
 #include <stdlib.h>
 #include <unistd.h>

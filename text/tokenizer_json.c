@@ -1,11 +1,11 @@
 /* Reads tokenizer.json.
  *
  * Called by clime_tokenizer_load (one thread). Fills the tokenizer's model, pipeline and added tokens; owns only the
- * file's text, for the length of the call.
- * Invariant: vocabulary before merges before added tokens, whatever their order in the file; a section that comes too
- * early is kept as a slice of the text.
+ * file's text, during the call.
+ * Invariant: vocabulary before merges before added tokens, whatever their order in the file; an early section is kept
+ * as a slice of the text.
  * Choice: the vocabulary and merges go through the pull scanner (Qwen3's 11 MB: 0.15 s for the whole load); as a tree
- * they would be 600,000 nodes of 64 bytes. The small sections are trees, since their shape is recursive.
+ * they would be 600,000 nodes of 64 bytes. The small, recursive sections are trees.
  */
 #include <stdlib.h>
 
@@ -60,7 +60,7 @@ static enum clime_err read_merges(struct clime_json *j, struct clime_bpe *b, str
     return CLIME_OK;
 }
 
-/* Options of the model that must be off: they change ids, and no supported model uses them. */
+/* Model options that must be off: they change ids, and no supported model uses them. */
 static void refuse_unless_empty(struct clime_json *j, struct clime_str key) {
     struct clime_str raw;
     if (!clime_json_skip(j, &raw)) return;
@@ -154,7 +154,7 @@ static enum clime_err read_added(struct clime_str raw, struct clime_arena *arena
             else if (clime_str_is(key, "special"))
                 clime_json_bool(&j, &token.special);
             else
-                clime_json_skip(&j, NULL); /* "id": the library numbers the tokens itself */
+                clime_json_skip(&j, NULL); /* "id": the library assigns ids itself */
         }
         if (j.failed) break;
         char *copy = xstrndup(content.ptr ? content.ptr : "", content.len);

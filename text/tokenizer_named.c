@@ -1,12 +1,11 @@
-/* Tokens by their text: of the vocabulary, added to it, and those that the small JSON files beside it name and it
- * lacks.
+/* Tokens by text: in the vocabulary, added to it, and those in the small JSON files beside it that it lacks.
  *
- * Called by clime_tokenizer_load (one thread; clime_tokenizer_id by any, later), between the vocabulary and the tries
- * over its added tokens. The rules are those of transformers 5.24 (tests/golden/folders.jsonl): a token of these files
- * that is not there gets the next id, first those of added_tokens_decoder by their number, then tokens with a role,
- * then additional ones. Choice: the numbers in added_tokens_decoder and added_tokens.json order tokens and are not
- * their ids. transformers numbers on in the same way; where the two differ the log says so, since the model may have
- * been trained with the others.
+ * Called by clime_tokenizer_load (one thread; clime_tokenizer_id later by any), between the vocabulary and the tries
+ * over its added tokens. The rules are those of transformers 5.24 (tests/golden/folders.jsonl): a missing token of
+ * these files gets the next id: first those of added_tokens_decoder by number, then tokens with a role, then additional
+ * ones. Choice: the numbers in added_tokens_decoder and added_tokens.json only order tokens, they are not ids.
+ * transformers assigns ids the same way; a difference is logged, since the model may have been trained with the
+ * numbers.
  */
 #include <limits.h>
 #include <stdlib.h>
@@ -30,7 +29,7 @@ enum clime_err clime_tokenizer_add_token(struct clime_tokenizer *t, const struct
     int32_t id = clime_vocab_find(&t->added_ids, content);
     for (size_t i = 0; id >= 0 && i < t->n_added && !slot; i++)
         if (t->added[i].id == id) slot = &t->added[i];
-    if (slot) { /* the later rules count, but special stays special */
+    if (slot) { /* the later rules win, but special stays special */
         bool special = slot->special || token->special;
         char *text = slot->content;
         *slot = *token;
@@ -41,7 +40,7 @@ enum clime_err clime_tokenizer_add_token(struct clime_tokenizer *t, const struct
     }
     id = clime_vocab_find(&t->bpe.vocab, content);
     if (id < 0) {
-        id = (int32_t)t->bpe.vocab.n_entries; /* the library's rule: the model's size, or one past the last */
+        id = (int32_t)t->bpe.vocab.n_entries; /* the library's rule: vocabulary size, or one past the last */
         if (t->added_ids.n_ids > id) id = t->added_ids.n_ids;
     }
     if (id > CLIME_VOCAB_MAX_ID)
@@ -88,7 +87,7 @@ static bool is_there(const struct cJSON *node) {
     return clime_tree_kind(node) != CLIME_JSON_ERROR;
 }
 
-/* special_tokens_map.json counts where there is no added_tokens_decoder: it is the older form of the same. */
+/* special_tokens_map.json counts only without added_tokens_decoder: it is the older form. */
 static const struct cJSON *older_map(const struct clime_tokenizer_side *f) {
     return is_there(clime_tree_get(f->config, "added_tokens_decoder")) ? NULL : f->specials;
 }
@@ -109,8 +108,8 @@ const char *clime_tokenizer_token_text(const struct cJSON *node) {
 struct adder {
     struct clime_tokenizer *t;
     const struct clime_tokenizer_side *f;
-    size_t n_known, n_numbered; /* added tokens of the vocabulary; with those that have a number */
-    struct clime_vocab strings; /* roles and additional tokens that were a string, no object */
+    size_t n_known, n_numbered; /* added tokens of the vocabulary; plus numbered ones */
+    struct clime_vocab strings; /* roles and additional tokens given as strings */
     struct clime_error *e;
     enum clime_err rc;
 };
@@ -123,7 +122,7 @@ static void add(struct adder *a, struct clime_added_token token, const char *tex
     free(copy);
 }
 
-/* The rules of a token that is an object; special where it does not say. */
+/* The rules of a token object; special: the default. */
 static struct clime_added_token rules_of(const struct cJSON *node, bool special) {
     special = clime_tree_bool(clime_tree_get(node, "special"), special);
     return (struct clime_added_token){
@@ -135,8 +134,8 @@ static struct clime_added_token rules_of(const struct cJSON *node, bool special)
     };
 }
 
-/* Adds a token that the files name, unless it is in the vocabulary or has a number. The first string and the first
- * object of a text count, the later of the two for its rules. role: it is special whatever it says of itself. */
+/* Adds a token of the files, unless it is in the vocabulary or numbered. Of each text the first string and the first
+ * object count, the later of the two for its rules. role: special in any case. */
 static void add_new(struct adder *a, const struct cJSON *node, bool role) {
     const char *text = clime_tokenizer_token_text(node);
     bool is_object = clime_tree_kind(node) == CLIME_JSON_OBJECT;
@@ -165,7 +164,7 @@ static bool is_role_key(const char *key) {
     return n > 6 && strcmp(key + n - 6, "_token") == 0;
 }
 
-/* The list of additional tokens. extra_special_tokens is its newer name, and an object there gives roles by name. */
+/* The list of additional tokens. extra_special_tokens is its newer name; an object there names roles. */
 static const struct cJSON *additional(const struct clime_tokenizer_side *f) {
     const struct cJSON *extra = clime_tree_get(f->config, "extra_special_tokens");
     const struct cJSON *list = clime_tree_get(f->config, "additional_special_tokens");
@@ -180,7 +179,7 @@ static bool has_text(const struct cJSON *list, const char *text) {
     return false;
 }
 
-/* Whether the files give the token a role. */
+/* True if the files give the token a role. */
 static bool has_role(const struct clime_tokenizer_side *f, const char *text) {
     const struct cJSON *extra = clime_tree_get(f->config, "extra_special_tokens");
     const char *other;
@@ -222,11 +221,11 @@ static int by_number(const void *x, const void *y) {
     return (a > b) - (a < b);
 }
 
-/* The members of an object in order of their number: that of the name, or the value itself. */
+/* An object's members ordered by number: the name's or the value's. */
 static struct numbered *in_order(const struct cJSON *object, bool named, int *n) {
     struct numbered *list = xcalloc((size_t)clime_tree_size(object) + 1, sizeof *list);
     *n = 0;
-    if (clime_tree_kind(object) != CLIME_JSON_OBJECT) return list; /* an array names nothing */
+    if (clime_tree_kind(object) != CLIME_JSON_OBJECT) return list; /* not for an array */
     for (const struct cJSON *node = clime_tree_first(object); node; node = clime_tree_next(node)) {
         double value = clime_tree_num(node, -1);
         long number = value >= 0 && value <= CLIME_VOCAB_MAX_ID ? (long)value : -1;
@@ -258,7 +257,7 @@ static void add_decoder(struct adder *a) {
     free(list);
 }
 
-/* Those of the vocabulary once more, from *next on and with ids below the number: one with a role is special. */
+/* Adds the vocabulary's tokens again, from *next on with ids below `below`: one with a role is special. */
 static void add_known(struct adder *a, const struct clime_added_token *known, size_t *next, long below) {
     for (; *next < a->n_known && known[*next].id < below; ++*next) {
         struct clime_added_token token = known[*next];
@@ -274,8 +273,8 @@ static bool is_string(const struct cJSON *node, const char *text) {
     return string && strcmp(string, text) == 0;
 }
 
-/* Whether a token of added_tokens.json is special before its role makes it so: transformers sees there only what is no
- * object in tokenizer_config.json, and no list of special_tokens_map.json. */
+/* True if a token of added_tokens.json is special regardless of its role: transformers considers only non-objects of
+ * tokenizer_config.json, and no list of special_tokens_map.json. */
 static bool is_called_special(const struct clime_tokenizer_side *f, const char *text) {
     for (size_t i = 0; i < CLIME_COUNT(ROLES); i++) {
         const struct cJSON *older = clime_tree_get(f->specials, ROLES[i]);
@@ -290,8 +289,8 @@ static bool is_called_special(const struct clime_tokenizer_side *f, const char *
     return false;
 }
 
-/* added_tokens.json: {"<|im_end|>": 151645, ...}. A number that the vocabulary gives to an added token is that one's.
- */
+/* added_tokens.json: {"<|im_end|>": 151645, ...}. A number that the vocabulary uses for an added token belongs to that
+ * one. */
 static void add_older(struct adder *a) {
     int n;
     size_t next = 0;
@@ -334,8 +333,8 @@ static int32_t role_id(const struct adder *a, const char *role) {
     return text ? clime_tokenizer_id(a->t, clime_str_of(text)) : -1;
 }
 
-/* add_bos_token and add_eos_token: what a class puts around a text. tokenizer.json says it itself, by its
- * post-processor, and transformers 5 follows that (4.57 followed these for some classes). */
+/* add_bos_token and add_eos_token: a class's tokens around a text. tokenizer.json uses its post-processor instead, and
+ * transformers 5 follows that (4.57 followed these for some classes). */
 static void surround(struct adder *a) {
     static const char *const keys[] = {"add_bos_token", "add_eos_token"}, *const roles[] = {"bos_token", "eos_token"};
     struct clime_ids *around[] = {&a->t->prefix, &a->t->suffix};

@@ -1,13 +1,12 @@
 /* Reads a tokenizer of Moonlight or Kimi K2: tiktoken.model, with the special tokens of tokenizer_config.json.
  *
  * Called by clime_tokenizer_load (one thread). A line of tiktoken.model is a token's bytes in base64 and its rank,
- * which is its id; what two tokens merge to follows from the bytes. What the files do not say, their Python class does
- * (tiktoken_class.h).
- * Invariant: ranks are 0, 1, ... without a hole, since the class numbers the special tokens from there on.
- * Choice: of the special tokens the class gives those with a role (bos_token, ..., additional_special_tokens) to
- * transformers, which finds them before a long text is cut and leaves them out with skip_special_tokens; the others,
- * <|reserved_token_N|> too, are tiktoken's, found behind the cuts and never left out. The first are `special` here, the
- * second `normalized`, since nothing normalises in between.
+ * which is its id; merges follow from the bytes. The rest is defined by the Python class (tiktoken_class.h).
+ * Invariant: ranks are 0, 1, ... without gaps, since the class numbers special tokens after them.
+ * Choice: the class passes special tokens with a role (bos_token, ..., additional_special_tokens) to transformers,
+ * which matches them before a long text is split and omits them with skip_special_tokens. The others, including
+ * <|reserved_token_N|>, are tiktoken's: matched after the split and never omitted. The first are `special` here, the
+ * second `normalized`, since there is no normaliser.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,10 +21,10 @@
 #define MAX_MODEL_BYTES (64u << 20)
 #define MAX_CONFIG_BYTES (16u << 20)
 #define MAX_ROLES 1000
-#define MAX_TOKEN_BYTES 1023 /* eight times the longest of the usual ones; a line is decoded on the stack */
+#define MAX_TOKEN_BYTES 1023 /* eight times the usual maximum; a line is decoded on the stack */
 #define MAX_BASE64 (MAX_TOKEN_BYTES / 3 * 4)
 
-/* What the class takes where tokenizer_config.json has no additional_special_tokens. */
+/* The class's default for additional_special_tokens. */
 static const char *const ADDITIONAL[] = {"<|im_end|>",        "<|im_user|>", "<|im_assistant|>", "<|start_header_id|>",
                                          "<|end_header_id|>", "[EOT]",       "<|im_system|>",    "<|im_middle|>"};
 
@@ -150,7 +149,7 @@ static enum clime_err add_special(struct clime_tokenizer *t, int32_t id, const s
     char reserved[40];
     snprintf(reserved, sizeof reserved, "<|reserved_token_%d|>", id);
     const char *content = described ? clime_tree_str(clime_tree_get(described, "content"), "") : reserved;
-    bool plain = *content; /* to the class a name of other characters would be one more token */
+    bool plain = *content; /* other characters in a name would make it an extra token in the class */
     for (const char *c = content; *c; c++) plain = plain && *c > ' ' && *c < 0x7F;
     if (!plain)
         return clime_fail(e, CLIME_ERR_INPUT, "added_tokens_decoder: token %d is not named in printable ASCII", id);

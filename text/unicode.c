@@ -1,11 +1,11 @@
 /* Unicode properties, case mappings and the steps of normalisation over utf8proc.
  *
  * Called by text/template/ on text threads and by the tokenizer. Pure functions, no state.
- * Invariant: a code point outside 0..0x10FFFF is never handed to utf8proc.
+ * Invariant: utf8proc never gets a code point outside 0..0x10FFFF.
  *
  * utf8proc 2.8 knows simple case mappings only. The few full mappings that occur in ordinary text (SpecialCasing.txt:
- * German sharp s, Latin ligatures, dotted capital I) are in a table here; the Greek and Armenian rest of that file
- * keeps its simple mapping.
+ * German sharp s, Latin ligatures, dotted capital I) are in a table here; the rest of that file (Greek, Armenian) keeps
+ * simple mappings.
  */
 #include "text/unicode.h"
 

@@ -1,8 +1,8 @@
 /* Token strings and their ids, and GPT-2's byte alphabet.
  *
  * Called by the tokenizer's loader (one thread) and, read only, by encoding threads.
- * Invariant: at most half of the slots are used, so a probe ends.
- * Choice: strings lie in one buffer and are named by offset; 150k tokens cost 4 allocations, not 150k.
+ * Invariant: at most half of the slots are used, so a probe terminates.
+ * Choice: strings are offsets into one buffer; 150k tokens cost 4 allocations, not 150k.
  */
 #include "text/vocab.h"
 
@@ -31,7 +31,7 @@ static struct clime_str entry_string(const struct clime_vocab *v, uint32_t index
     return s;
 }
 
-/* The slot that holds string, or the empty one where it belongs. */
+/* The slot of string, or the empty one for it. */
 static uint32_t probe(const struct clime_vocab *v, struct clime_str string) {
     uint32_t at = (uint32_t)clime_hash_bytes(string.ptr, string.len, 0) & (v->n_slots - 1);
     while (v->slots[at] && !clime_str_eq(entry_string(v, v->slots[at] - 1), string)) at = (at + 1) & (v->n_slots - 1);
@@ -94,7 +94,7 @@ static bool stands_for_itself(int32_t c) {
     return (c >= 0x21 && c <= 0x7E) || (c >= 0xA1 && c <= 0xAC) || (c >= 0xAE && c <= 0xFF);
 }
 
-/* The byte numbered n of those that do not stand for themselves: 00..20, 7F..A0, AD. */
+/* The n-th byte that does not stand for itself: 00..20, 7F..A0, AD. */
 static int32_t shifted_byte(int32_t n) {
     if (n <= 0x20) return n;
     return n < 0x43 ? 0x7F + n - 0x21 : 0xAD;

@@ -1,5 +1,4 @@
-/* The part of a request's tools that it allows (see allowed_tools.h). Called by the readers of requests, on HTTP
- * workers. */
+/* Filters a request's tools (see allowed_tools.h). Called by the request parsers, on HTTP workers. */
 #include "text/chat/allowed_tools.h"
 
 #include "text/output/tools.h"
@@ -41,8 +40,7 @@ bool clime_allowed_tools_read(struct clime_json *j, struct clime_allowed_tools *
     return list.ptr || clime_json_bad(j, "allowed_tools: tools, a list of those that may be called, is missing");
 }
 
-/* The name of a tool as the model is shown it, wherever its form has it, or, of a namespace, what the names of its
- * members begin with; copied to the arena. */
+/* The shown name of a tool, in any form, or for a namespace the prefix of its members' names; copied to the arena. */
 static struct clime_str name_of(struct clime_json j, bool space) {
     struct clime_str key, name = text_member(j, "name"), in = text_member(j, "namespace");
     if (clime_json_peek(&j) != CLIME_JSON_OBJECT) return name;
@@ -57,7 +55,7 @@ static struct clime_str name_of(struct clime_json j, bool space) {
 
 struct names {
     struct clime_str at[MAX_NAMES];
-    bool whole[MAX_NAMES]; /* a namespace: its members are allowed */
+    bool whole[MAX_NAMES]; /* a namespace: allows its members */
     int n;
 };
 
@@ -69,7 +67,7 @@ static enum clime_err read_names(const struct clime_allowed_tools *allowed, stru
         struct clime_str type = text_member(j, "type");
         bool space = clime_str_is(type, "namespace");
         if (type.len > 0 && !clime_str_is(type, "function") && !clime_str_is(type, "custom") && !space)
-            continue; /* OpenAI's servers would run it */
+            continue; /* run by OpenAI's servers */
         struct clime_str name = name_of(j, space);
         if (name.len == 0)
             return clime_fail(e, CLIME_ERR_INPUT, "tool_choice: each of the allowed_tools needs its type and its name");

@@ -1,4 +1,4 @@
-/* What the forms of an answer have in common. Called by their writers; no state. */
+/* Shared by the answer writers; no state. */
 #include "text/chat/answer.h"
 
 #include <inttypes.h>

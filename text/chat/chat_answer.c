@@ -1,4 +1,4 @@
-/* The message of chat completions. Called by the server's endpoint and by the trainer's sessions. */
+/* Writes chat completions messages. Called by the server's endpoint and the trainer's sessions. */
 #include "text/chat/chat_answer.h"
 
 #include "text/template/custom_tools.h"
@@ -14,7 +14,7 @@ const char *clime_chat_answer_finish(const struct clime_answer *a) {
     return names[a->end];
 }
 
-/* "id" and "type"; opens the object that has the name. */
+/* Writes "id" and "type"; opens the object of the name. */
 static void open_call(struct clime_jw *w, const struct clime_answer *a, int call, bool custom) {
     const char *type = custom ? "custom" : "function";
     char id[CLIME_ANSWER_ID];
@@ -26,7 +26,7 @@ static void open_call(struct clime_jw *w, const struct clime_answer *a, int call
     clime_jw_put_str(w, "name", clime_buf_str(&a->parse->calls.at[call].name));
 }
 
-/* All of a call, behind what the caller has opened. */
+/* Writes a whole call into the open object. */
 static void write_call(struct clime_jw *w, const struct clime_answer *a, int call) {
     struct clime_str args = clime_buf_str(&a->parse->calls.at[call].args);
     bool custom = clime_answer_is_custom(a, call);
@@ -69,7 +69,7 @@ void clime_chat_answer_write(struct clime_jw *w, const struct clime_answer *a) {
 
 /* ---- in deltas ---- */
 
-/* The custom tool's call is over: whole, or none after all. */
+/* Ends a custom tool's call: complete, or void. */
 static bool end_custom(const struct clime_answer *a, struct clime_chat_cursor *c, struct clime_chat_delta *d) {
     const struct clime_segments *s = &a->parse->segments;
     if (c->custom == 0 || (c->custom == s->n && a->end == CLIME_ANSWER_OPEN)) return false;

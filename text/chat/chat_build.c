@@ -1,5 +1,4 @@
-/* Conversations in another form, made ready for the chat template. Called by the parsers of Responses and Messages on
- * HTTP workers.
+/* Builds chat messages from other forms. Called by the parsers of Responses and Messages on HTTP workers.
  */
 #include "text/chat/chat_build.h"
 
@@ -27,7 +26,7 @@ static void add_text(struct clime_chat_build *b, const char *key, struct clime_s
     clime_jw_put_str(&b->w, key, text);
 }
 
-/* Ends the assistant's message, if one is open. */
+/* Ends an open assistant message. */
 static void hush(struct clime_chat_build *b) {
     if (!b->speaking) return;
     open_message(b, "assistant");
@@ -45,7 +44,7 @@ static void hush(struct clime_chat_build *b) {
     b->speaking = false;
 }
 
-/* What follows is no part of the system's first message. */
+/* Ends the leading system message. */
 static void begin(struct clime_chat_build *b) {
     if (!b->begun && b->system.len > 0) {
         open_message(b, "system");
@@ -97,7 +96,7 @@ void clime_chat_build_said(struct clime_chat_build *b, struct clime_str text) {
 }
 
 void clime_chat_build_thought(struct clime_chat_build *b, struct clime_str text) {
-    if (b->content.len > 0 || b->calls.len > 0) hush(b); /* it thinks before it speaks */
+    if (b->content.len > 0 || b->calls.len > 0) hush(b); /* reasoning precedes content */
     speak(b, &b->reasoning, text);
 }
 
@@ -141,7 +140,7 @@ static bool read_part(struct clime_json *j, struct clime_buf *out) {
     } else {
         for (clime_json_object(j); clime_json_key(j, &key);) {
             bool is_text = clime_str_is(key, "text") || clime_str_is(key, "refusal") ||
-                           clime_str_is(key, "tool_name"); /* of a tool_reference: what a search of tools has found */
+                           clime_str_is(key, "tool_name"); /* of a tool_reference, a tool search result */
             if (clime_str_is(key, "type"))
                 clime_json_string(j, &type);
             else if (is_text && clime_json_peek(j) == CLIME_JSON_STRING)

@@ -1,9 +1,8 @@
-/* Rendering conversations. Called on text threads by the server's generation and its /apply_template and /tokenize
- * handlers, on the trainer's main thread by the loaders of data, and on the threads of sessions; owns the compiled
- * templates.
+/* Renders conversations. Called on text threads by the server's generation, /apply_template and /tokenize, on the
+ * trainer's main thread by the data loaders, and on session threads; owns the compiled templates.
  *
- * The variables are those of transformers' apply_chat_template: messages, tools and documents (null when there are
- * none) and add_generation_prompt; chat_template_kwargs come last, so that a client may override any of them.
+ * The variables are those of transformers' apply_chat_template: messages, tools and documents (null if absent) and
+ * add_generation_prompt; chat_template_kwargs come last and override them.
  */
 #include "text/chat/chat_template.h"
 
@@ -89,7 +88,7 @@ static bool is_thought(struct clime_str key) {
     return false;
 }
 
-/* The texts of a content, with newlines between parts. */
+/* A content's texts, joined by newlines. */
 static bool text_of(struct clime_json *j, struct clime_arena *a, struct clime_str *out) {
     struct clime_str text;
     struct clime_buf joined;
@@ -141,8 +140,8 @@ static struct clime_str trim(struct clime_str s) {
     return s;
 }
 
-/* Cuts the text behind the last message's content, as transformers does: templates may trim it, so its trimmed form is
- * looked for from the end. */
+/* Cuts the text after the last message's content, as transformers does: templates may trim it, so the trimmed form is
+ * searched from the end. */
 static enum clime_err cut_after_final(struct clime_buf *text, size_t from, struct clime_str messages,
                                       struct clime_error *e) {
     struct clime_arena a;
@@ -189,7 +188,7 @@ static enum clime_err tell(const struct clime_chat_template *t, unsigned lost, s
 
 /* ---- rendering ---- */
 
-/* A list of objects: of others a template shows the members, or a text in quotes. */
+/* Tools must be a list of objects: templates would show anything else wrongly. */
 static enum clime_err check_tools(struct clime_str raw, struct clime_error *e) {
     struct clime_arena a;
     struct clime_json j;
@@ -292,7 +291,7 @@ enum clime_err clime_chat_render_list(const struct clime_chat_template *t, const
 
 /* ---- the end of a turn ---- */
 
-/* What the template writes behind an answer. */
+/* Appends what the template writes after an answer. */
 static void behind_answer(const struct clime_chat_template *t, struct clime_buf *out) {
     static const char answer[] = "clime-answer";
     static const char messages[] = "[{\"role\":\"user\",\"content\":\"x\"},"

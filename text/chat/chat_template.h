@@ -6,9 +6,9 @@
  *               transformers. Immutable except for `told`; any thread.
  *   prompt      a conversation and its rendering options.
  *   prepared    messages after text/chat/prepare.h.
- * told parts of a conversation that the template does not show (tools, calls, reasoning, a system message in its
- * place): logged once for each of the four, or an error if the template is strict; data loaders count them instead
- * (trainer/data/render.h).
+ *   told        parts of a conversation that the template does not show (tools, calls, reasoning, a system message in
+ *               its place): logged once for each of the four, or an error if the template is strict; data loaders count
+ *               them instead (trainer/data/render.h).
  */
 #ifndef CLIME_TEXT_CHAT_CHAT_TEMPLATE_H
 #define CLIME_TEXT_CHAT_CHAT_TEMPLATE_H

@@ -1,5 +1,5 @@
-/* See deferred_tools.h. Called by the readers of Messages on HTTP workers; strings are borrowed from the body or the
- * arena. A name costs a walk over the references, which are as many as the client's searches have found. */
+/* Hides deferred tools (see deferred_tools.h). Called by the Messages parser on HTTP workers; strings borrow from the
+ * body or the arena. A look-up scans the references, which are as many as the client's searches found. */
 #include "text/chat/deferred_tools.h"
 
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 #include "common/json/lenient.h"
 #include "common/json/write.h"
 
-struct references { /* names, each once or more */
+struct references { /* names, may repeat */
     struct clime_str *at;
     int n, size;
 };
@@ -26,11 +26,11 @@ static bool holds(const struct references *r, struct clime_str name) {
     return false;
 }
 
-#define DEEPEST 3 /* a message, a block of it, a part of a tool's result */
+#define DEEPEST 3 /* message, block, part of a tool result */
 
 static void look_into(struct clime_json *j, int depth, struct references *r);
 
-/* One of these: the references below its content, or itself. */
+/* Collects the references in a message, block or part. */
 static void look_at(struct clime_json *j, int depth, struct references *r) {
     struct clime_str key, type = {"", 0}, name = {"", 0};
     for (clime_json_object(j); clime_json_key(j, &key);) {
@@ -76,7 +76,7 @@ static bool is_deferred(struct clime_json *j, struct clime_str *name, bool *sear
     return deferred;
 }
 
-/* The tools that are shown, into an open list; returns how many are not. *searches: one is a search of Anthropic's. */
+/* Writes the shown tools to an open list; returns how many are hidden. *searches: one is Anthropic's tool search. */
 static int write_shown(struct clime_json *j, const struct references *found, struct clime_jw *w, bool *searches) {
     struct clime_str name, raw;
     int n = 0;
@@ -94,7 +94,7 @@ static int write_shown(struct clime_json *j, const struct references *found, str
 enum clime_err clime_deferred_tools_hide(struct clime_str *tools, struct clime_str messages, struct clime_arena *a,
                                          struct clime_error *e) {
     struct references found = {0};
-    struct clime_error ignored = {0}; /* a body that is no conversation is refused by who reads it */
+    struct clime_error ignored = {0}; /* a malformed body fails in its own reader */
     struct clime_buf out;
     struct clime_jw w;
     struct clime_json j;

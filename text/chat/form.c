@@ -1,8 +1,9 @@
-/* What a chat template shows. Called when a template is opened, on a text thread or the trainer's main thread.
+/* Probes a chat template's capabilities. Called when a template is opened, on a text thread or the trainer's main
+ * thread.
  *
- * A template is a program, so nothing is concluded from its source where a rendering can tell: each question is a
- * conversation with a word that occurs nowhere else, and the answer is whether the word is in the text. An error that
- * the template raises is an answer too: whoever sends such messages will get it.
+ * A template is a program, so renderings decide, not its source: each probe is a conversation with a unique word, and
+ * the result is whether the word is in the text. An error raised by the template counts as shown: clients with such
+ * messages will get it.
  */
 #include "text/chat/form.h"
 
@@ -26,8 +27,8 @@ enum answer { ABSENT, SHOWN, RAISED };
     "[" USER ",{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"id\":\"functions.probe:0\",\"type\":"       \
     "\"function\",\"function\":{\"name\":\"probe\",\"arguments\":" arguments "}}]}]"
 
-/* Renders the messages, with tools where there are any. SHOWN: the text holds `want`, and not not_this (a word that a
- * value shown as a whole would bring), which may be NULL. */
+/* Renders the messages, with tools if any. SHOWN: the text contains `want` and not not_this (text that only a whole
+ * printed value contains; may be NULL). */
 static enum answer ask(const struct clime_chat_form *f, const char *messages, const char *tools, const char *want,
                        const char *not_this) {
     struct clime_buf vars, out;
@@ -51,7 +52,7 @@ static bool shows(const struct clime_chat_form *f, const char *messages, const c
     return ask(f, messages, NULL, want, not_this) == SHOWN;
 }
 
-/* Whether the probe is in a rendering of one of the lists, or all of them raise errors. */
+/* True if a rendering of one of the lists contains the probe, or all raise errors. */
 static bool shows_one(const struct clime_chat_form *f, const char *const *lists) {
     bool raises = true;
     for (; *lists; lists++) {
@@ -69,7 +70,7 @@ static unsigned roles_of(const struct clime_chat_form *f) {
     static const char *const first[] = {"[" OF("system") "," USER "]", NULL};
     static const char *const late[] = {"[" USER "," SAID "," OF("system") "," USER "]", "[" USER "," OF("system") "]",
                                        NULL};
-    /* of several one may show the newest alone */
+    /* a template may show only the last of several */
     static const char *const both[][2] = {{"[" OTHER "," OF("system") "," USER "]", NULL},
                                           {"[" OF("system") "," OTHER "," USER "]", NULL}};
     static const char *const apart[][2] = {{"[" OTHER "," USER "," SAID "," OF("system") "," USER "]", NULL},
@@ -89,7 +90,7 @@ static unsigned calls_of(const struct clime_chat_form *f) {
            (!none || object == RAISED ? CLIME_CHAT_CALLS : 0u);
 }
 
-/* Some show tools beside a system message only. */
+/* Some show tools only with a system message. */
 static bool shows_tools(const struct clime_chat_form *f) {
     static const char tools[] = "[{\"type\":\"function\",\"function\":{\"name\":\"clime_probe\",\"description\":\"d\","
                                 "\"parameters\":{\"type\":\"object\",\"properties\":{}}}}]";
@@ -97,7 +98,7 @@ static bool shows_tools(const struct clime_chat_form *f) {
            ask(f, "[" OTHER "," USER "]", tools, "clime_probe", NULL) == SHOWN;
 }
 
-/* The member that it reads reasoning from; NULL: it shows none. Some show that of a call only. */
+/* The member from which it reads reasoning; NULL: none. Some show it only with a call. */
 static const char *thought_of(const struct clime_chat_form *f) {
     for (const char *const *name = clime_chat_thoughts; *name; name++) {
         static const char call[] = ",\"tool_calls\":[{\"id\":\"functions.f:0\",\"type\":\"function\",\"function\":"
@@ -115,7 +116,7 @@ static const char *thought_of(const struct clime_chat_form *f) {
     return NULL;
 }
 
-/* GLM-4.6 takes parts of a user and writes those of a tool as Python does. */
+/* GLM-4.6 renders parts of a user, but prints those of a tool as a Python list. */
 static unsigned parts_of(const struct clime_chat_form *f) {
 #define PARTS_OF(role) "{\"role\":\"" role "\",\"content\":[{\"type\":\"text\",\"text\":\"<probe>\"}]}"
     static const struct {

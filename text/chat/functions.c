@@ -1,5 +1,5 @@
-/* A list of tools in another form to functions. Called by the readers of all chat APIs, on HTTP workers; raw values are
- * borrowed from the body. */
+/* Converts tools of any form to functions. Called by the parsers of all chat APIs, on HTTP workers; raw values borrow
+ * from the body. */
 #include "common/json/lenient.h"
 #include "text/chat/conversation.h"
 #include "text/template/custom_tools.h"
@@ -41,8 +41,7 @@ static struct clime_str definition_of(struct clime_json *j) {
     return definition;
 }
 
-/* The name under which the model sees a tool, and what is said of it: the namespace's own words come before its first
- * member's. */
+/* Writes a tool's shown name and description; a namespace's description precedes its first member's. */
 static void write_words(struct clime_jw *w, const struct clime_function_space *in, struct clime_str name,
                         struct clime_str description) {
     struct clime_buf text;
@@ -85,7 +84,7 @@ void clime_function_write(struct clime_json *object, bool custom, const struct c
     } else if (parameters.ptr && !clime_str_is(parameters, "null")) {
         clime_jw_put_raw(w, "parameters", parameters);
     }
-    for (clime_json_object(&j); clime_json_key(&j, &key);) { /* strict, and what else there is */
+    for (clime_json_object(&j); clime_json_key(&j, &key);) { /* strict and other members */
         static const char *const done[] = {"type", "name", "description", "parameters", "format", "defer_loading"};
         bool left_out = !clime_json_skip(&j, &raw) || clime_str_is(raw, "null");
         for (size_t i = 0; i < CLIME_COUNT(done); i++)
@@ -98,7 +97,7 @@ void clime_function_write(struct clime_json *object, bool custom, const struct c
     clime_jw_close(w);
 }
 
-/* One of chat completions: {"type": "custom", "custom": {"name", "description", "format"}}, or any other, as it is. */
+/* One of chat completions: {"type": "custom", "custom": {"name", "description", "format"}}, or any other, copied. */
 static void read_chat_tool(struct clime_json *j, struct clime_jw *w) {
     struct clime_json in = *j, inner = *j;
     struct clime_str key, raw, type = {"", 0};
@@ -117,7 +116,7 @@ static void read_chat_tool(struct clime_json *j, struct clime_jw *w) {
             clime_json_skip(&in, NULL);
         }
     if (!clime_str_is(type, "custom"))
-        clime_jw_raw(w, raw); /* a list of functions says itself what is wrong with it */
+        clime_jw_raw(w, raw); /* errors in functions are reported by their own reader */
     else if (found)
         clime_function_write(&inner, true, NULL, w);
     else

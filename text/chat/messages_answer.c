@@ -1,8 +1,8 @@
-/* Answers of /v1/messages, whole and streamed: content blocks from the output's segments, events by name. Called by the
- * endpoint's handlers and framers; answers are read only.
+/* Writes answers of /v1/messages, whole and streamed: content blocks from the output's segments, named events. Called
+ * by the endpoint's handlers and framers; answers are read only.
  *
- * A stream's order: message_start; for each block start, deltas, stop; message_delta with the reason; message_stop. A
- * call that turns out to be none ends its block, and its text follows as a block of text.
+ * Stream order: message_start; per block start, deltas, stop; message_delta with the stop reason; message_stop. A void
+ * call ends its block, and its text follows as a text block.
  */
 #include "text/chat/messages_answer.h"
 
@@ -22,7 +22,7 @@ static void write_stop(struct clime_jw *w, const struct clime_answer *a) {
         clime_jw_null(w);
 }
 
-/* What was found in the cache is not part of input_tokens. */
+/* input_tokens excludes cached tokens. */
 static void write_usage(struct clime_jw *w, const struct clime_answer *a) {
     clime_jw_key(w, "usage");
     clime_jw_object(w);
@@ -43,7 +43,7 @@ static void open_message(struct clime_jw *w, const struct clime_answer *a) {
     clime_jw_array(w);
 }
 
-/* A block with the text, or a call with its arguments (NULL: as it begins in a stream). */
+/* A block with its text, or a call with its arguments; begins: empty, as it starts in a stream. */
 static void write_block(struct clime_jw *w, const struct clime_answer *a, enum clime_segment_kind kind,
                         struct clime_str text, int call, bool begins) {
     static const char *const types[] = {
@@ -60,7 +60,7 @@ static void write_block(struct clime_jw *w, const struct clime_answer *a, enum c
     } else {
         clime_jw_put_str(w, types[kind], text);
         if (kind == CLIME_SEGMENT_REASONING) {
-            clime_jw_key(w, "signature"); /* nobody here checks one */
+            clime_jw_key(w, "signature"); /* not checked here */
             clime_jw_strz(w, "");
         }
     }

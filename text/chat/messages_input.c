@@ -1,5 +1,5 @@
-/* Messages' roles and content blocks to messages for the chat template, its tools to functions. Called by the endpoints
- * that take them, on HTTP workers; strings and raw values are borrowed from the body or the arena.
+/* Converts Messages' roles and content blocks to chat messages, and its tools to functions. Called by the endpoints, on
+ * HTTP workers; strings and raw values borrow from the body or the arena.
  */
 #include <stddef.h>
 
@@ -30,7 +30,7 @@ static const struct clime_members block_members = {block_rows, CLIME_COUNT(block
 struct reader {
     struct clime_chat_build build;
     struct clime_buf text;  /* scratch */
-    struct clime_buf asked; /* texts of a user's message */
+    struct clime_buf asked; /* texts of a user message */
     struct clime_arena *arena;
     struct clime_error *error;
 };
@@ -65,7 +65,7 @@ static bool add_block(struct reader *rd, struct clime_json *j, const struct bloc
         return true;
     }
     if (!user && clime_str_is(b->type, "thinking")) return clime_chat_build_thought(to, b->thinking), true;
-    if (!user && clime_str_is(b->type, "redacted_thinking")) return true; /* nobody here can read it */
+    if (!user && clime_str_is(b->type, "redacted_thinking")) return true; /* not readable here */
     return clime_json_bad(j, "a block of type " CLIME_STR_FMT " is not supported here", CLIME_STR_ARG(b->type));
 }
 
@@ -89,7 +89,7 @@ static bool read_blocks(struct reader *rd, struct clime_json *j, bool user) {
         if (j->failed || !add_block(rd, j, &b, user)) return false;
         any_text |= clime_str_is(b.type, "text");
     }
-    if (user && any_text) clime_chat_build_user(&rd->build, clime_buf_str(&rd->asked)); /* behind the tools' results */
+    if (user && any_text) clime_chat_build_user(&rd->build, clime_buf_str(&rd->asked)); /* after the tool results */
     return !j->failed;
 }
 
@@ -150,8 +150,8 @@ static bool begins_as_one(struct clime_str type, const char *const *types) {
     return false;
 }
 
-/* Types with a date behind them. Tools that Anthropic's servers run are not shown, nor is the search for tools: all
- * that are given are. Those that the client runs are, or they are refused; what is unknown may be one of these. */
+/* Types with a date suffix. Tools run by Anthropic's servers are hidden, and so is the tool search, since all given
+ * tools are shown. Client-run tools without a schema, and unknown types, are rejected. */
 static void other_tool(struct clime_json *j, struct clime_str type) {
     static const char *const theirs[] = {
         "web_search_", "web_fetch_", "code_execution_", "tool_search_tool_", "mcp_toolset", "advisor_", NULL};
@@ -193,7 +193,7 @@ static void read_tool(struct clime_json *j, struct clime_jw *w) {
     clime_jw_put_str(w, "name", name);
     if (description.ptr) clime_jw_put_str(w, "description", description);
     clime_jw_put_raw(w, "parameters", schema);
-    if (strict_said) clime_jw_put_bool(w, "strict", strict); /* as in the other forms */
+    if (strict_said) clime_jw_put_bool(w, "strict", strict); /* as in other forms */
     clime_jw_close(w);
     clime_jw_close(w);
 }

@@ -1,7 +1,6 @@
-/* Messages made ready for a chat template. Called where a conversation is rendered (chat_template.c, the trainer's data
- * and sessions).
+/* Normalizes messages for a chat template. Called before rendering (chat_template.c, the trainer's data and sessions).
  *
- * One pass of the pull scanner over the messages' text into the writer: members that stay are copied as raw text, so
+ * One pass of the pull scanner over the messages' text into the writer: unchanged members are copied as raw text, so
  * long contents are checked once and never decoded. Owns the arena of one call.
  *
  * Texts of parts are joined by a newline, as vLLM does (SGLang joins by a space): parts are written as paragraphs.
@@ -19,11 +18,11 @@ struct chat {
     struct clime_jw w;
     struct clime_arena arena;
     const struct clime_chat_form *form;
-    unsigned shows; /* of the form */
+    unsigned shows; /* the form's */
     unsigned lost;  /* enum clime_chat_lost */
-    int message;    /* number of the one in work, for errors */
-    bool systems;   /* a message of the role system or developer was read */
-    bool begun;     /* one of another role was */
+    int message;    /* number of the current message, for errors */
+    bool systems;   /* a system or developer message was read */
+    bool begun;     /* a message of another role was read */
 };
 
 #define BAD(c, fmt, ...) clime_json_bad(&(c)->j, "messages[%d]" fmt, (c)->message, ##__VA_ARGS__)
@@ -45,7 +44,7 @@ static bool is_object(struct chat *c, struct clime_str text) {
     return object && clime_json_end(&j);
 }
 
-/* As a text or as an object, whichever the template takes; what it was where it takes both. */
+/* Writes arguments as text or object, as the template takes; unchanged if it takes both. */
 static void write_arguments(struct chat *c, struct clime_str text, bool given_text) {
     clime_jw_key(&c->w, "arguments");
     if (given_text ? c->shows & CLIME_CHAT_TEXT_ARGS : !(c->shows & CLIME_CHAT_OBJECT_ARGS))
@@ -54,7 +53,7 @@ static void write_arguments(struct chat *c, struct clime_str text, bool given_te
         clime_jw_raw(&c->w, text);
 }
 
-/* Clients have nothing, null or an empty text for a function that takes nothing. */
+/* Clients send nothing, null or an empty text for a function without arguments. */
 static void no_arguments(struct chat *c) {
     write_arguments(c, clime_str_of("{}"), true);
 }
@@ -94,7 +93,7 @@ static void function(struct chat *c) {
     clime_jw_close(&c->w);
 }
 
-/* A custom tool's call, which the template is shown as one of a function. */
+/* Writes a custom tool's call as a function call. */
 static void custom(struct chat *c) {
     struct clime_str key, name = {"", 0}, input = {NULL, 0};
     struct clime_buf text;
@@ -123,11 +122,11 @@ static void custom(struct chat *c) {
 
 static void call(struct chat *c) {
     struct clime_str member, raw;
-    bool named = false; /* templates of the older form have the name in the call itself */
+    bool named = false; /* the older form has the name in the call itself */
     clime_jw_object(&c->w);
     for (clime_json_object(&c->j); clime_json_key(&c->j, &member);) {
         bool form = clime_str_is(member, "function") || clime_str_is(member, "custom");
-        if (form && clime_json_peek(&c->j) == CLIME_JSON_NULL) { /* of clients that have one type for both */
+        if (form && clime_json_peek(&c->j) == CLIME_JSON_NULL) { /* from clients with one type for both */
             clime_json_null(&c->j);
             continue;
         }
@@ -189,7 +188,7 @@ static void part_text(struct chat *c, struct clime_str *text) {
         type.ptr ? type.ptr : "");
 }
 
-/* The role of a message, which may stand behind the content that j is at. */
+/* The role of a message, which may follow the content at j. */
 static struct clime_str role_behind(struct clime_json j) {
     struct clime_str key, role = {"", 0};
     clime_json_skip(&j, NULL);
@@ -231,7 +230,7 @@ static void content_parts(struct chat *c, struct clime_str key, struct clime_str
 
 /* ---- messages ---- */
 
-/* Writes the role as the template knows it, and returns it: most know no developer. */
+/* Writes and returns the role, with developer mapped to system: most templates lack it. */
 static struct clime_str read_role(struct chat *c, struct clime_str key) {
     struct clime_str name = {"", 0};
     if (clime_json_peek(&c->j) != CLIME_JSON_STRING || !clime_json_string(&c->j, &name)) {
@@ -256,8 +255,8 @@ static struct clime_str read_role(struct chat *c, struct clime_str key) {
     return name;
 }
 
-/* An assistant's reasoning, of which clients and data have a text under one of several names or under two: under the
- * name that the template reads. Of other roles such members stay. */
+/* Writes an assistant's reasoning, given under one or two of several names, under the name that the template reads.
+ * Other roles keep such members. */
 static void thoughts(struct chat *c, const struct clime_str *given, bool assistant) {
     struct clime_str text = {NULL, 0};
     for (int i = 0; clime_chat_thoughts[i]; i++) {

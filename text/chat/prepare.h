@@ -23,9 +23,8 @@ enum clime_chat_lost {
 /* Appends the array of messages to out (as JSON) with these changes, all else as it was:
  *   - role: developer becomes system unless the template mentions it;
  *   - tool_calls[].function.arguments, or tool_calls[].arguments of the older form: must be a JSON object or a string
- * that holds one. A string stays one where the template takes texts, so that what a model wrote comes back byte for
- * byte; an object stays one where it takes objects; otherwise it is converted; absent, null and an empty text become an
- * object without members;
+ *     that contains one. A string is kept if the template takes texts, so that the model's text returns byte for byte;
+ *     an object is kept if it takes objects; otherwise it is converted; absent, null and an empty text become {};
  *   - a call of a custom tool becomes a function call (custom_tools.h);
  *   - content: a list of parts becomes its texts joined by newlines, unless the template takes parts for that role;
  *     null or absent becomes "", or the text of OpenAI's "refusal", which is dropped;

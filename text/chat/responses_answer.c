@@ -1,4 +1,4 @@
-/* The response of /v1/responses as an object, and its items. Called by the endpoint's handlers, and by streams
+/* Writes the response object of /v1/responses and its items. Called by the endpoint's handlers, and by streams
  * (responses_stream.c); answers are read only.
  */
 #include "text/chat/responses_answer.h"
@@ -37,7 +37,7 @@ void clime_responses_write_logprobs(struct clime_jw *w, const struct clime_answe
     clime_jw_key(w, "logprobs");
     clime_jw_array(w);
     if (text.len > 0) {
-        for (size_t end = t->n; i < end;) { /* the first that begins there */
+        for (size_t end = t->n; i < end;) { /* binary search: the first that begins there */
             size_t mid = i + (end - i) / 2;
             if (t->begins(t->of, mid) < from)
                 i = mid + 1;
@@ -144,7 +144,7 @@ static void raw_or(struct clime_jw *w, const char *key, struct clime_str raw, co
     clime_jw_put_raw(w, key, raw.len > 0 ? raw : clime_str_of(otherwise));
 }
 
-/* The request's fields come back in the response. */
+/* Writes the request's fields into the response. */
 static void write_request(struct clime_jw *w, const struct clime_responses_asked *q) {
     clime_jw_key(w, "instructions");
     if (q->instructions.ptr)

@@ -1,5 +1,5 @@
-/* Responses' items to messages for the chat template, its tools to functions. Called by the endpoints that take them,
- * on HTTP workers; strings and raw values are borrowed from the body or the arena.
+/* Converts Responses' items to chat messages, and its tools to functions. Called by the endpoints, on HTTP workers;
+ * strings and raw values borrow from the body or the arena.
  */
 #include <stddef.h>
 
@@ -49,14 +49,14 @@ static bool add_message(struct reader *rd, struct clime_json *j, const struct it
     else if (clime_str_is(it->role, "assistant"))
         clime_chat_build_said(&rd->build, text);
     else if (clime_str_is(it->role, "system") || clime_str_is(it->role, "developer"))
-        clime_chat_build_system(&rd->build, text); /* templates know no developer */
+        clime_chat_build_system(&rd->build, text); /* templates lack the developer role */
     else
         return clime_json_bad(j, "role \"" CLIME_STR_FMT "\" is none of user, assistant, system, developer",
                               CLIME_STR_ARG(it->role));
     return true;
 }
 
-/* Of a call, as the model was shown it. */
+/* A call's name as shown to the model. */
 static struct clime_str shown_name(const struct reader *rd, const struct item *it) {
     return it->space.len > 0 ? clime_namespace_shown(it->space, it->name, rd->arena) : it->name;
 }
@@ -64,11 +64,11 @@ static struct clime_str shown_name(const struct reader *rd, const struct item *i
 static void add_custom(struct reader *rd, const struct item *it) {
     struct clime_buf inside;
     struct clime_jw w;
-    clime_buf_init(&inside, it->input.len * 6 + 64); /* a control byte is six */
+    clime_buf_init(&inside, it->input.len * 6 + 64); /* a control byte escapes to six */
     clime_custom_tool_arguments(it->input, &inside);
     clime_buf_clear(&rd->text);
     clime_jw_init(&w, &rd->text);
-    clime_jw_str(&w, clime_buf_str(&inside)); /* a text, as arguments of functions are */
+    clime_jw_str(&w, clime_buf_str(&inside)); /* a string, like function arguments */
     clime_chat_build_called(&rd->build, it->call_id, shown_name(rd, it), clime_buf_str(&rd->text));
     clime_buf_free(&inside);
 }
@@ -90,7 +90,7 @@ static bool add_item(struct reader *rd, struct clime_json *j, const struct item 
         clime_chat_build_tool(&rd->build, it->call_id, clime_buf_str(&rd->text));
         return true;
     }
-    if (clime_str_is(it->type, "reasoning")) { /* in full where the client has it, else its summary */
+    if (clime_str_is(it->type, "reasoning")) { /* in full if present, else its summary */
         bool full = it->content.len > 0 && !clime_lenient_nothing(it->content);
         if (!text_of(rd, full ? it->content : it->summary)) return j->failed = true, false;
         clime_chat_build_thought(&rd->build, clime_buf_str(&rd->text));
@@ -121,7 +121,7 @@ enum clime_err clime_responses_conversation(struct clime_str input, struct clime
     struct clime_json j;
     int n = 0;
     clime_chat_build_begin(&rd.build);
-    clime_buf_init(&rd.text, input.len * 12 + 128); /* a custom call's text is quoted twice */
+    clime_buf_init(&rd.text, input.len * 12 + 128); /* a custom call's text is escaped twice */
     clime_chat_build_system(&rd.build, instructions);
     clime_json_init(&j, input.ptr, input.len, rd.arena, e);
     if (!read_items(&rd, &j, &n)) err = clime_error_prefix(e, "input[%d]", n);
@@ -159,8 +159,8 @@ static bool is_one_of(struct clime_str type, const char *const *types) {
     return false;
 }
 
-/* Tools that OpenAI's servers run are not shown, nor is the search for tools: all that are given are. Those that the
- * client runs are, or they are refused; what is unknown may be one of these. */
+/* Tools run by OpenAI's servers are hidden, and so is the tool search, since all given tools are shown. Client-run
+ * tools without a schema, and unknown types, are rejected. */
 static void other_tool(struct clime_json *j, struct clime_str type) {
     static const char *const theirs[] = {"web_search",         "web_search_2025_08_26",
                                          "web_search_preview", "web_search_preview_2025_03_11",
@@ -222,7 +222,7 @@ enum clime_err clime_responses_functions(struct clime_str raw, struct clime_aren
     return clime_functions_read(raw, read_tool, a, tools, e);
 }
 
-/* Reasoning comes in clear, so there is nothing to encrypt; sources and images of tools do not occur. */
+/* Reasoning is plain text, so nothing is encrypted; sources and images of tools do not occur. */
 bool clime_responses_read_include(struct clime_json *j, bool *logprobs) {
     static const char *const inert[] = {"reasoning.encrypted_content",          "web_search_call.results",
                                         "web_search_call.action.sources",       "file_search_call.results",

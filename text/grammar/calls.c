@@ -1,8 +1,8 @@
-/* Calls of tools as the model's family writes them (text/output/call_formats.h), arguments by the tools' schemas: what
- * `tool_choice: required` or a named function lets a model write; beside a format, what it may write instead; and, in
- * free text behind the marker of a call, tools that are `strict`. Called by grammar.c, on the thread that compiles.
+/* Grammars of tool calls in the model family's form (text/output/call_formats.h), with arguments by the tools' schemas:
+ * for `tool_choice: required` or a named function; as an alternative to a response format; and for `strict` tools after
+ * a call marker in free text. Called by grammar.c, on the compiling thread.
  *
- * Layout between the markers is that of the families' templates, so that the model stays where it was trained.
+ * Layout between markers follows the families' templates, to stay in the training distribution.
  */
 #include <stdlib.h>
 
@@ -14,7 +14,7 @@
 
 struct tool {
     struct clime_str name, parameters; /* parameters: raw JSON */
-    bool loose;                        /* its arguments may be any */
+    bool loose;                        /* unconstrained arguments */
 };
 
 struct reader {
@@ -22,8 +22,8 @@ struct reader {
     const struct clime_vocab_trie *v;
     const struct clime_call_format *f;
     const struct clime_call_form *form;
-    bool in_text; /* the marker that opens a call, or a section of them, is there already */
-    bool loose;   /* what is not strict is not held to its schema */
+    bool in_text; /* the opening marker of the call or section is already written */
+    bool loose;   /* non-strict tools are not constrained by their schema */
     struct clime_error *e;
     enum clime_err err;
 };
@@ -36,7 +36,7 @@ static int marker(struct reader *r, const char *z) {
     return z ? clime_expr_marker(r->x, r->v, clime_str_of(z)) : CLIME_EXPR_EMPTY_NODE;
 }
 
-/* What opens a call, unless free text has led here with it. */
+/* A call's opening, unless free text already ended with it. */
 static int begin(struct reader *r) {
     bool there = r->in_text && !r->f->section_open;
     return there ? CLIME_EXPR_EMPTY_NODE : marker(r, r->form->begin);
@@ -86,7 +86,7 @@ static int header_call(struct reader *r, const struct tool *t) {
     return clime_expr_seq(r->x, kids, CLIME_COUNT(kids));
 }
 
-/* A parameter as tags: its value as text where it is a text, else as JSON. */
+/* A parameter as tags: a string value verbatim, others as JSON. */
 static int tag_value(struct reader *r, const struct clime_schema_param *p) {
     const struct clime_call_form *form = r->form;
     const char *newline = form->trim_newline ? "\n" : "";
@@ -94,7 +94,7 @@ static int tag_value(struct reader *r, const struct clime_schema_param *p) {
                         text(r, "\n"), marker(r, form->value_open)};
     int open = clime_expr_seq(r->x, head, CLIME_COUNT(head)), value = p->node;
     if (p->any_text) {
-        /* where the closing tag is forgotten the next one ends a value (call_tags.c): no text holds it */
+        /* if the closing tag is missing the next tag ends a value (call_tags.c): a text must not contain it */
         const char *const ends[] = {form->value_close, form->key_open, form->close};
         const int then[] = {CLIME_EXPR_EMPTY_NODE, CLIME_EXPR_NEVER_NODE, CLIME_EXPR_NEVER_NODE};
         value = clime_expr_text_until(r->x, r->v, ends, then, form->end ? 3 : 2, false);
@@ -105,8 +105,8 @@ static int tag_value(struct reader *r, const struct clime_schema_param *p) {
     return clime_expr_seq2(r->x, open, clime_expr_seq2(r->x, value, text(r, "\n")));
 }
 
-/* Whatever stands between a name and the end of its call; no other call begins there, or it would escape its schema
- * where this one is read as none. */
+/* Anything between a name and the end of its call, except another call's opening: that call would escape its schema if
+ * this one were void. */
 static int any_tags(struct reader *r) {
     const char *markers[1 + CLIME_MAX_CALL_FORMS] = {r->form->close};
     int then[1 + CLIME_MAX_CALL_FORMS] = {CLIME_EXPR_EMPTY_NODE}, n = 1;
@@ -151,12 +151,12 @@ static int call_of(struct reader *r, const struct tool *t) {
 
 /* ---- the whole ---- */
 
-/* One call or more, and the section around them. */
+/* One or more calls, in their section. */
 static int whole(struct reader *r, int call, bool one) {
     const struct clime_call_format *f = r->f;
-    bool list = f->section_open && r->form->keep_begin; /* Mistral's: a JSON list behind the marker */
+    bool list = f->section_open && r->form->keep_begin; /* Mistral: a JSON list after the marker */
     bool repeats =
-        f->section_open && !r->form->keep_begin && r->form->begin && !*r->form->begin; /* the section is a call's */
+        f->section_open && !r->form->keep_begin && r->form->begin && !*r->form->begin; /* one section per call */
     int open = r->in_text ? CLIME_EXPR_EMPTY_NODE : marker(r, f->section_open);
     const char *glue = list ? ", " : f->between ? "; " : f->section_open ? (r->form->end[0] == '`' ? "\n" : "") : "\n";
     if (repeats) {
@@ -170,7 +170,7 @@ static int whole(struct reader *r, int call, bool one) {
     return clime_expr_seq(r->x, kids, CLIME_COUNT(kids));
 }
 
-/* The form that the model writes, of those that are read. */
+/* The form that the model writes. */
 static const struct clime_call_form *form_of(const struct clime_call_format *f, const struct clime_vocab_trie *v) {
     const struct clime_call_form *second = &f->forms[1];
     if (!second->read) return &f->forms[0];
@@ -194,7 +194,7 @@ static void read_function(struct clime_json *j, struct tool *t) {
     }
 }
 
-/* A call of one of the tools, in the reader's form; *n: how many of them it may be. */
+/* A call of any allowed tool, in the reader's form; *n: how many tools. */
 static int any_call(struct reader *r, const struct clime_grammar_source *s, int *n) {
     struct clime_expr_list calls = {0};
     struct clime_arena a;
@@ -217,8 +217,8 @@ static int any_call(struct reader *r, const struct clime_grammar_source *s, int 
     return clime_expr_list_alt(r->x, &calls);
 }
 
-/* Free text; where the marker of a call, or of a section of them, comes, a call follows, and then text again. Behind a
- * section comes none: it would be no part of the reply. */
+/* Free text; after a call's or section's marker a call must follow, then text again. No text after a section: it would
+ * not be part of the reply. */
 static int calls_in_text(struct reader *r, const struct clime_grammar_source *s, int *n) {
     const struct clime_call_format *f = r->f;
     const char *markers[CLIME_MAX_CALL_FORMS];

@@ -1,8 +1,8 @@
-/* Characters to bytes. Called by the readers of grammars, on the thread that compiles.
+/* Compiles characters to bytes. Called by the grammar readers, on the compiling thread.
  *
- * A range of characters is cut until the bytes of its encodings vary independently: first at encoded lengths, then
- * where a run of trailing bytes is not whole. Each piece is a sequence of byte ranges (R. Pike and K. Thompson's method
- * for automata over UTF-8, as in RE2).
+ * A range is split until the bytes of its encodings vary independently: first by encoded length, then at incomplete
+ * runs of trailing bytes. Each piece is a sequence of byte ranges (R. Pike and K. Thompson's method for automata over
+ * UTF-8, as in RE2).
  */
 #include "text/grammar/chars.h"
 
@@ -102,7 +102,7 @@ static void add_utf8(struct clime_exprs *x, struct clime_expr_list *out, uint32_
 
 static const char short_escapes[][3] = {"\bb", "\tt", "\nn", "\ff", "\rr", "\"\"", "\\\\"};
 
-/* The escape of a character that cannot stand for itself. */
+/* The escape of a character that must be escaped. */
 static void escape(uint32_t c, char out[8]) {
     for (size_t i = 0; i < CLIME_COUNT(short_escapes); i++)
         if ((uint32_t)short_escapes[i][0] == c) {

@@ -1,10 +1,9 @@
-/* EBNF to expressions: GBNF, as llama.cpp, XGrammar and so SGLang and vLLM take it. Called by grammar.c, on the thread
- * that compiles.
+/* EBNF to expressions: GBNF, as in llama.cpp, XGrammar, SGLang and vLLM. Called by grammar.c, on the compiling thread.
  *
  *   root  ::= "yes" | "no" reason?      # a comment
  *   reason ::= ", because " [^\n]{1,80}
  *
- * A rule goes on until the next "name ::=", wherever lines end. `root` is the whole text.
+ * A rule extends to the next "name ::=", regardless of lines. `root` is the whole text.
  */
 #include <stdlib.h>
 
@@ -193,7 +192,7 @@ static int read_item(struct reader *r) {
     return node;
 }
 
-/* What stands there is the name of the next rule. */
+/* True at the name of the next rule. */
 static bool at_definition(struct reader *r) {
     size_t was = r->at;
     struct clime_str name = read_name(r);

@@ -1,15 +1,15 @@
-/* Expressions: making nodes. Called by the readers of grammars, on the thread that compiles; owns the arrays.
+/* Builds expression nodes. Called by the grammar readers, on the compiling thread; owns the arrays.
  *
- * Invariant: a node's children have smaller indices, but for rules; so nothing here can be circular.
- * Nodes that match nothing are folded away where they are made: what is left of an impossible branch is NEVER.
+ * Invariant: a node's children have smaller indices, except rules, so there are no cycles. Nodes that match nothing are
+ * folded when built: an impossible branch becomes NEVER.
  */
 #include "text/grammar/expr.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* The array p of n items, with room for more; as it was, and x full, where they would be too many. An allocator may
- * copy at every call (a sanitizer's does), so it is called only where the array grows. */
+/* Grows the array p of n items for `more`; at the limit sets x->full and returns p. Reallocates only to grow, since a
+ * sanitizer's allocator copies at every call. */
 static void *room(struct clime_exprs *x, void *p, int n, int more, int *size, size_t item) {
     if (n + more > CLIME_EXPR_MAX_NODES) x->full = true;
     if (x->full || n + more <= *size) return p;

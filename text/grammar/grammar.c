@@ -1,8 +1,8 @@
 /* Compiled grammars and the states in them. Compiled by text threads, used by the engine thread; a grammar owns its
  * program, machine and masks.
  *
- * Invariant: a state's set number belongs to the grammar's present `life`; when what is kept passed MAX_BYTES it is all
- * forgotten, before a question is answered, and a state of an earlier life runs its tokens again.
+ * Invariant: a state's set number is valid in the grammar's current `life`; when the cache exceeds MAX_BYTES it is
+ * emptied before a query, and a state of an earlier life replays its tokens.
  */
 #include "text/grammar/grammar.h"
 
@@ -13,9 +13,9 @@
 #include "text/grammar/readers.h"
 #include "text/output/output_parser.h"
 
-#define MAX_BYTES ((size_t)48 << 20) /* kept by one grammar: some 2,000 masks of 152k tokens */
+#define MAX_BYTES ((size_t)48 << 20) /* per grammar: some 2,000 masks of 152k tokens */
 #define MAX_DEPTH 256                /* rules within rules */
-#define MAX_JSON_DEPTH 60            /* JSON nests no deeper than clime's own scanner reads */
+#define MAX_JSON_DEPTH 60            /* clime's own scanner's limit for JSON */
 
 struct clime_grammar {
     atomic_int refs;
@@ -28,7 +28,7 @@ struct clime_grammar {
 
 /* ---- compiling ---- */
 
-/* What may stand before the grammar where the model reasons: text up to the closing marker, and newlines behind it. */
+/* Prefixes the grammar with reasoning: text up to the closing marker, then newlines. */
 static int lead(struct clime_exprs *x, const struct clime_vocab_trie *v, const struct clime_grammar_source *s,
                 int root) {
     const struct clime_output_parser *r = s->reasoning;
@@ -90,7 +90,7 @@ enum clime_err clime_grammar_compile(const struct clime_vocab_trie *v, const str
     if (!err) root = lead(&x, v, s, root);
     if (!err) err = clime_grammar_program_compile(&x, root, free_form ? MAX_DEPTH : MAX_JSON_DEPTH, &program, e);
     clime_exprs_free(&x);
-    if (err == CLIME_ERR_LIMIT) e->code = err = CLIME_ERR_INPUT; /* a limit of the source, not of the server */
+    if (err == CLIME_ERR_LIMIT) e->code = err = CLIME_ERR_INPUT; /* the source's fault, not the server's */
     if (err) return err;
     struct clime_grammar *g = xcalloc(1, sizeof *g);
     atomic_init(&g->refs, 1);
@@ -132,9 +132,9 @@ bool clime_grammar_reads(const struct clime_grammar *g, int32_t id) {
 
 struct clime_grammar_state {
     struct clime_grammar *g;
-    struct clime_ids ids; /* of the output */
-    size_t n_taken;       /* of them that led to `set` */
-    int32_t set;          /* of the machine, in life `life` */
+    struct clime_ids ids; /* the output's */
+    size_t n_taken;       /* tokens consumed to reach `set` */
+    int32_t set;          /* the machine's, in life `life` */
     uint32_t life;
     bool begun;
 };
@@ -162,7 +162,7 @@ static void forget(struct clime_grammar *g) {
     g->life++;
 }
 
-/* The set where the output stands, in the grammar's present life. */
+/* Advances the state to the output's current set, in the grammar's current life. */
 static void come_along(struct clime_grammar_state *s) {
     struct clime_grammar *g = s->g;
     if (!s->begun || s->life != g->life) {
@@ -173,7 +173,7 @@ static void come_along(struct clime_grammar_state *s) {
     }
     while (s->n_taken < s->ids.len) {
         struct clime_str bytes = clime_vocab_trie_bytes(g->v, s->ids.data[s->n_taken++]);
-        if (bytes.len == 0) s->set = 0; /* no grammar asks for it */
+        if (bytes.len == 0) s->set = 0; /* not in any grammar */
         for (size_t i = 0; i < bytes.len; i++) s->set = clime_machine_step(&g->machine, s->set, (uint8_t)bytes.ptr[i]);
     }
 }
@@ -192,13 +192,13 @@ struct clime_grammar_next clime_grammar_state_next(struct clime_grammar_state *s
     }
     next.allowed = clime_masks_of(&s->g->masks, s->set);
     if (!next.allowed) {
-        forget(s->g); /* a mask that was given up is not whole */
+        forget(s->g); /* an abandoned mask is incomplete */
         next.stuck = "the grammar is too ambiguous: finding the next tokens takes too long";
         return next;
     }
     bool any = false;
     for (size_t i = 0, n = clime_mask_words(s->g->v->V); i < n && !any; i++) any = next.allowed[i] != 0;
-    next.only_end = next.may_end && !any; /* too many ways to go on are none */
+    next.only_end = next.may_end && !any; /* a closure too large counts as empty */
     if (any || next.may_end) return next;
     next.allowed = NULL;
     next.stuck = "no token can follow in the grammar: the vocabulary cannot spell what must come, or each token leaves "

@@ -1,8 +1,8 @@
-/* The automaton that grows while it is used. Called by masks.c and grammar.c, thread of the grammar's user; owns
- * frames, sets and tables.
+/* The lazily built automaton. Called by masks.c and grammar.c, on the grammar user's thread; owns frames, sets and
+ * tables.
  *
- * Invariant: a place is kept only where its stack's depth and the op's need fit max_depth, so every place of a set can
- * still reach the end of the text: a set that is not empty is no dead end.
+ * Invariant: a place is kept only if its stack's depth plus the op's need fits max_depth, so every place can reach the
+ * end of the text: a non-empty set is not a dead end.
  */
 #include "text/grammar/machine.h"
 
@@ -12,8 +12,8 @@
 #include "common/hash.h"
 
 #define FIRST_SLOTS 256
-#define VISIT 8              /* the effort of looking at an op, in nodes of a trie */
-#define MAX_VISITS (1 << 16) /* of one closure: some 3 ms */
+#define VISIT 8              /* cost of an op visit, in trie nodes */
+#define MAX_VISITS (1 << 16) /* per closure: some 3 ms */
 
 static void *grown(void *p, int *size, int n, size_t item) {
     if (n <= *size) return p;
@@ -67,7 +67,7 @@ static void begin(struct clime_machine *m) {
     m->ends = m->leaves = false;
     m->reach = 0;
     m->n_visits = 0;
-    if (++m->stamp == 0) { /* 2^32 closures: old stamps would come again */
+    if (++m->stamp == 0) { /* after 2^32 closures stamps wrap around */
         memset(m->seen, 0, (size_t)m->seen_size * sizeof *m->seen);
         m->stamp = 1;
     }
@@ -81,7 +81,7 @@ static bool first_time(struct clime_machine *m, struct clime_place at) {
         m->seen_size = n;
         m->stamp = 1;
         m->n_seen = 0;
-        free(was); /* what was seen in this closure is looked at once more: harmless */
+        free(was); /* revisits this closure's places: harmless */
     }
     int i = (int)(hash_place(at.pc, at.stack) & (uint64_t)(m->seen_size - 1));
     for (; m->seen[i].stamp == m->stamp; i = (i + 1) & (m->seen_size - 1))
@@ -104,10 +104,10 @@ static void visit(struct clime_machine *m, int32_t pc, int32_t stack) {
     m->work[m->n_work++] = at;
 }
 
-/* Behind a repetition, c of which are done, or in the next one. */
+/* After c repetitions: visits the exit and the next repetition. */
 static void repeat(struct clime_machine *m, int32_t pc, int32_t c, int32_t below) {
     const struct clime_op *op = &m->p->ops[pc];
-    if (op->max < 0 && c > op->min) c = op->min; /* more make no difference */
+    if (op->max < 0 && c > op->min) c = op->min; /* more are equivalent */
     if (c >= op->min) visit(m, op->b, below);
     if (op->max < 0 || c < op->max) {
         if (m->frames[below].depth < m->p->max_depth) visit(m, op->a, push(m, pc, c, below));
@@ -180,11 +180,11 @@ static int32_t *set_slot(struct clime_machine *m, const struct clime_place *plac
     return &m->set_slots[at];
 }
 
-/* The closure that was found, as a set. */
+/* Turns the closure into a set. */
 static int32_t settle(struct clime_machine *m) {
     int n = 0;
     if (m->n_found > 1) qsort(m->found, (size_t)m->n_found, sizeof *m->found, by_place);
-    for (int i = 0; i < m->n_found; i++) /* a table that grew may have let one in twice */
+    for (int i = 0; i < m->n_found; i++) /* a grown table may cause duplicates */
         if (n == 0 || by_place(&m->found[n - 1], &m->found[i]) != 0) m->found[n++] = m->found[i];
     int32_t *slot = set_slot(m, m->found, n, m->ends, m->leaves);
     if (*slot) {
@@ -246,7 +246,7 @@ int32_t clime_machine_step(struct clime_machine *m, int32_t set, uint8_t byte) {
 
 /* ---- sets on top of an unknown caller ---- */
 
-/* A count that the next `horizon` bytes cannot tell from c. */
+/* A count equivalent to c for the next `horizon` bytes. */
 static int32_t near_count(const struct clime_op *op, int32_t c, int horizon) {
     if (op->min - c > horizon && (op->max < 0 || op->max - c > horizon)) return 0;
     if (c >= op->min && op->max >= 0 && op->max - c > horizon) return op->min;
@@ -320,7 +320,7 @@ void clime_machine_forget(struct clime_machine *m) {
     begin_empty(m);
 }
 
-/* A stack of `was`, pushed here. moved[]: where those are that were pushed before; 0 = not yet. */
+/* Copies a stack of `was` to this machine. moved[]: new numbers; 0 = not copied. */
 static int32_t move_stack(struct clime_machine *m, const struct clime_frame *was, int32_t *moved, int32_t stack) {
     const struct clime_frame *f = &was[stack];
     if (stack <= CLIME_STACK_UNKNOWN) return stack;

@@ -1,16 +1,16 @@
-/* Markers in grammars, and free text up to one. Called by grammar.c and readers, on the thread that compiles.
+/* Markers in grammars, and free text up to a marker. Called by grammar.c and readers, on the compiling thread.
  *
- * Free text is an automaton over characters that knows how much of a marker it has seen (A. Aho and M. Corasick, 1975):
- * each state is a rule that goes on with the next one, so it costs no depth.
+ * Free text is an Aho-Corasick automaton over characters (1975): each state is a rule that tail-calls the next, so it
+ * costs no depth.
  */
 #include <stdlib.h>
 
 #include "common/utf8.h"
 #include "text/grammar/readers.h"
 
-#define MAX_STATES 1024 /* characters of all markers */
+#define MAX_STATES 1024 /* total characters of markers */
 
-/* The longest special token that begins the text; 0 = none. */
+/* Length of the longest special token at the start of text; 0 = none. */
 static size_t special_at(const struct clime_vocab_trie *v, struct clime_str text) {
     for (size_t n = text.len < v->longest_special ? text.len : v->longest_special; n > 0; n--) {
         int32_t id = clime_tokenizer_id(v->tokenizer, (struct clime_str){text.ptr, n});
@@ -36,17 +36,17 @@ int clime_expr_marker(struct clime_exprs *x, const struct clime_vocab_trie *v, s
 }
 
 struct state {
-    uint32_t c; /* the character that leads here */
+    uint32_t c; /* the character into this state */
     int parent, fail;
-    int marker; /* that ends here, -1 = none */
+    int marker; /* marker that ends here, -1 = none */
     int rule;
 };
 
 struct automaton {
-    struct state *at; /* breadth first once it is sorted by depth: parents before children */
+    struct state *at; /* in breadth-first order: parents before children */
     int n;
-    struct clime_chars used; /* the characters of markers */
-    int *next;               /* [n][n_used] the state that each of them leads to, once it is built */
+    struct clime_chars used; /* characters in markers */
+    int *next;               /* [n][n_used] transitions, once built */
     int n_used;
 };
 
@@ -64,7 +64,7 @@ static int go(const struct automaton *a, int s, uint32_t c) {
     }
 }
 
-/* Characters are added level by level, so that failure links lead to what is there. False: too many. */
+/* Adds characters level by level, so that failure links exist. False: too many. */
 static bool build(struct automaton *a, const char *const *markers, int n) {
     struct clime_str rest[CLIME_MAX_MARKERS];
     int where[CLIME_MAX_MARKERS];
@@ -103,7 +103,7 @@ static bool build(struct automaton *a, const char *const *markers, int n) {
     return true;
 }
 
-/* The character's number among those that are used. */
+/* The character's index among the used ones. */
 static int number_of(const struct automaton *a, uint32_t c) {
     int n = 0;
     for (int i = 0; i < a->used.n; n += (int)(a->used.at[i].hi - a->used.at[i].lo) + 1, i++)
@@ -111,8 +111,8 @@ static int number_of(const struct automaton *a, uint32_t c) {
     return n;
 }
 
-/* All transitions at once, each state's from those of the state that it fails to: looked for one by one they would cost
- * the length of a marker each. */
+/* Fills all transitions, each state's from its failure state's: computed one by one, each would cost a marker's
+ * length. */
 static void fill(struct automaton *a) {
     a->n_used = number_of(a, UINT32_MAX);
     size_t row = (size_t)a->n_used;
@@ -125,7 +125,7 @@ static void fill(struct automaton *a) {
     }
 }
 
-/* One character that leads from state s to state `to`, which goes on. */
+/* One character into state `to`, followed by that state. */
 static int arrive(struct clime_exprs *x, const struct automaton *a, struct clime_chars *c, int to, const int *then) {
     int chars = clime_expr_chars(x, c, CLIME_SPELL_UTF8), marker = a->at[to].marker;
     int next = marker < 0 ? clime_expr_rule(x, a->at[to].rule) : then ? then[marker] : CLIME_EXPR_EMPTY_NODE;
@@ -161,7 +161,7 @@ int clime_expr_text_until(struct clime_exprs *x, const struct clime_vocab_trie *
         goto done;
     }
     fill(&a);
-    struct clime_expr_list tokens = {0}; /* a marker that is a special token may come anywhere */
+    struct clime_expr_list tokens = {0}; /* a marker that is a special token may occur anywhere */
     for (int i = 0; i < n; i++) {
         struct clime_str text = clime_str_of(markers[i]);
         if (special_at(v, text) > 0)

@@ -1,19 +1,19 @@
-/* Masks. Called by grammar.c, on the thread that draws; owns the bits and the bases.
+/* Computes token masks. Called by grammar.c, on the drawing thread; owns the bits and the bases.
  *
- * Invariant: a base stands for a place only where the frames it looked at fit below the greatest depth at that place
- * too (clime_set.reach); a place that stands deeper is walked for itself.
+ * Invariant: a base applies to a place only if the frames it examined fit max_depth there too (clime_set.reach); deeper
+ * places are walked individually.
  */
 #include "text/grammar/masks.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_EFFORT ((int64_t)1 << 24) /* of one mask: some 0.1 s */
-#define MAX_BASES_OF_SET 16           /* a set of more places is walked as it is */
+#define MAX_EFFORT ((int64_t)1 << 24) /* per mask: some 0.1 s */
+#define MAX_BASES_OF_SET 16           /* a set of more places is walked directly */
 
 struct clime_mask_base {
     uint32_t *bits;
-    int32_t *leaves; /* [n_leaves] nodes of the trie where the rule may end */
+    int32_t *leaves; /* [n_leaves] trie nodes where the rule may end */
     int n_leaves;
     int32_t reach;
 };
@@ -34,7 +34,7 @@ static void add_leaf(struct walk *w, int32_t node) {
     w->leaves[w->n_leaves++] = node;
 }
 
-/* The nodes [from, to), which stand `above` levels below where the set is. */
+/* Walks nodes [from, to) below depth `above`, where the state is `set`. */
 static void walk(struct walk *w, int32_t set, int32_t from, int32_t to, int above) {
     struct clime_masks *k = w->k;
     const struct clime_vocab_trie *v = k->v;
@@ -64,7 +64,7 @@ static uint32_t *new_bits(struct clime_masks *k) {
     return xcalloc(words, sizeof(uint32_t));
 }
 
-/* The base of a relative set; an index, since bases may move. */
+/* The index of a relative set's base (bases may move). */
 static int32_t base_of(struct clime_masks *k, int32_t set) {
     if (k->m->sets[set].mask >= 0) return k->m->sets[set].mask;
     struct walk w = {.k = k, .bits = new_bits(k), .reach = k->m->sets[set].reach};
@@ -79,7 +79,7 @@ static int32_t base_of(struct clime_masks *k, int32_t set) {
     return k->m->sets[set].mask;
 }
 
-/* Adds what the place allows by its base. False: the base does not stand for it. */
+/* Adds the place's tokens by its base. False: the base does not apply. */
 static bool add_place(struct clime_masks *k, struct clime_place at, uint32_t *bits) {
     struct clime_machine *m = k->m;
     int32_t index = base_of(k, clime_machine_relative(m, at, k->v->longest));

@@ -1,9 +1,9 @@
-/* Expressions to ops. Called by grammar.c on the thread that compiles.
+/* Compiles expressions to ops. Called by grammar.c on the compiling thread.
  *
- * Code is made backwards: compile(node, next) gives the op where `node` followed by `next` begins. Pairs that were
- * compiled are found again, so shared nodes cost their code once for each continuation.
- * Then two passes over the ops: `need` (shortest ways to the ends of rules, by repeated sweeps, since rules refer to
- * each other), and a search for rules that call themselves before they take a byte, which the machine could not run.
+ * Code is generated backwards: compile(node, next) returns the entry of `node` followed by `next`. Compiled pairs are
+ * memoized, so a shared node is compiled once per continuation. Then two passes over the ops: `need` (shortest paths to
+ * rule ends, by repeated sweeps, since rules are mutually recursive), and a search for left-recursive rules, which the
+ * machine could not run.
  */
 #include "text/grammar/program.h"
 
@@ -13,8 +13,8 @@
 #include "common/hash.h"
 
 #define RET_PC 0
-#define NO_NEED (1 << 20)            /* no way to the end */
-#define MAX_SWEPT ((int64_t)1 << 27) /* ops looked at by an analysis: some 0.3 s */
+#define NO_NEED (1 << 20)            /* no path to the end */
+#define MAX_SWEPT ((int64_t)1 << 27) /* ops visited by an analysis: some 0.3 s */
 
 struct pair {
     int32_t node, next, pc;
@@ -26,7 +26,7 @@ struct compiler {
     struct pair *memo; /* open addressing; pc < 0 = empty */
     int n_memo, memo_size;
     int32_t *entry; /* [n_rules] or -1 */
-    /* bodies still to be compiled: rules, and repeated nodes that are rules without a name */
+    /* bodies still to compile: rules, and repeated nodes as unnamed rules */
     struct {
         int32_t node, pc;
     } * todo;
@@ -71,7 +71,7 @@ static void remember(struct compiler *c, int32_t node, int32_t next, int32_t pc)
     c->n_memo++;
 }
 
-/* Where the body of a rule of its own will begin: a SPLIT that is filled in later. */
+/* The entry of a body compiled later: a SPLIT filled in then. */
 static int32_t body_later(struct compiler *c, int32_t node) {
     int32_t pc = emit(c, (struct clime_op){.kind = CLIME_OP_SPLIT});
     if (c->n_todo == c->todo_size) {
@@ -174,10 +174,10 @@ static int32_t least(const struct clime_grammar_program *p, const struct clime_o
     return NO_NEED;
 }
 
-/* A sweep over the ops settles what refers one way; they go up and down in turn, since rules refer both ways. One that
- * takes more of them than work is given for is refused. */
+/* A sweep over the ops resolves references in one direction; sweeps alternate, since rules refer both ways. A grammar
+ * that exceeds the budget is rejected. */
 struct sweeps {
-    int64_t left; /* ops that may still be looked at */
+    int64_t left; /* remaining op visits */
     bool down;
 };
 
@@ -208,9 +208,9 @@ static bool find_needs(struct clime_grammar_program *p) {
 
 struct left {
     const struct clime_grammar_program *p;
-    uint8_t *nullable; /* [n_ops] the rule's end can be reached from here without a byte */
-    uint8_t *state;    /* [n_ops] of entries: 0 new, 1 on the way, 2 done */
-    int32_t *stamp;    /* [n_ops] the walk that saw it last */
+    uint8_t *nullable; /* [n_ops] reaches the rule's end without a byte */
+    uint8_t *state;    /* [n_ops] of entries: 0 new, 1 active, 2 done */
+    int32_t *stamp;    /* [n_ops] last walk that saw it */
     int32_t walk;
 };
 
@@ -232,7 +232,7 @@ static bool is_nullable(const struct left *l, int32_t pc) {
     return false;
 }
 
-/* The rules that are called from `pc` on before a byte is taken, into out (entries' pcs). */
+/* Collects in out the rules (entry pcs) called from `pc` before a byte is consumed. */
 static void left_calls(struct left *l, int32_t pc, struct clime_expr_list *work, struct clime_expr_list *out) {
     l->walk++;
     clime_expr_list_add(work, pc);
@@ -251,8 +251,8 @@ static void left_calls(struct left *l, int32_t pc, struct clime_expr_list *work,
     }
 }
 
-/* Depth first over the rules, without the C stack: a frame is where its list of calls begins. -1, or the entry of a
- * rule that comes back to itself. */
+/* Depth-first search over rules without C recursion: a frame is the start of its list of calls. Returns the entry of a
+ * left-recursive rule, or -1. */
 static int32_t find_circle(struct left *l, int32_t start) {
     struct clime_expr_list calls = {0}, frames = {0}, work = {0};
     int32_t found = -1;
@@ -281,7 +281,7 @@ static int32_t find_circle(struct left *l, int32_t start) {
     return found;
 }
 
-/* -1: no rule is; -2: it took too long to tell. */
+/* -1: none; -2: too expensive to decide. */
 static int32_t left_recursive(const struct clime_grammar_program *p) {
     struct left l = {.p = p};
     struct sweeps w = {.left = MAX_SWEPT};

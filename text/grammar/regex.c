@@ -1,11 +1,11 @@
-/* Regexes to expressions. Called by grammar.c and the readers of schemas, on the thread that compiles.
+/* Regexes to expressions. Called by grammar.c and the schema readers, on the compiling thread.
  *
- * What is read: the part of Python's and ECMA's patterns that is regular and means the same in both. Groups of every
- * kind are only groups; a lazy quantifier is a quantifier, since only the set of texts counts. \d, \w and \s are of
- * ASCII, and their complements leave out what the two differ about. Anchors are
- * understood at the ends of a pattern's alternatives. All else is refused by its name.
+ * Supports the regular part of Python's and ECMA's patterns that means the same in both. All groups are plain groups; a
+ * lazy quantifier is a plain one, since only the set of texts matters. \d, \w and \s are ASCII; their complements omit
+ * characters on which the two differ. Anchors are supported at the ends of a pattern's alternatives. Everything else is
+ * rejected by name.
  *
- * Invariant: the text is valid UTF-8 and the reader stands at the beginning of a character.
+ * Invariant: the text is valid UTF-8 and the reader is at a character boundary.
  */
 #include <stdlib.h>
 
@@ -60,8 +60,8 @@ static bool hex(struct clime_str text, size_t *at, int digits, uint32_t *c) {
     return *c <= CLIME_MAX_CHAR;
 }
 
-/* Characters of which Python's and ECMA's patterns, or ASCII and Unicode, say different things: neither the kind nor
- * its complement has them. White space is known; of digits and letters all beyond ASCII. */
+/* Adds characters on which Python and ECMA, or ASCII and Unicode, differ: neither the kind nor its complement has them.
+ * For white space the known ones; for digits and letters all beyond ASCII. */
 static void add_disputed(struct clime_chars *out, char kind) {
     static const struct clime_char_range spaces[] = {
         {0x1C, 0x1F},     {0x85, 0x85},     {0xA0, 0xA0},     {0x1680, 0x1680}, {0x180E, 0x180E}, {0x2000, 0x200A},
@@ -96,8 +96,8 @@ static void add_kind(struct clime_chars *out, char kind) {
     clime_chars_free(&c);
 }
 
-/* An escape, behind its backslash: adds a kind of characters and returns true, or gives one character in *c.
- * NULL: understood; else what is wrong with it. */
+/* Reads an escape after its backslash: adds a kind of characters and sets *is_kind, or sets one character in *c.
+ * Returns NULL, or the error. */
 static const char *read_escape(struct clime_str text, size_t *at, struct clime_chars *kinds, bool *is_kind,
                                uint32_t *c) {
     static const char from[] = "ntrfv0a", to[] = "\n\t\r\f\v\0\a";
@@ -140,7 +140,7 @@ static const char *read_member(struct clime_str text, size_t *at, struct clime_c
     *is_kind = false;
     if (text.ptr[*at] != '\\') return decode(text, at, c) ? NULL : "broken UTF-8";
     ++*at;
-    if (*at < text.len && text.ptr[*at] == 'b') { /* inside a class it is a backspace */
+    if (*at < text.len && text.ptr[*at] == 'b') { /* a backspace inside a class */
         ++*at;
         *c = '\b';
         return NULL;
@@ -170,7 +170,7 @@ static const char *read_class(struct clime_str text, size_t *at, struct clime_ch
     ++*at;
     for (int i = 0; KINDS[i]; i++)
         if (inverted && kinds >> i & 1) add_disputed(out, KINDS[i]);
-    for (int i = 0; KINDS[i]; i += 2) /* [\s\S]: any character, whoever is asked */
+    for (int i = 0; KINDS[i]; i += 2) /* [\s\S]: any character in both */
         if ((kinds >> i & 3) == 3) clime_chars_add(out, 0, CLIME_MAX_CHAR);
     clime_chars_settle(out);
     if (inverted) clime_chars_invert(out);
@@ -198,7 +198,7 @@ static int any_char(struct reader *r, bool newline) {
     clime_chars_add(&c, 0, newline ? CLIME_MAX_CHAR : '\n' - 1);
     if (!newline) {
         clime_chars_add(&c, '\n' + 1, '\r' - 1);
-        clime_chars_add(&c, '\r' + 1, 0x2027); /* what ends a line in ECMA's patterns */
+        clime_chars_add(&c, '\r' + 1, 0x2027); /* line terminators of ECMA's patterns */
         clime_chars_add(&c, 0x202A, CLIME_MAX_CHAR);
     }
     return chars_node(r, &c);
@@ -270,7 +270,7 @@ static bool read_number(struct reader *r, int *out) {
     return r->at > from;
 }
 
-/* {m}, {m,}, {,n}, {m,n}; a brace of another kind is a character. */
+/* {m}, {m,}, {,n}, {m,n}; any other brace is literal. */
 static bool read_counts(struct reader *r, int *min, int *max) {
     size_t from = r->at++;
     bool low = read_number(r, min), comma = sees(r, ",");

@@ -1,13 +1,11 @@
-/* JSON schemas to expressions: sets of schemas, references, alternatives. Called by grammar.c, on the thread that
- * compiles.
+/* JSON schemas to expressions: sets of schemas, references, alternatives. Called by grammar.c, on the compiling thread.
  *
- * What comes out accepts only texts that the schema accepts, and not always all of them: properties come in the
- * schema's order, objects and tuples have what the schema names and no more unless it says so, and where keywords of
- * one type stand without `type` that type is meant. A keyword that is not understood is refused by name, never left
- * out.
+ * The grammar accepts only texts that the schema accepts, but not always all: properties come in the schema's order,
+ * objects and tuples have only what the schema names unless it allows more, and keywords of one type without `type`
+ * imply that type. An unknown keyword is rejected by name, never ignored.
  *
- * Invariant: a set's schemas are in the tree of the request, in the order in which they were met, which is that of the
- * properties too; each once, so there are finitely many sets.
+ * Invariant: a set's schemas are in the request's tree, in order of discovery (also the properties' order), each once,
+ * so there are finitely many sets.
  */
 #include "text/grammar/schema.h"
 
@@ -49,8 +47,8 @@ bool clime_schema_spend(struct clime_schema *s, int64_t n) {
 
 static const struct {
     const char *name;
-    unsigned types; /* that it says something about; 0 = it says nothing of the value, or is dealt with here */
-    enum clime_json_kind kind; /* of its value; 0 = whoever reads it sees to that */
+    unsigned types;            /* types that it constrains; 0 = none, or handled here */
+    enum clime_json_kind kind; /* kind of its value; 0 = checked by its reader */
 } keywords[] = {
     {"type", 0, 0},
     {"enum", 0, CLIME_JSON_ARRAY},
@@ -119,8 +117,8 @@ static void check_kind(struct clime_schema *s, const struct cJSON *keyword, enum
         clime_schema_bad(s, "required must be a list of names");
 }
 
-/* The types that the keywords of a schema speak of; an unknown keyword is an error, and one that is not as it must be:
- * left out in silence it would limit nothing. */
+/* The types that a schema's keywords constrain. An unknown or malformed keyword is an error: ignored, it would not
+ * constrain anything. */
 static unsigned spoken_of(struct clime_schema *s, const struct cJSON *schema) {
     unsigned types = 0;
     for (const struct cJSON *c = clime_tree_first(schema); c; c = clime_tree_next(c)) {
@@ -141,7 +139,7 @@ int64_t clime_schema_count(struct clime_schema *s, const struct cJSON *schema, c
     const struct cJSON *n = clime_tree_get(schema, key);
     if (!n) return absent;
     double v = clime_tree_num(n, -1);
-    if (v > CLIME_EXPR_MAX_REPEAT && strncmp(key, "max", 3) == 0) return absent; /* no output is as long */
+    if (v > CLIME_EXPR_MAX_REPEAT && strncmp(key, "max", 3) == 0) return absent; /* longer than any output */
     if (!(v >= 0 && v <= CLIME_EXPR_MAX_REPEAT) || v != floor(v)) {
         clime_schema_bad(s, "%s must be a whole number up to %d", key, CLIME_EXPR_MAX_REPEAT);
         return absent;
@@ -151,7 +149,7 @@ int64_t clime_schema_count(struct clime_schema *s, const struct cJSON *schema, c
 
 /* ---- references ---- */
 
-/* One step of a JSON pointer: ~0, ~1 and %XX undone. */
+/* Unescapes one step of a JSON pointer: ~0, ~1 and %XX. */
 static const char *unescape(const char *at, char *out, size_t size) {
     size_t n = 0;
     for (; *at && *at != '/' && n + 1 < size; at++) {
@@ -283,8 +281,8 @@ static unsigned type_of_value(const struct cJSON *v) {
     return 0;
 }
 
-/* A value of a list must fit the set's other keywords too; those that would have to be worked out are refused.
- * listed_by: the schema whose enum it was taken from, which is not looked through again for each of its values. */
+/* True if a listed value fits the set's other keywords; keywords that need evaluation are errors. listed_by: the schema
+ * whose enum has the value, not searched again. */
 static bool fits(struct clime_schema *s, const struct clime_schema_set *set, const struct cJSON *value,
                  const struct cJSON *listed_by, unsigned types) {
     unsigned type = type_of_value(value);
@@ -393,7 +391,7 @@ enum clime_err clime_schema_read(struct clime_exprs *x, struct clime_str json, b
     struct clime_schema s = {
         .x = x, .e = e, .space = -1, .string = -1, .json_char = -1, .number = -1, .integer = -1, .value = -1};
     struct clime_schema_set set = {.n = 0};
-    if (memmem(json.ptr, json.len, "\\u0000", 6)) /* the tree's strings end at a NUL */
+    if (memmem(json.ptr, json.len, "\\u0000", 6)) /* the tree's strings are NUL-terminated */
         return clime_fail(e, CLIME_ERR_INPUT, "schema: the character \\u0000 is not supported");
     enum clime_err err = clime_tree_parse(json.ptr, json.len, &root, e);
     if (err) return clime_error_prefix(e, "schema");

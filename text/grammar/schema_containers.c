@@ -1,8 +1,7 @@
 /* Arrays and objects of JSON schemas. Called by schema.c.
  *
- * An object's properties come in the order in which the schema names them; that is what models are shown, and it keeps
- * the automaton as small as the schema. Further keys come behind them, where the schema allows them in so many words or
- * names none; they differ from those that are named.
+ * An object's properties come in the schema's order; models are shown that, and it keeps the automaton as small as the
+ * schema. Other keys follow, if the schema explicitly allows them or names none; they must differ from the named ones.
  */
 #include <stdlib.h>
 
@@ -25,7 +24,7 @@ static const struct cJSON *tuple_of(const struct cJSON *schema) {
     return clime_tree_kind(items) == CLIME_JSON_ARRAY ? items : clime_tree_get(schema, "prefixItems");
 }
 
-/* What all items behind the tuple must fit; NULL = it does not say. */
+/* The schema of items after the tuple; NULL = none. */
 static const struct cJSON *items_of(const struct cJSON *schema) {
     const struct cJSON *items = clime_tree_get(schema, "items");
     return clime_tree_kind(items) == CLIME_JSON_ARRAY ? clime_tree_get(schema, "additionalItems") : items;
@@ -52,7 +51,7 @@ int clime_schema_array(struct clime_schema *s, const struct clime_schema_set *se
     struct clime_exprs *x = s->x;
     int64_t min = 0, max = CLIME_EXPR_INF;
     int n_tuple = 0;
-    bool closed = false; /* nothing behind the tuple */
+    bool closed = false; /* no items after the tuple */
     for (int i = 0; i < set->n; i++) {
         const struct cJSON *m = set->at[i].schema;
         int64_t low = clime_schema_count(s, m, "minItems", 0), high = clime_schema_count(s, m, "maxItems", max);
@@ -100,8 +99,8 @@ static int by_text(const void *a, const void *b) {
     return c ? c : (x->len > y->len) - (x->len < y->len);
 }
 
-/* The rest of a key that has the first `at` bytes of names [from, to), which are sorted, and is none of them. Up to
- * where it differs it is spelt without escapes, so it is no other spelling of a name. */
+/* The rest of a key that shares the first `at` bytes of the sorted names [from, to) and differs from them all. Up to
+ * the difference it is spelt without escapes, so it cannot be another spelling of a name. */
 static int other_key(struct clime_schema *s, const struct names *names, int from, int to, size_t at, int any) {
     struct clime_expr_list all = {0};
     struct clime_chars differ = {0};
@@ -117,7 +116,7 @@ static int other_key(struct clime_schema *s, const struct names *names, int from
         while (end < to && names->at[end].len >= at + (size_t)n &&
                memcmp(names->at[end].ptr + at, name.ptr + at, (size_t)n) == 0)
             end++;
-        if (c >= 0x20 && c != '"' && c != '\\') /* a name that needs an escape here cannot be met */
+        if (c >= 0x20 && c != '"' && c != '\\') /* a name that needs an escape here cannot match */
             clime_expr_list_add(&all, clime_expr_seq2(s->x, clime_expr_char(s->x, c, CLIME_SPELL_UTF8),
                                                       other_key(s, names, i, end, at + (size_t)n, any)));
         clime_chars_add(&differ, c, c);
@@ -152,11 +151,11 @@ struct object {
     struct property *at;
     int n, size;
     int n_required;
-    int extra;                   /* a pair that is not named; NEVER = none may be there */
+    int extra;                   /* an unnamed pair; NEVER = not allowed */
     int64_t min, max;            /* properties */
-    bool open, closed;           /* it says that others may, or must not, be there */
-    bool speaks;                 /* it says something about its properties */
-    const struct cJSON *pattern; /* the schema that has patternProperties */
+    bool open, closed;           /* others are explicitly allowed, or forbidden */
+    bool speaks;                 /* it constrains properties */
+    const struct cJSON *pattern; /* the schema with patternProperties */
     const struct cJSON *names;   /* ... propertyNames */
 };
 
@@ -185,8 +184,8 @@ static int pair_of(struct clime_schema *s, int key, int value) {
     return clime_expr_seq(s->x, kids, 4);
 }
 
-/* Whether the schema, or one of those within it that hold for the same value, says something of the property: it may be
- * there beside unevaluatedProperties false. seen: bits of the set's members that were asked. */
+/* True if the schema, or a subschema for the same value, evaluates the property: it is allowed despite
+ * unevaluatedProperties false. seen: bits of the set's members already visited. */
 static bool evaluates(struct clime_schema *s, const struct clime_schema_set *set, const struct cJSON *schema,
                       const char *name, uint64_t *seen) {
     static const char *const lists[] = {"allOf", "anyOf", "oneOf"};
@@ -205,7 +204,7 @@ static bool evaluates(struct clime_schema *s, const struct clime_schema_set *set
     return false;
 }
 
-/* What the set says about the property: each schema its own, or what it says of those that it does not name. */
+/* The pair of a property: each schema's own constraint, or its additionalProperties. */
 static int property_pair(struct clime_schema *s, const struct clime_schema_set *set, const char *name) {
     struct clime_schema_set value = {.n = 0};
     for (int i = 0; i < set->n; i++) {
@@ -250,7 +249,7 @@ static void gather(struct clime_schema *s, const struct clime_schema_set *set, s
     }
 }
 
-/* Keys by a pattern: alone in its object, so that no key is of two kinds. */
+/* Keys by a pattern: only alone in an object, so that no key is of two kinds. */
 static void pattern_pair(struct clime_schema *s, const struct clime_schema_set *set, struct object *o) {
     const struct cJSON *c = clime_tree_first(clime_tree_get(o->pattern, "patternProperties"));
     struct clime_schema_set value = {.n = 0};
@@ -286,7 +285,7 @@ static void extra_pair(struct clime_schema *s, const struct clime_schema_set *se
     free(names.at);
 }
 
-/* The pairs from the last to the first: what may follow once there is one, and what may be the first. */
+/* Builds pairs from last to first: those that may follow another one, and those that may be first. */
 static int members(struct clime_schema *s, const struct object *o) {
     struct clime_exprs *x = s->x;
     int most = o->max < 0 ? CLIME_EXPR_INF : (int)o->max - 1;
@@ -304,7 +303,7 @@ int clime_schema_object(struct clime_schema *s, const struct clime_schema_set *s
     struct object o = {.max = CLIME_EXPR_INF, .extra = CLIME_EXPR_NEVER_NODE};
     int node = CLIME_EXPR_NEVER_NODE;
     gather(s, set, &o);
-    if (o.names && o.n > 0) /* whether each name fits would have to be worked out */
+    if (o.names && o.n > 0) /* would require evaluating each name */
         clime_schema_bad(s, "propertyNames is supported without properties and required only");
     if (s->err) goto done;
     if (o.pattern)

@@ -1,9 +1,8 @@
-/* Numbers within bounds, as the digits that spell them. Called by schema.c.
+/* Numbers within bounds, as digit expressions. Called by schema.c.
  *
- * Digits are compared from the left, as one compares numbers by hand: until a digit is above (or below) the bound's,
- * and then the rest is free. Whole parts have at most 18 digits, so that they fit every reader's integers; a bound that
- * they cannot reach is none. Of a number with an exclusive bound, as many decimals are written as 15 digits leave room
- * for: rounding to a double must not move one onto the bound.
+ * Digits are compared from the left: once a digit is above (or below) the bound's, the rest is free. Integer parts have
+ * at most 18 digits, to fit every reader's integers; bounds beyond that are ignored. A number with an exclusive bound
+ * has at most as many decimals as 15 digits allow: rounding to a double must not move it onto the bound.
  */
 #include <math.h>
 #include <stdio.h>
@@ -13,14 +12,14 @@
 
 #define MAX_DIGITS 18
 #define MAX_WHOLE ((int64_t)999999999999999999)
-#define MAX_DECIMALS 12 /* of a bound */
-#define TOO_LARGE 1e18  /* no number of MAX_DIGITS digits reaches it */
+#define MAX_DECIMALS 12 /* most decimals of a bound */
+#define TOO_LARGE 1e18  /* beyond any number of MAX_DIGITS digits */
 
 static int digits(struct clime_schema *s, int min, int max) {
     return clime_expr_repeat(s->x, clime_expr_range(s->x, '0', '9'), min, max);
 }
 
-/* Without bounds: JSON's numbers with as many digits as a double or an integer of 64 bits has. */
+/* Without bounds: JSON numbers with as many digits as a double or a 64-bit integer has. */
 int clime_schema_any_number(struct clime_schema *s, bool integer) {
     int *rule = integer ? &s->integer : &s->number;
     if (*rule < 0) {
@@ -64,7 +63,7 @@ static int whole_range(struct clime_schema *s, int64_t lo, int64_t hi) {
     struct clime_expr_list all = {0};
     char a[24], b[24];
     if (hi > MAX_WHOLE) hi = MAX_WHOLE;
-    for (int64_t from = lo, ten = 10; from <= hi; from = ten) { /* ten: the least number of one digit more */
+    for (int64_t from = lo, ten = 10; from <= hi; from = ten) { /* ten: the least number with one more digit */
         while (ten <= from) ten *= 10;
         int64_t to = hi < ten - 1 ? hi : ten - 1;
         int n = snprintf(a, sizeof a, "%lld", (long long)from);
@@ -87,16 +86,16 @@ static int integer_range(struct clime_schema *s, int64_t lo, int64_t hi) {
 
 struct bound { /* >= 0 */
     int64_t whole;
-    char part[MAX_DECIMALS + 1]; /* the decimals, without zeros at the end */
+    char part[MAX_DECIMALS + 1]; /* decimals without trailing zeros */
     bool excluded, none;
 };
 
 struct decimals {
     struct clime_schema *s;
-    int most; /* decimals that may be written */
+    int most; /* most decimals to write */
 };
 
-/* Further decimals; some: they are not all 0. */
+/* Further decimals; some: not all 0. */
 static int rest(const struct decimals *d, int done, bool some) {
     struct clime_exprs *x = d->s->x;
     int room = d->most - done;
@@ -110,7 +109,7 @@ static int zeros(const struct decimals *d, int done, int least) {
     return clime_expr_repeat(d->s->x, clime_expr_text(d->s->x, "0"), least, d->most > done ? d->most - done : 0);
 }
 
-/* Decimals from the i-th on that are not below those of the bound. */
+/* Decimals from the i-th on, not below the bound's. */
 static int above(const struct decimals *d, const struct bound *b, int i) {
     struct clime_exprs *x = d->s->x;
     if (i >= d->most) return b->part[i] || b->excluded ? CLIME_EXPR_NEVER_NODE : CLIME_EXPR_EMPTY_NODE;
@@ -120,7 +119,7 @@ static int above(const struct decimals *d, const struct bound *b, int i) {
                            clime_expr_seq2(x, one_digit(d->s, c, c), above(d, b, i + 1)));
 }
 
-/* ... that are not above them; ends: there may be none (more). */
+/* ... not above the bound's; ends: no (more) decimals allowed too. */
 static int below(const struct decimals *d, const struct bound *b, int i, bool ends) {
     struct clime_exprs *x = d->s->x;
     if (!b->part[i] || i >= d->most) {
@@ -134,7 +133,7 @@ static int below(const struct decimals *d, const struct bound *b, int i, bool en
     return clime_expr_alt(x, kids, 3);
 }
 
-/* Decimals between those of two bounds with one whole part, from the i-th on; so far they are those of both. */
+/* Decimals from the i-th on, between those of two bounds with the same integer part and equal decimals so far. */
 static int between(const struct decimals *d, const struct bound *lo, const struct bound *hi, int i) {
     struct clime_exprs *x = d->s->x;
     bool equal = !lo->part[i] && !hi->part[i];
@@ -153,7 +152,7 @@ static int with_point(struct clime_schema *s, int decimals) {
     return clime_expr_seq2(s->x, clime_expr_text(s->x, "."), decimals);
 }
 
-/* A whole part, as text, then decimals. */
+/* An integer part, then decimals. */
 static int whole_then(struct clime_schema *s, int64_t whole, int decimals) {
     char z[24];
     snprintf(z, sizeof z, "%lld", (long long)whole);
@@ -168,7 +167,7 @@ static int unsigned_range(const struct decimals *d, const struct bound *lo, cons
     if (d->most == 0) any = CLIME_EXPR_EMPTY_NODE;
     int64_t last = hi->none ? MAX_WHOLE : hi->whole - 1;
     if (!hi->none && hi->whole == lo->whole) {
-        if (!lo->part[0] && !lo->excluded) /* from the whole number itself on */
+        if (!lo->part[0] && !lo->excluded) /* including the whole number itself */
             return whole_then(
                 s, lo->whole,
                 clime_expr_alt2(x, hi->part[0] || !hi->excluded ? CLIME_EXPR_EMPTY_NODE : CLIME_EXPR_NEVER_NODE,
@@ -189,7 +188,7 @@ static int unsigned_range(const struct decimals *d, const struct bound *lo, cons
     return clime_expr_alt(x, kids, 3);
 }
 
-/* v >= 0 as a bound; false: it has more decimals than are compared. */
+/* Converts v >= 0 to a bound; false: too many decimals. */
 static bool bound_of(double v, bool excluded, struct bound *b) {
     char z[64];
     snprintf(z, sizeof z, "%.*f", MAX_DECIMALS, v);
@@ -205,11 +204,11 @@ static bool bound_of(double v, bool excluded, struct bound *b) {
 struct limits {
     double lo, hi; /* infinite = none */
     bool lo_excluded, hi_excluded;
-    bool never; /* no number of 18 digits is within */
+    bool never; /* no number of 18 digits fits */
 };
 
-/* The tree's numbers are doubles: from 2^53 on the one that was written may lie a little within, so the bound that
- * holds is the next double. Below, it is the number itself. */
+/* The tree's numbers are doubles: from 2^53 on the written one may be slightly inside, so the safe bound is the next
+ * double. Below 2^53 it is exact. */
 static double inward(double v, bool low) {
     return fabs(v) < CLIME_SCHEMA_EXACT ? v : nextafter(v, low ? INFINITY : -INFINITY);
 }
@@ -218,7 +217,7 @@ static void narrow(struct clime_schema *s, struct limits *l, const struct cJSON 
                    bool excluded) {
     const struct cJSON *n = clime_tree_get(schema, key);
     double v = clime_tree_num(n, NAN);
-    if (!n || clime_tree_kind(n) == CLIME_JSON_BOOL) return; /* draft 4's exclusive flag: read with its bound */
+    if (!n || clime_tree_kind(n) == CLIME_JSON_BOOL) return; /* draft 4's exclusive flag: handled with its bound */
     if (isnan(v)) {
         clime_schema_bad(s, "%s must be a number", key);
         return;
@@ -228,7 +227,7 @@ static void narrow(struct clime_schema *s, struct limits *l, const struct cJSON 
         return;
     }
     double next = inward(v, low);
-    excluded &= next == v; /* the next one is within, whatever was written */
+    excluded &= next == v; /* the next double is inside in any case */
     v = next;
     double *to = low ? &l->lo : &l->hi;
     bool *flag = low ? &l->lo_excluded : &l->hi_excluded;
@@ -268,7 +267,7 @@ static int numbers(struct clime_schema *s, const struct limits *l) {
     if (!fine || part > d.most)
         return clime_schema_bad(s, "a bound of more than 15 digits, or 12 decimals, is not supported");
     struct bound zero = {.whole = 0};
-    if (l->lo < 0) { /* the negative ones, by what stands behind the sign */
+    if (l->lo < 0) { /* negative ones, by their absolute value */
         struct bound near_zero = l->hi < 0 ? hi : zero;
         if (l->hi == 0) near_zero.excluded = l->hi_excluded;
         clime_expr_list_add(&all,

@@ -1,8 +1,7 @@
-/* Parameters of a tool as tags: which are texts, which are JSON. Called by calls.c.
+/* A tool's parameters as tags: texts or JSON. Called by calls.c.
  *
  * A text between tags has no quotes and no escapes, so it can be limited to a list but not by a pattern or a length.
- * What reads a value (text/output/tools.h) goes by its types alone: where it would take one for another, the schema is
- * refused.
+ * The value reader (text/output/tools.h) uses types alone: a schema for which that is ambiguous is rejected.
  */
 #include "text/grammar/schema_params.h"
 
@@ -12,7 +11,7 @@
 #include "text/output/tools.h"
 
 #define MAX_PARAMS 4096
-#define ALTERNATIVE 4096 /* comparisons that one is counted as: within one another they double at each step */
+#define ALTERNATIVE 4096 /* cost of an alternative in comparisons: nesting doubles them at each level */
 
 static bool is_required(const struct clime_schema_set *set, const char *name) {
     for (int i = 0; i < set->n; i++) {
@@ -23,7 +22,7 @@ static bool is_required(const struct clime_schema_set *set, const char *name) {
     return false;
 }
 
-/* The set's first schema that has one of the keywords, and does not count as done; NULL-terminated. */
+/* The set's first schema, not marked done, with one of the keywords (NULL-terminated). */
 static const struct cJSON *keyword(const struct clime_schema_set *set, const char *const *keys, const char **which) {
     for (; *keys; keys++)
         for (int i = 0; i < set->n; i++) {
@@ -35,7 +34,7 @@ static const struct cJSON *keyword(const struct clime_schema_set *set, const cha
 
 /* ---- values ---- */
 
-/* A schema that only leads to others, or is described. */
+/* True for a schema with only references and annotations. */
 static bool says_nothing(const struct cJSON *schema) {
     static const char *const keys[] = {"$ref",        "allOf",   "anyOf",    "oneOf",   "title",
                                        "description", "default", "examples", "example", "$defs"};
@@ -47,7 +46,7 @@ static bool says_nothing(const struct cJSON *schema) {
     return true;
 }
 
-/* The list of texts that a value is one of, as they stand between the tags; NULL where there is no such list. */
+/* The enum of texts that a value must be one of, as between tags; NULL = none. */
 static const struct cJSON *listed_by(const struct clime_schema_set *set) {
     const struct cJSON *listed = NULL;
     int n = 0;
@@ -61,7 +60,7 @@ static const struct cJSON *listed_by(const struct clime_schema_set *set) {
     return n == 1 && clime_tree_first(listed) ? listed : NULL;
 }
 
-/* Null, any number or true and false: whatever is read as one of these fits. */
+/* True for null, unrestricted numbers or booleans: any value read as one fits. */
 static bool is_any_word(struct clime_schema *s, const struct cJSON *schema) {
     static const char *const limits[] = {
         "enum",       "const", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
@@ -75,8 +74,8 @@ static bool is_any_word(struct clime_schema *s, const struct cJSON *schema) {
 
 static void read_value(struct clime_schema *s, const struct clime_schema_set *set, struct clime_schema_param *p);
 
-/* Alternatives, of the set's i-th schema. What is no text stands as JSON, and is told from a text by its look; so where
- * a text may be any, whatever looks like another must fit that. */
+/* Alternatives of the set's i-th schema. Non-text values are JSON and recognized by their form; if any text is allowed,
+ * everything that looks like another type must fit that type. */
 static void read_options(struct clime_schema *s, const struct clime_schema_set *set, int i, unsigned done,
                          const struct cJSON *options, struct clime_schema_param *p) {
     struct clime_expr_list all = {0};
@@ -157,7 +156,7 @@ static void read_param(struct clime_schema *s, const struct clime_schema_set *ob
     read_value(s, &value, p);
 }
 
-/* Those that have a schema first, then those that are only required. */
+/* Properties with a schema first, then those only required. */
 static void read_object(struct clime_schema *s, const struct clime_schema_set *object,
                         struct clime_schema_params *out) {
     static const char *const limits[] = {
@@ -172,7 +171,7 @@ static void read_object(struct clime_schema *s, const struct clime_schema_set *o
     if (!(types & CLIME_TYPE_OBJECT)) clime_schema_bad(s, "a tool's parameters must be an object");
     for (int i = 0; i < object->n; i++)
         for (int k = 0; k < 2; k++) n += clime_tree_size(clime_tree_get(object->at[i].schema, named[k]));
-    if (n > 2 * MAX_PARAMS) /* each is named twice where all are required */
+    if (n > 2 * MAX_PARAMS) /* required ones are named twice */
         clime_schema_bad(s, "a tool with more than %d parameters", MAX_PARAMS);
     if (s->err) return;
     out->at = xcalloc((size_t)n + 1, sizeof *out->at);

@@ -1,8 +1,7 @@
-/* The pieces of JSON that schemas are made of: white space, literals, any value, strings. Called by schema.c.
+/* JSON building blocks of schemas: white space, literals, any value, strings. Called by schema.c.
  *
- * White space: what a model writes of itself, and no more, so that none can go on for ever. Behind ":" a space; behind
- * "," and the opening and before the closing bracket a space, or a newline and up to 32 spaces or 8 tabs; none
- * elsewhere.
+ * White space: only what models usually write, and bounded. After ":" a space; after "," and the opening and before the
+ * closing bracket a space, or a newline and up to 32 spaces or 8 tabs; none elsewhere.
  */
 #include <math.h>
 #include <stdio.h>
@@ -52,8 +51,8 @@ int clime_schema_any_string(struct clime_schema *s) {
     return clime_expr_rule(s->x, s->string);
 }
 
-/* Formats as patterns: what every reader takes for one, not all of what the standards allow. A model must be able to
- * copy what it read: dates are those of the calendar. */
+/* Formats as patterns: what every reader accepts, not all that the standards allow. A model must be able to copy its
+ * input: dates are calendar dates. */
 static const struct {
     const char *name, *pattern;
 } formats[] = {
@@ -107,7 +106,7 @@ int clime_schema_string(struct clime_schema *s, const struct clime_schema_set *s
         if (low > min) min = low;
         if (max < 0 || high < max) max = high;
         if (p)
-            pattern = clime_tree_str(p, ""); /* zod writes a format's own pattern beside it */
+            pattern = clime_tree_str(p, ""); /* zod adds the format's own pattern */
         else if (f)
             pattern = format_pattern(s, clime_tree_str(f, ""));
         n_patterns += p || f;
@@ -205,7 +204,7 @@ bool clime_schema_lists(struct clime_schema *s, const struct cJSON *schema, cons
 
 /* ---- any value ---- */
 
-/* A list of pieces with commas between them, one at least. */
+/* One or more pieces separated by commas. */
 static int listed(struct clime_schema *s, int piece) {
     const int more[] = {clime_expr_text(s->x, ","), clime_schema_space(s), piece};
     return clime_expr_seq2(s->x, piece, clime_expr_repeat(s->x, clime_expr_seq(s->x, more, 3), 0, CLIME_EXPR_INF));

@@ -1,10 +1,9 @@
-/* Searching with the machine of grammars (search.h). Expressions are compiled on the server's text threads; hunts are
- * the emitters', one for each output.
+/* Streaming search with the grammar machine (search.h). Expressions are compiled on the server's text threads; emitters
+ * own hunts, one per output.
  *
- * A text has a match when all of it is anything, a match, and anything: one automaton, which becomes a deterministic
- * one while it is used. Not PCRE2: a client's expression is looked for at every token, on a thread that others wait for
- * too, so its cost must neither grow with the text nor explode.
- * Hunts share no states, so that what one text costs cannot make another's search fail.
+ * A text has a match if it is anything, a match, anything: one automaton, made deterministic lazily. Not PCRE2: a
+ * client's expression is searched at every token, on a shared thread, so its cost must neither grow with the text nor
+ * explode. Hunts share no states, so that one text's cost cannot make another's search fail.
  */
 #include "text/grammar/search.h"
 
@@ -14,8 +13,8 @@
 #include "text/grammar/readers.h"
 
 #define MAX_DEPTH 256
-#define MAX_BYTES ((size_t)1 << 18) /* of a hunt's states; with more it goes on from the present one alone */
-/* Of finding states, where 2^20 is some 8 ms: at the beginning, and for each byte of the text. A request may have
+#define MAX_BYTES ((size_t)1 << 18) /* of a hunt's states; above it only the current one is kept */
+/* Effort limits for finding states (2^20 is some 8 ms): at the start, and per byte of text. A request may have
  * thousands of hunts, and all replies wait for them. */
 #define FIRST_EFFORT ((int64_t)1 << 19)
 #define BYTE_EFFORT ((int64_t)1 << 10)
@@ -27,7 +26,7 @@ struct clime_search {
 struct clime_hunt {
     struct clime_machine machine;
     int32_t at;
-    int64_t n_bytes; /* of the text so far */
+    int64_t n_bytes; /* text so far */
 };
 
 enum clime_err clime_search_new(struct clime_str pattern, struct clime_search **out, struct clime_error *e) {
@@ -40,7 +39,7 @@ enum clime_err clime_search_new(struct clime_str pattern, struct clime_search **
     clime_exprs_free(&x);
     if (err) {
         free(s);
-        return e->code = CLIME_ERR_INPUT; /* a limit of the expression, not of the server */
+        return e->code = CLIME_ERR_INPUT; /* the expression's fault, not the server's */
     }
     *out = s;
     return CLIME_OK;

@@ -1,5 +1,5 @@
-/* Choices, and structural tags: free text in which some tags hold what a schema allows. Called by grammar.c, on the
- * thread that compiles. SGLang's and XGrammar's JSON, in both of its forms:
+/* Choices, and structural tags: free text in which tag contents follow a schema. Called by grammar.c, on the compiling
+ * thread. SGLang's and XGrammar's JSON, in both forms:
  *
  *   {"type": "structural_tag", "structures": [{"begin", "schema", "end"}, ...], "triggers": [...]}
  *   {"type": "structural_tag", "format": {"type": "sequence" | "or" | "tag" | "triggered_tags" | ..., ...}}

@@ -1,12 +1,12 @@
-/* Making the trie: tokens sorted by their bytes, then one pass. Called once by the server, on a text thread.
+/* Builds the trie: sorts tokens by bytes, then one pass. Called once by the server, on a text thread.
  *
- * Invariant: nodes of one depth-first walk; skip[i] > i; a token longer than UINT16_MAX bytes is left out.
+ * Invariant: nodes are in depth-first order; skip[i] > i; tokens over UINT16_MAX bytes are omitted.
  */
 #include "text/grammar/vocab_trie.h"
 
 #include <stdlib.h>
 
-#define MAX_TOKEN 4096 /* bytes; longer ones would only make walks deep */
+#define MAX_TOKEN 4096 /* bytes; longer tokens are omitted, they only deepen walks */
 
 struct named {
     struct clime_str s;
@@ -40,10 +40,10 @@ static void copy_bytes(struct clime_vocab_trie *v, const int32_t *eos, size_t n_
     }
     v->at[v->V] = (uint32_t)v->bytes.len;
     CHECK(!v->bytes.full);
-    if (!v->bytes.data) clime_buf_addc(&v->bytes, '\0'); /* a vocabulary without text: a pointer all the same */
+    if (!v->bytes.data) clime_buf_addc(&v->bytes, '\0'); /* non-NULL also for a vocabulary without text */
 }
 
-/* Nodes for s below the first `common` bytes of the path, which are there. */
+/* Adds nodes for s below the first `common` bytes, which exist. */
 static void add_path(struct clime_vocab_trie *v, struct clime_str s, size_t common, int32_t *path) {
     for (size_t d = common; d < s.len; d++) {
         int32_t i = v->n_nodes++;

@@ -1,7 +1,6 @@
-/* The table of formats of tool calls, and which of them a template shows. Pure data; any thread.
+/* The table of tool call formats, and detection by template. Pure data; any thread.
  *
- * Markers are as the models' templates and tokenizers spell them. To add a format: a row; where no reader fits, a
- * reader.
+ * Markers are spelt as in the models' templates and tokenizers. To add a format: a row, and a reader if none fits.
  */
 #include "text/output/call_formats.h"
 
@@ -124,7 +123,7 @@ static bool has(struct clime_str source, const char *text) {
     return memmem(source.ptr, source.len, text, strlen(text)) != NULL;
 }
 
-/* The first row whose texts are in the template: what is more particular stands before what it contains. */
+/* The first row whose texts are in the template; specific rows precede general ones. */
 const struct clime_call_format *clime_call_format_of_template(struct clime_str source) {
     static const struct {
         const char *text, *and_text, *format;

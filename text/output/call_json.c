@@ -1,12 +1,12 @@
-/* Readers of calls whose arguments are JSON: an object with name and arguments, or a name and then the arguments.
- * Called by call_parse.c.
+/* Readers of calls with JSON arguments: an object with name and arguments, or a name followed by arguments. Called by
+ * call_parse.c.
  *
- * Invariant: each byte goes through the walk once; arguments are copied to the call as far as the walk has accepted
- * them, so what was announced is the beginning of a JSON object.
+ * Invariant: each byte is walked once; arguments are copied to the call as far as the walk accepted them, so announced
+ * arguments are a prefix of a JSON object.
  */
 #include "text/output/call_readers.h"
 
-/* Copies what came of the arguments, up to `end`. */
+/* Copies new argument bytes, up to `end`. */
 static void copy_args(struct clime_parse *p, struct clime_str text, size_t end) {
     struct clime_call_reader *r = &p->reader;
     if (r->call < 0 || r->args_begin == 0) return;
@@ -31,8 +31,7 @@ static bool key_is_args(struct clime_str key) {
     return clime_str_is(key, "arguments") || clime_str_is(key, "parameters");
 }
 
-/* A call of a tool that takes nothing may have no arguments, null or an empty text; a bare object may not: it could be
- * any object of the text. */
+/* A call may have no arguments, null or an empty text; a bare object may not: it could be any object in the text. */
 static bool announce_without(struct clime_parse *p, struct clime_str text) {
     struct clime_call_reader *r = &p->reader;
     if (r->args_begin || r->form->bare || r->name_end == 0) return false;
@@ -43,7 +42,7 @@ static bool announce_without(struct clime_parse *p, struct clime_str text) {
     return true;
 }
 
-/* Both are there: name and the arguments' beginning. */
+/* Announces once name and arguments' beginning are known. */
 static bool try_announce(struct clime_parse *p, struct clime_str text) {
     struct clime_call_reader *r = &p->reader;
     if (r->call >= 0 || r->args_begin == 0 || r->name_end == 0) return true;
@@ -64,7 +63,7 @@ static bool begin_member(struct clime_parse *p, struct clime_str text) {
         r->args_begin = p->seen;
         return c == '{' && try_announce(p, text);
     } else if (r->form->bare && !clime_str_is(key, "type") && !clime_str_is(key, "id")) {
-        return false; /* an object of the text */
+        return false; /* an ordinary object in the text */
     }
     return true;
 }
@@ -129,7 +128,7 @@ static struct clime_str function_name(struct clime_str id) {
     return name;
 }
 
-/* [CALL_ID] and an id may stand between name and separator (Mistral). */
+/* Cuts [CALL_ID] and an id between name and separator (Mistral). */
 static struct clime_str cut_id(struct clime_str name, struct clime_str *id) {
     static const char marker[] = "[CALL_ID]";
     for (size_t i = 0; i + sizeof marker - 1 <= name.len; i++) {
@@ -156,8 +155,8 @@ static bool announce_header(struct clime_parse *p, struct clime_str text) {
     return true;
 }
 
-/* Up to the separator. A brace ends it too where the separator may be missing (a form whose opening is the section's).
- */
+/* Reads the name up to the separator, or up to a brace if the separator may be missing (a form opened by its
+ * section). */
 static enum clime_call_step read_name(struct clime_parse *p, struct clime_str text, bool last) {
     struct clime_call_reader *r = &p->reader;
     bool brace = r->form->begin && !*r->form->begin;

@@ -1,9 +1,9 @@
-/* Text and calls of a reply, told apart. Called through output_parser.c by the owner of the output; the readers of
- * single calls (call_json.c, call_tags.c) are called from here.
+/* Separates a reply's text and calls. Called through output_parser.c by the owner of the output; calls the readers of
+ * single calls (call_json.c, call_tags.c).
  *
  * TEXT looks for an opening marker; SECTION and BETWEEN are where the next call may begin; CALL is inside one.
- * Invariant: [p->at, p->seen) is undecided: white space that waits for what follows, or the call in work. What is
- * decided depends on the bytes alone, never on how they came.
+ * Invariant: [p->at, p->seen) is undecided: pending white space, or the current call. Decisions depend on the bytes
+ * alone, never on chunk boundaries.
  */
 #include <stdlib.h>
 
@@ -51,7 +51,7 @@ static void begin_call(struct clime_parse *p, const struct clime_call_form *form
     p->state = CALL;
 }
 
-/* What was taken for a call is text. */
+/* Turns the current call into text. */
 static void void_call(struct clime_parse *p) {
     if (p->reader.call >= 0) {
         clime_call_of(p)->void_ = true;
@@ -94,7 +94,7 @@ enum clime_call_step clime_call_close(struct clime_parse *p, struct clime_str te
 
 /* ---- where a call may begin ---- */
 
-/* A line that is a tool's name. */
+/* True if the line is a tool's name; *may: it may become one. */
 static bool tool_line(const struct clime_parse *p, struct clime_str text, size_t at, bool *may) {
     const struct clime_tools *tools = p->how.tools;
     if (at > p->reply_at && text.ptr[at - 1] != '\n') return false;
@@ -110,7 +110,7 @@ static bool tool_line(const struct clime_parse *p, struct clime_str text, size_t
     return false;
 }
 
-/* The form whose opening stands there; *may: what stands there may become one. */
+/* The form whose opening is at `at`; *may: the text may become one. */
 static const struct clime_call_form *form_at(const struct clime_parse *p, struct clime_str text, size_t at, bool *may) {
     const struct clime_call_form *forms = p->how.calls->forms;
     for (int i = 0; i < CLIME_MAX_CALL_FORMS && forms[i].read; i++) {
@@ -134,7 +134,7 @@ static void open_section(struct clime_parse *p, size_t at) {
     p->state = SECTION;
 }
 
-/* Text up to the next opening. White space before it belongs to neither, unless the format's templates keep it. */
+/* Text up to the next opening. White space before it is dropped, unless the format keeps it. */
 static bool read_text(struct clime_parse *p, struct clime_str text, bool last) {
     const struct clime_call_format *f = p->how.calls;
     const struct clime_call_form *form = NULL;
@@ -170,7 +170,7 @@ static size_t skip_between(const struct clime_parse *p, struct clime_str text, s
     return at;
 }
 
-/* Back to text: what stands here is no call. White space behind a call is dropped; an empty section is text. */
+/* Back to text: no call here. Drops white space after a call; an empty section is text. */
 static bool leave(struct clime_parse *p, struct clime_str text, size_t at) {
     if (p->state == SECTION && p->n_in_section == 0) {
         clime_segments_add(&p->segments, CLIME_SEGMENT_CONTENT, p->at, at);
@@ -183,7 +183,7 @@ static bool leave(struct clime_parse *p, struct clime_str text, size_t at) {
     return true;
 }
 
-/* In a section, or behind a call of a format that has none: the next call, the section's end, or text. */
+/* In a section, or after a call without one: the next call, the section's end, or text. */
 static bool read_between(struct clime_parse *p, struct clime_str text, bool last) {
     const struct clime_call_format *f = p->how.calls;
     bool section = p->state == SECTION, may = false;
@@ -226,7 +226,7 @@ void clime_calls_feed(struct clime_parse *p, struct clime_str text, bool last) {
         case CALL:
             on = read_call(p, text, last);
             break;
-        case END: /* peers' rule: what a model says behind its section of calls is not part of the reply */
+        case END: /* as in SGLang and vLLM, text after the section is not part of the reply */
             p->at = p->seen = text.len;
             on = false;
             break;

@@ -1,8 +1,8 @@
-/* Reader of calls written as Python: get(city="Paris", n=[1, None]). Called by call_parse.c.
+/* Reader of Python-style calls: get(city="Paris", n=[1, None]). Called by call_parse.c.
  *
- * A call is read when its closing parenthesis is there: quotes and brackets are followed byte by byte, and then the
- * arguments, which must be literals with keywords, become JSON in one go. Positional arguments have no name, so they
- * are no call.
+ * A call is parsed once its closing parenthesis arrives: quotes and brackets are tracked byte by byte, then the
+ * arguments, which must be keyword literals, are converted to JSON at once. A call with positional arguments, which
+ * have no name, is invalid.
  */
 #include <ctype.h>
 
@@ -29,7 +29,7 @@ static bool take(struct literal *l, char c) {
     return true;
 }
 
-/* Of the escapes those that JSON has too, \', and a line that goes on. */
+/* The escapes that JSON has, \', and line continuation. */
 static bool escape(struct literal *l) {
     static const char from[] = "nrtbf\\\"'/", *const to[] = {"\\n",  "\\r",  "\\t", "\\b",  "\\f",
                                                              "\\\\", "\\\"", "'",   "\\\\/"};
@@ -79,7 +79,7 @@ static bool word(struct literal *l) {
 
 static bool value(struct literal *l);
 
-/* Items up to the closing bracket; a comma may stand before it. keyed: "key": value. */
+/* Items up to the closing bracket, with an optional trailing comma. keyed: "key": value. */
 static bool items(struct literal *l, char close, bool keyed) {
     bool first = true;
     clime_buf_addc(l->out, keyed ? '{' : '[');
@@ -148,7 +148,7 @@ static enum clime_call_step read_name(struct clime_parse *p, struct clime_str te
     return last ? CLIME_CALL_BAD : CLIME_CALL_MORE;
 }
 
-/* Is the byte the parenthesis that closes the call? */
+/* True if c is the parenthesis that closes the call. */
 static bool closes(struct clime_call_reader *r, char c) {
     if (r->quote) {
         if (r->escaped)
@@ -179,7 +179,7 @@ enum clime_call_step clime_call_read_python(struct clime_parse *p, struct clime_
     struct clime_str args = {text.ptr + r->args_begin, p->seen - r->args_begin};
     struct clime_buf json;
     clime_buf_init(&json, 4 * args.len + 64);
-    bool fine = arguments(args, &json) && clime_call_announce(p, text, name); /* never announced in vain */
+    bool fine = arguments(args, &json) && clime_call_announce(p, text, name); /* announce only valid calls */
     if (fine) clime_buf_add(&clime_call_of(p)->args, json.data, json.len);
     clime_buf_free(&json);
     if (!fine) return CLIME_CALL_BAD;

@@ -1,10 +1,10 @@
-/* Reader of calls written as tags: a name, then keys and values, none of them quoted. Called by call_parse.c.
+/* Reader of tag-style calls: a name, then keys and values, all unquoted. Called by call_parse.c.
  *
  *   Qwen3-Coder  <function=NAME> <parameter=KEY> VALUE </parameter> ... </function>; closing tags may be missing
  *   GLM-4.5      NAME <arg_key>KEY</arg_key> <arg_value>VALUE</arg_value> ... </tool_call>
  *
- * Whether a value is a number or a text is in the tool's schema (tools.h). A value that can only be a string streams as
- * it comes; any other waits for its end, since its first bytes do not tell what it is.
+ * The tool's schema gives a value's types (tools.h). A value that can only be a string is streamed; any other is
+ * buffered to its end, since its first bytes do not determine the type.
  */
 #include "text/output/call_readers.h"
 
@@ -15,7 +15,7 @@ static enum clime_call_step wait_or_bad(struct clime_parse *p, struct clime_str 
     return last ? CLIME_CALL_BAD : CLIME_CALL_MORE;
 }
 
-/* White space, then a marker: DONE = it was there and is behind. */
+/* Skips white space and a marker: DONE = consumed. */
 static enum clime_call_step expect(struct clime_parse *p, struct clime_str text, bool last, const char *marker) {
     p->seen = clime_skip_space(text, p->seen);
     if (clime_marker_at(text, p->seen, marker)) {
@@ -31,7 +31,7 @@ static struct clime_str trimmed(struct clime_str text, size_t begin, size_t end)
     return (struct clime_str){text.ptr + begin, end - begin};
 }
 
-/* NAME ends where its tag does or, where it has none, at the end of its line or at the next tag. */
+/* NAME ends with its tag, or without one at the end of line or the next tag. */
 static enum clime_call_step read_name(struct clime_parse *p, struct clime_str text, bool last) {
     struct clime_call_reader *r = &p->reader;
     const char *close = r->form->name_close;
@@ -54,7 +54,7 @@ static void finish_args(struct clime_parse *p) {
     clime_buf_adds(&clime_call_of(p)->args, p->reader.n_params ? "}" : "{}");
 }
 
-/* A key, or the end of the call: its tag's, or, where that is missing, the outer one's. */
+/* Reads a key or the call's end: its own closing tag, or if missing the outer one. */
 static enum clime_call_step read_next(struct clime_parse *p, struct clime_str text, bool last) {
     struct clime_call_reader *r = &p->reader;
     const struct clime_call_form *f = r->form;
@@ -124,9 +124,9 @@ static enum clime_call_step begin_value(struct clime_parse *p, struct clime_str 
     return CLIME_CALL_DONE;
 }
 
-/* Up to a value's end, or what may become one. A closing tag that is missing ends the value where the next tag of the
- * form stands, vLLM's and SGLang's rule: a value that runs on over it would be a wrong call. The tag that closes the
- * whole call is no such tag: arguments quote it. *closed: the value's own tag was there, and is behind. */
+/* Finds a value's end, or a possible one. Without its closing tag the value ends at the form's next tag, as in vLLM and
+ * SGLang: running over it would give a wrong call. The tag that closes the whole call does not count: arguments may
+ * quote it. *closed: the value's own tag was consumed. */
 static bool find_value_end(struct clime_parse *p, struct clime_str text, bool *closed) {
     const struct clime_call_form *f = p->reader.form;
     const char *const ends[] = {f->value_close, f->key_open, f->end ? f->close : f->key_open};
@@ -139,14 +139,14 @@ static bool find_value_end(struct clime_parse *p, struct clime_str text, bool *c
     return false;
 }
 
-/* from moves on with what was written of a string. */
+/* `from` advances past streamed bytes of a string. */
 static enum clime_call_step read_value(struct clime_parse *p, struct clime_str text, bool last) {
     struct clime_call_reader *r = &p->reader;
     const struct clime_call_form *f = r->form;
     struct clime_buf *args = &clime_call_of(p)->args;
     bool closed, ended = find_value_end(p, text, &closed);
     size_t end = p->seen;
-    if (f->trim_newline && end > r->from && text.ptr[end - 1] == '\n') end--; /* layout, or to be seen */
+    if (f->trim_newline && end > r->from && text.ptr[end - 1] == '\n') end--; /* layout, or undecided */
     struct clime_str value = {text.ptr + r->from, end - r->from};
     if (r->types == CLIME_TYPE_STRING) {
         clime_json_escape(args, value);

@@ -1,5 +1,5 @@
-/* The table of reasoning's parsers, and the way of an output through reasoning and reply. Called by servers: names at
- * start, the rest by the owner of the output.
+/* The table of reasoning parsers, and the driver through reasoning and reply. Called by servers: names at start, the
+ * rest by the owner of the output.
  *
  * To add a format: a file with its begin and feed, their prototypes in the header, a row here.
  */
@@ -7,7 +7,7 @@
 
 #include "text/output/call_readers.h"
 
-/* SGLang's names; vLLM's as aliases. The formats: docs of the models, and the templates that they came with. */
+/* SGLang's names, vLLM's as aliases. Formats from the models' documentation and templates. */
 const struct clime_output_parser clime_output_parsers[] = {
     {.name = "none"},
     {"qwen3", NULL, clime_parse_think_begin, clime_parse_think_feed, "<think>", "</think>", false, NULL},
@@ -67,7 +67,7 @@ static struct clime_str behind_last(struct clime_str text, const char *marker) {
 void clime_parse_go_on(struct clime_parse *p, const struct clime_output_format *how, struct clime_str said,
                        bool reasoning) {
     clime_parse_begin(p, how, (struct clime_str){"", 0});
-    if (p->reply || clime_skip_space(said, 0) == said.len) return; /* nothing was said: it begins */
+    if (p->reply || clime_skip_space(said, 0) == said.len) return; /* no text yet: a normal start */
     struct clime_str opened = behind_last(said, how->reasoning->open);
     struct clime_str closed = behind_last(said, how->reasoning->close);
     if (reasoning || (opened.ptr && (!closed.ptr || opened.len < closed.len)))

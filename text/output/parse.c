@@ -1,5 +1,5 @@
-/* What was found in an output, for those who read it, and the comparisons that all parsers make. Called by parsers and
- * by readers (framers); no state of its own.
+/* Cursors over parse results, and text comparisons shared by the parsers. Called by parsers and readers (framers);
+ * stateless.
  */
 #include "text/output/parse.h"
 

@@ -1,16 +1,19 @@
-/* Reasoning between two markers at the beginning of an output: "<think>\n...\n</think>\n\n" and what follows it.
+/* Parser of reasoning between two markers at the start of an output: "<think>
+ * ...
+ * </think>
+ * ".
  *
  * Called through the table of output parsers. The opening marker counts only at the beginning (after white space):
- * later it is text. It may stand at the end of the prompt instead, where a template opens the block itself; for some
- * models (row's `opened`) it may be missing, unless the prompt ends behind a block that is closed. A call may close it
- * (row's `ended_by`). White space next to the markers belongs to neither side. An output that ends before the closing
- * marker is all reasoning.
+ * later it is text. It may be at the end of the prompt instead, if the template opens the block; for some models (row's
+ * `opened`) it may be missing, unless the prompt ends after a closed block. A call may close it (row's `ended_by`).
+ * White space next to the markers belongs to neither side. An output that ends before the closing marker is all
+ * reasoning.
  *
- * Invariant: what is undecided is at most white space and the beginning of a marker.
+ * Invariant: at most white space and a marker's prefix are undecided.
  */
 #include "text/output/output_parser.h"
 
-enum state { BEFORE, INSIDE, BEHIND, CONTENT, CLOSED /* by the prompt, or else as BEFORE */ };
+enum state { BEFORE, INSIDE, BEHIND, CONTENT, CLOSED /* by the prompt; otherwise like BEFORE */ };
 
 static bool ends_with(struct clime_str text, size_t end, const char *marker) {
     size_t n = strlen(marker);
@@ -47,7 +50,7 @@ static void before(struct clime_parse *p, struct clime_str text, bool last) {
 static void inside(struct clime_parse *p, struct clime_str text, bool last) {
     const struct clime_output_parser *row = p->how.reasoning;
     if (p->segments.n == 0) p->at = clime_skip_space(text, p->at);
-    size_t solid = p->at, at = p->seen > p->at ? p->seen : p->at; /* between: white space that waits */
+    size_t solid = p->at, at = p->seen > p->at ? p->seen : p->at; /* in between: pending white space */
     for (; at < text.len; at++) {
         bool closed = clime_marker_at(text, at, row->close),
              ended = row->ended_by && clime_marker_at(text, at, row->ended_by);

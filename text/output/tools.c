@@ -1,5 +1,5 @@
-/* Tools of a request and the values of their parameters. Called by request parsers (reading) and the readers of calls
- * (values); no state.
+/* Reads a request's tools, and converts parameter values. Called by request parsers (tools) and call readers (values);
+ * no state.
  */
 #include "text/output/tools.h"
 
@@ -28,7 +28,7 @@ unsigned clime_schema_type(struct clime_str name) {
         {"arr", CLIME_TYPE_ARRAY, false},       {"list", CLIME_TYPE_ARRAY, true},
         {"null", CLIME_TYPE_NULL, false},
     };
-    if (clime_str_is(name, "interval")) return CLIME_TYPE_OTHER; /* no integer, though it begins like one */
+    if (clime_str_is(name, "interval")) return CLIME_TYPE_OTHER; /* starts like an integer type, but is not */
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (rows[i].begins ? clime_str_starts(name, rows[i].name) : clime_str_is(name, rows[i].name))
             return rows[i].type;
@@ -61,17 +61,17 @@ static unsigned read_enum(struct clime_json *j) {
     return types;
 }
 
-/* A tool's parameters while they are read: where references lead. */
+/* Context for resolving references in a tool's parameters. */
 struct schema {
     struct clime_str root;
-    size_t read; /* bytes that were looked through for references */
+    size_t read; /* bytes searched for references */
     int depth;   /* references within references */
 };
 
 #define MAX_REFERENCES 16
 #define MAX_READ ((size_t)32 << 20)
 
-/* The member of the object, as its text; empty = it has none. */
+/* The raw text of an object's member; empty = none. */
 static struct clime_str member_of(struct clime_str object, struct clime_str name, struct clime_arena *a) {
     struct clime_json in;
     struct clime_error ignored = {0};
@@ -85,7 +85,7 @@ static struct clime_str member_of(struct clime_str object, struct clime_str name
 
 static unsigned schema_types(struct clime_json *j, struct schema *s);
 
-/* What stands at "#/$defs/NAME"; empty = nothing, or it is not looked for: escapes in it, or too much of it all. */
+/* The value at "#/$defs/NAME"; empty = none, escapes in the reference, or over the search limits. */
 static struct clime_str referred(struct schema *s, struct clime_json *j) {
     static const struct clime_str nothing = {"", 0};
     struct clime_str ref, at = s->root;
@@ -119,8 +119,8 @@ static unsigned read_choices(struct clime_json *j, struct schema *s) {
     return types;
 }
 
-/* The types that a schema allows: type (a name or a list), enum, anyOf, oneOf, allOf, a reference; those that have its
- * keywords when it names none, string when it says nothing. Reads one value. */
+/* The types that a schema allows: type (a name or a list), enum, anyOf, oneOf, allOf, a reference; implied by its
+ * keywords if it names none, string if it has none. Reads one value. */
 static unsigned schema_types(struct clime_json *j, struct schema *s) {
     struct clime_str key;
     unsigned types = 0, meant = 0;
@@ -144,7 +144,7 @@ static unsigned schema_types(struct clime_json *j, struct schema *s) {
 
 /* ---- tools ---- */
 
-/* An array in the arena that doubles; the old ones stay there until it is freed. */
+/* A doubling array in the arena; old copies stay until the arena is freed. */
 static void *grow(struct clime_json *j, const void *old, int n, size_t each) {
     if (n && (n & (n - 1))) return (void *)(uintptr_t)old;
     void *more = clime_arena_alloc(j->arena, (n ? 2 * (size_t)n : 1) * each);
@@ -160,7 +160,7 @@ static void read_params(struct clime_json *j, struct clime_tool *t, struct schem
         return;
     }
     for (clime_json_object(j); clime_json_key(j, &key);) {
-        /* beside those that are there already: several schemas have properties */
+        /* appended: several schemas may have properties */
         struct clime_tool_param *params = grow(j, t->params, t->n_params, sizeof *params);
         if (!params) return;
         params[t->n_params++] = (struct clime_tool_param){key, schema_types(j, s)};
@@ -290,7 +290,7 @@ static bool is_json(struct clime_str s, char first) {
     return s.len && s.ptr[0] == first && clime_json_check(s.ptr, s.len, NULL);
 }
 
-/* JSON has a number for it, and a double has a value. */
+/* True for a JSON number in double range. */
 static bool is_number(struct clime_str s) {
     char z[64];
     if (s.len == 0 || s.len >= sizeof z || !(s.ptr[0] == '-' || isdigit((unsigned char)s.ptr[0])) ||
@@ -301,7 +301,7 @@ static bool is_number(struct clime_str s) {
     return isfinite(strtod(z, NULL));
 }
 
-/* No number in the text of a container is beyond a double. */
+/* True if all numbers in a container's text are in double range. */
 static bool all_finite(struct clime_str s) {
     bool string = false;
     for (size_t i = 0; i < s.len; i++) {
@@ -320,7 +320,7 @@ static bool is_container(struct clime_str s, char first) {
     return is_json(s, first) && all_finite(s);
 }
 
-/* What the text says as one of the types, or NULL. */
+/* The text as a value of one of the types, or NULL. */
 static const char *typed(struct clime_str s, unsigned types, struct clime_str *json) {
     *json = s;
     bool yes = is_word(s, "true") || clime_str_is(s, "1"), no = is_word(s, "false") || clime_str_is(s, "0");

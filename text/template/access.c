@@ -2,8 +2,8 @@
  * filters, on the run's thread.
  *
  * `a.b` looks for an attribute of the value first (a method, loop.index), then for a["b"]; `a["b"]` the other way
- * round. What is found by neither is an undefined value that remembers what was asked, so that a later use of it can
- * say so. An underscore-prefixed attribute is never found: Python's are unsafe and the sandbox hides them.
+ * round. If neither finds it, the result is an undefined value that records the access, for the error message of a
+ * later use. An underscore-prefixed attribute is never found: Python's are unsafe and the sandbox hides them.
  */
 #include "text/template/builtin.h"
 #include "text/template/eval.h"

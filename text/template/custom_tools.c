@@ -1,6 +1,5 @@
-/* Custom tools and namespaces (see custom_tools.h). Called by the readers of requests and messages and by the writers
- * of answers, on whichever thread has them. What is read here was read before as JSON; strings with escapes take an
- * arena of the call.
+/* Custom tools and namespaces (see custom_tools.h). Called by request parsers and answer writers, on any thread. The
+ * input is already validated JSON; strings with escapes use a per-call arena.
  */
 #include "text/template/custom_tools.h"
 
@@ -52,7 +51,7 @@ struct clime_str clime_namespace_shown(struct clime_str space, struct clime_str 
 
 struct tool {
     bool custom, space;
-    struct clime_str name, members; /* members: of a namespace, raw JSON */
+    struct clime_str name, members; /* members: a namespace's tools, raw JSON */
 };
 
 /* {"type": "custom", "name"} and {"type": "namespace", "name", "tools"} of Responses, {"type": "custom", "custom":
@@ -79,13 +78,13 @@ static struct tool read_tool(struct clime_json *j) {
     return t;
 }
 
-/* A tool that is shown under that name; name NULL: any custom one. */
+/* A tool found by shown name; name NULL: any custom one. */
 struct found {
     bool custom;
     size_t space; /* the length of its namespace */
 };
 
-/* Looks in a list, that of a namespace where space is not NULL. False: none. */
+/* Searches a list of tools, a namespace's if space is not NULL. False: none. */
 static bool find(struct clime_json *j, const struct clime_str *space, const struct clime_str *name,
                  struct found *found) {
     struct clime_buf shown;

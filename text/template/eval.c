@@ -1,8 +1,8 @@
 /* Expressions of a chat template. Called by exec.c for every expression, on the run's thread.
  *
- * A tree walk, not byte code: the largest published template evaluates some 2,000 nodes a message, which is
- * microseconds beside the tokenising of the result. Each kind of node has a function of its own, kept out of line so
- * that the recursive dispatcher needs little stack (limits.max_depth counts on less than 1 KiB a level).
+ * A tree walk, not byte code: the largest published template evaluates some 2,000 nodes a message, which is negligible
+ * compared with tokenising the result. Each kind of node has its own out-of-line function, so that the recursive
+ * dispatcher needs little stack (limits.max_depth relies on less than 1 KiB a level).
  */
 #include "text/template/eval.h"
 

@@ -1,10 +1,10 @@
 /* Statements of a chat template: output, loops, assignments, macros. Called by template.c, on the run's thread.
  *
  * Scopes follow Jinja: for, macro, with, call, filter, set-block and generation open one, `if` does not, and setting a
- * variable never reaches out of the scope it stands in (that is what namespaces are for).
+ * variable never affects an outer scope (namespaces do that).
  *
- * A loop keeps one scope for all its turns and empties it at each: a macro defined in the body therefore sees the last
- * turn's variables once the loop is over, as a Python closure does.
+ * A loop reuses one scope and empties it at each iteration: a macro defined in the body therefore sees the last
+ * iteration's variables after the loop, like a Python closure.
  */
 #include <stdlib.h>
 
@@ -91,7 +91,7 @@ static void assign(struct clime_tr *tr, const struct clime_tnode *target, struct
 
 /* ---- output ---- */
 
-/* Runs body with its output captured, in scope. A break or continue cannot leave it: the parser sees to that. */
+/* Runs body with its output captured, in scope. The parser ensures that no break or continue leaves it. */
 static struct clime_tv capture(struct clime_tr *tr, const struct clime_tbody *body, struct clime_tscope *scope) {
     struct clime_tout text = {0}, *outer = tr->env->out;
     tr->env->out = &text;
@@ -208,7 +208,7 @@ static struct clime_tv take_keyword(struct clime_tkw *kw, size_t n, const char *
     return clime_tv_kind(CLIME_T_MISSING);
 }
 
-/* What no parameter took: the special variables, or an error. */
+/* Binds the remaining arguments to the special variables, or fails. */
 static void bind_rest(struct clime_tr *tr, const struct clime_tnode *n, const struct clime_targs *args,
                       struct clime_tkw *kw, struct clime_tscope *scope) {
     const char *name = n->name ? n->name : "caller";

@@ -1,15 +1,15 @@
 /* map, select, reject, selectattr, rejectattr: lazy, as Jinja's generators. And the table of all filters. Called by the
  * evaluator on the run's thread.
  *
- * Lazy matters: `messages|selectattr("role", "equalto", "user")|first` stops at the first, and a generator that nobody
- * walks raises nothing. Even its arguments are looked at only when the first item is asked for.
+ * Lazy matters: `messages|selectattr("role", "equalto", "user")|first` stops at the first, and a generator that is
+ * never iterated raises nothing. Even its arguments are evaluated only at the first item.
  */
 #include "text/template/builtin.h"
 #include "text/template/value/iter.h"
 
 struct mapped {
     struct clime_titer base;
-    struct clime_titer *from; /* NULL until the first item is asked for */
+    struct clime_titer *from; /* NULL until the first item is requested */
     struct clime_tv source;
     struct clime_targs args;
     const struct clime_tbuiltin *fn; /* filter or test; NULL: attribute, or truth */

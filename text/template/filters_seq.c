@@ -66,7 +66,7 @@ static struct clime_tv f_items(struct clime_tr *tr, struct clime_tv self, const 
         it = clime_titer_new(tr, (struct clime_tv){.kind = CLIME_T_VIEW, .flag = CLIME_VIEW_ITEMS, .dict = self.dict});
     } else if (self.kind == CLIME_T_UNDEFINED) {
         it = clime_titer_new(tr, self);
-    } else { /* Python's generator complains when it is walked, not when it is made */
+    } else { /* Python's generator raises when iterated, not when created */
         it = clime_tr_zalloc(tr, sizeof *it);
         it->next = next_not_mapping;
     }
@@ -164,7 +164,7 @@ static struct clime_tv f_groupby(struct clime_tr *tr, struct clime_tv self, cons
 
 struct unique {
     struct clime_titer base;
-    struct clime_titer *from; /* NULL until the first item is asked for */
+    struct clime_titer *from; /* NULL until the first item is requested */
     struct clime_tdict *seen;
     struct clime_tv path;
     bool case_sensitive;
@@ -194,7 +194,7 @@ static struct clime_tv f_unique(struct clime_tr *tr, struct clime_tv self, const
     return clime_titer_value(&u->base);
 }
 
-/* batch and slice: nothing happens, and nothing fails, before the first row is asked for. */
+/* batch and slice: nothing runs, and nothing fails, before the first row is requested. */
 struct rows {
     struct clime_titer base;
     struct clime_tlist *(*make)(struct clime_tr *tr, const struct rows *r);

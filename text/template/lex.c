@@ -1,7 +1,7 @@
-/* Cuts a chat template into tokens. Called once per compilation, on any thread.
+/* Splits a chat template into tokens. Called once per compilation, on any thread.
  *
- * White space is settled here with trim_blocks and lstrip_blocks on, as transformers sets them: the newline after a
- * block or comment goes; blanks before a block or comment at the start of its line go; `-` takes all white space on
+ * White space control is applied here, with trim_blocks and lstrip_blocks as in transformers: the newline after a block
+ * or comment is dropped, and so are blanks before one at the start of its line; `-` takes all white space on
  * its side, `+` keeps what the two options would take. `{{ }}` is touched by `-` only.
  *
  * Invariant: data tokens are slices of one normalised copy of the source (newlines are \n, one at the end dropped), so

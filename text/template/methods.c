@@ -1,8 +1,8 @@
 /* Methods of dictionaries, lists, loops and cyclers, the functions a template starts with, and the look-up of all
  * methods. Called by attribute access and calls, on the run's thread.
  *
- * The sandbox: what changes a list or dict (append, update, pop, ...) is listed without a function, so that access
- * gives an undefined value that says why.
+ * The sandbox: methods that modify a list or dict (append, update, pop, ...) are listed without a function, so that
+ * access gives an undefined value with the reason.
  */
 #include <math.h>
 #include <time.h>
@@ -42,7 +42,7 @@ METHOD(d_get) {
 
 METHOD(copy) {
     clime_targs_bind(tr, "copy", args, "", 0, NULL);
-    return self; /* nothing can tell it from a copy */
+    return self; /* indistinguishable from a copy */
 }
 
 static const struct clime_tbuiltin DICT[] = {

@@ -1,7 +1,7 @@
 /* Chat templates: the public functions. Compile on any thread; render on text threads (stack), many at once.
  *
- * Each call owns one struct clime_tr: an arena that holds all it makes, and the point to which every failure returns.
- * This file holds the only setjmp. What must survive it (arena, output buffer, spans) is reached through pointers that
+ * Each call owns one struct clime_tr: an arena for everything it allocates, and the return point of every failure. This
+ * file has the only setjmp. State that must survive it (arena, output buffer, spans) is reached through pointers that
  * do not change between setjmp and longjmp, so no local needs to be volatile.
  */
 #include "text/template/template.h"

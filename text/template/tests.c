@@ -1,5 +1,4 @@
-/* Tests: what may follow `is`, and what select() and its like take by name. Called by the evaluator on the run's
- * thread.
+/* Tests: the names after `is`, also used by select() and similar filters. Called by the evaluator on the run's thread.
  */
 #include "text/template/builtin.h"
 #include "text/template/eval.h"

@@ -1,6 +1,6 @@
 /* Memory, steps, depth and failure of one template run. Called by every text/template/, on the run's thread.
  *
- * Invariant: whatever is handed out comes from the arena, so a longjmp out of any depth leaks nothing.
+ * Invariant: all memory comes from the arena, so a longjmp from any depth leaks nothing.
  */
 #include "text/template/value/run.h"
 

@@ -1,7 +1,7 @@
 /* Order: Python's sorted(), and dictionaries whose keys are sorted at every depth. Called by filters, and before a
  * rendering by text/template/template.c, on the run's thread; owns nothing but arena memory.
  *
- * A merge sort of our own, since comparing values may fail, which leaves by longjmp: qsort may hold memory then.
+ * Its own merge sort, since a failed comparison leaves by longjmp, and qsort could leak memory.
  */
 #include "text/template/value/value.h"
 
