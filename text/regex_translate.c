@@ -111,8 +111,7 @@ static enum clime_err refuse(struct translator *t, const char *what) {
     return clime_fail(t->e, CLIME_ERR_INPUT, "pattern: %s at byte %zu is not supported", what, t->at);
 }
 
-/* Opens a class for the members that follow; inside a class, nothing; a negated set inside a class is not
- * expressible. */
+/* Opens a class for the members that follow; inside a class, nothing; a negated set there is not expressible. */
 static enum clime_err open_set(struct translator *t, bool negated) {
     if (t->in_class) return negated ? refuse(t, "a negated set inside a class") : CLIME_OK;
     clime_buf_adds(t->out, negated ? "[^" : "[");

@@ -232,8 +232,8 @@ static uint64_t make_seed(struct clime_server *s) {
     return r & ((1ull << 53) - 1); /* a generated seed fits JSON numbers that are doubles */
 }
 
-/* Output i of a request with one seed uses hash64(seed, i): it equals a single request with that seed
- * (docs/protocol.md). */
+/* Output i of a request with several outputs and one seed uses hash64(seed, i), and equals a single request with that
+ * seed (docs/protocol.md). */
 static uint64_t member_seed(uint64_t seed, int i) {
     uint64_t words[2] = {seed, (uint64_t)i};
     return clime_hash64(words, 2);

@@ -67,7 +67,7 @@ static bool read_reply(struct clime_json *j, struct reply *r) {
     return read_members(j, &members, r);
 }
 
-/* ---- lists beside the ids ---------------------------------------------------------------------------------- */
+/* ---- parallel lists -------------------------------------------------------------------------------------- */
 
 /* The lists of a reply as scanners positioned at the next token's item. An empty text is an ended list. */
 struct lists {

@@ -109,8 +109,7 @@ static enum clime_err compare(const struct clime_layout *l, const digest *was, c
                       n > MAX_SAID ? ", ..." : "");
 }
 
-/* Overwrites the weights with small finite numbers, different in each place and in no checkpoint, so that tensors an
- * update leaves out show. */
+/* Sets the weights to small finite numbers, distinct per place and in no checkpoint, to reveal what an update omits. */
 static enum clime_err reset(struct clime_server *s, struct clime_error *e) {
     size_t bytes = clime_model_bytes(s->model);
     uint8_t *flat = malloc(bytes);

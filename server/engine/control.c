@@ -1,5 +1,4 @@
-/* The engine's control calls from other threads: jobs, sweeps, pause, flush, trace, loads. Weights and memory:
- * weights.c.
+/* The engine's control calls from other threads: jobs, sweeps, pause, flush, trace, loads. Weights: weights.c.
  *
  * The functions of engine.h run on the caller's thread and post to the inbox; the static `do_` functions run on the
  * engine thread between two steps. A command lives on its caller's stack; the caller sleeps until the engine marks it

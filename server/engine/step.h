@@ -1,8 +1,7 @@
 /* Runs one planned step on the model: rows in, sampled tokens and log-probabilities out.
  *
  * Owner: the engine thread, which also owns model, KV memory and scratch. All host and device arrays are planned at
- * open for max_rows = chunk + max_running rows; a step allocates only results that the caller frees (log-probability
- * lists).
+ * open for max_rows = chunk + max_running rows; a step allocates only results (log-probability lists).
  */
 #ifndef CLIME_SERVER_ENGINE_STEP_H
 #define CLIME_SERVER_ENGINE_STEP_H
@@ -24,7 +23,7 @@ void clime_runner_close(struct clime_runner *r);
 struct clime_followers;
 void clime_runner_lead(struct clime_runner *r, struct clime_followers *f);
 /* On a follower: runs the same rows, once the host arrays of the step before the last are free, then the same logits
- * (false: they do not fit). words and copies are copied before it returns. */
+ * (false: they do not fit). words and copies are not used after it returns. */
 enum clime_err clime_runner_follow_rows(struct clime_runner *r, const struct clime_step_shape *shape,
                                         const int32_t *words, const struct clime_page_copy *copies, int n_copies,
                                         struct clime_error *e);
@@ -47,8 +46,7 @@ enum clime_err clime_runner_finish(struct clime_runner *r, const struct clime_st
  * caller frees them. */
 int32_t *clime_runner_choices(const struct clime_runner *r, const struct clime_seq *q, int from, int *n);
 
-/* Frees the KV memory, and allocates it again at the same address; its contents are lost. No step may run in
- * between. */
+/* Frees the KV memory, and allocates it again at the same address; its contents are lost. No step in between. */
 size_t clime_runner_release_kv(struct clime_runner *r); /* returns bytes freed, 0 = was free already */
 enum clime_err clime_runner_take_back_kv(struct clime_runner *r, size_t *bytes, struct clime_error *e);
 

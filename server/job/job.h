@@ -126,7 +126,7 @@ struct clime_output {
     int prompt_first, n_prompt_logp;
     struct clime_version_run *runs;
     int n_runs;
-    const struct clime_weight_label *version; /* in force when it finished */
+    const struct clime_weight_label *version; /* current when it finished */
     struct clime_finish finish;
     bool cut;    /* a stop string was found: later tokens are dropped */
     bool closed; /* the engine's last event came */

@@ -40,7 +40,7 @@ struct clime_seq {
     bool share_prompt;    /* may wait for a sequence with the same prompt and fork its pages */
     struct clime_seq *leader; /* while waiting: the sequence that computes our prompt; NULL = none */
     int n_followers;          /* sequences that it leads */
-    bool mixed;               /* an update kept its KV: its pages are of several versions */
+    bool mixed;               /* an update kept its KV: what it writes now depends on several versions */
     int cached_tokens;        /* positions from the cache or a leader at first admission */
     bool admitted;            /* once */
     int64_t queued_us;        /* submission time, for the queue timeout */

@@ -14,8 +14,7 @@ struct clime_fetch {
     const char *sources[CLIME_FETCH_SOURCES]; /* "http://..", "https://.." or a folder, nearest first */
     int n_sources, at;                        /* at: the current one */
     const char *bearer;                       /* NULL = none */
-    int64_t deadline_us, stall_us;            /* clime_now_us scale; stall: limit of one source that sends nothing,
-                                               * or too slowly */
+    int64_t deadline_us, stall_us;            /* clime_now_us scale; stall: of one source that is silent or slow */
     bool (*cancel)(void *arg);
     void *arg;
     uint64_t n_bytes; /* received in total */

@@ -1,5 +1,4 @@
-/* Reads torch tensors (see torch_tensor.h). Used by tensor.c. The arguments of rebuild_cuda_tensor have the same order
- * since torch 1.x. */
+/* Reads torch tensors. Called by tensor.c. rebuild_cuda_tensor's arguments keep their order since torch 1.x. */
 #include "server/update/torch_tensor.h"
 
 #include <fcntl.h>

@@ -1,5 +1,4 @@
-/* Probes a chat template's capabilities. Called when a template is opened, on a text thread or the trainer's main
- * thread.
+/* Probes a chat template's capabilities. Called at a template's opening, on a text thread or the trainer's main thread.
  *
  * A template is a program, so renderings decide, not its source: each probe is a conversation with a unique word, and
  * the result is whether the word is in the text. An error raised by the template counts as shown: clients with such

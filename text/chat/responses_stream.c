@@ -1,9 +1,9 @@
-/* The stream of /v1/responses. Called by its endpoint's framer.
+/* Writes the stream of /v1/responses. Called by its endpoint's framer.
  *
- * Its order: response.created, response.in_progress; for each item output_item.added, its part or arguments in deltas,
- * each ended by its done, output_item.done; then response.completed, incomplete or failed. Every event has its name and
- * a sequence number. A call that turns out to be none ends as incomplete, and its text follows as a message. A custom
- * tool's text stands inside of the arguments that the model writes, so it comes at once, when they have ended.
+ * Order: response.created, response.in_progress; per item output_item.added, its part or arguments in deltas, each
+ * ended by its done, output_item.done; then response.completed, incomplete or failed. Every event has its name and a
+ * sequence number. A void call ends as incomplete, and its text follows as a message. A custom tool's text is inside
+ * the model's arguments, so it is sent whole at their end.
  */
 #include <stdio.h>
 
@@ -17,7 +17,7 @@ struct writer {
     const struct clime_answer_events *to;
 };
 
-/* {"type": NAME, "sequence_number": n, ...: opened; the caller sends it. */
+/* Opens {"type": NAME, "sequence_number": n, ...; the caller sends it. */
 static struct clime_jw open_event(struct writer *o, const char *name) {
     struct clime_responses_stream *c = o->stream;
     struct clime_jw w = clime_answer_open_event(o->to, name);
@@ -32,7 +32,7 @@ static void send_response(struct writer *o, const char *name, bool done) {
     clime_answer_send_event(&w, o->to, name);
 }
 
-/* An event of the open item, opened: its id and place. */
+/* Opens an event of the open item, with its id and index. */
 static struct clime_jw open_item_event(struct writer *o, const char *name) {
     const struct clime_responses_stream *c = o->stream;
     struct clime_jw w = open_event(o, name);
@@ -61,7 +61,7 @@ static void send_part(struct writer *o, const char *name, bool begins) {
     clime_answer_send_event(&w, o->to, name);
 }
 
-/* More of the item's text or arguments (delta), or all of it (done). */
+/* Sends more of the item's text or arguments (delta), or all of it (done). */
 static void send_text(struct writer *o, bool done, struct clime_str text) {
     static const char *const what[] = {[CLIME_SEGMENT_CONTENT] = "output_text",
                                        [CLIME_SEGMENT_REASONING] = "reasoning_text",

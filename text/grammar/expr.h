@@ -1,7 +1,6 @@
 /* Grammars as expressions over bytes: built by the readers of regexes, JSON schemas and EBNF, compiled by program.h.
  *
- *   node   an expression, by index: never, empty, a byte set, a literal, a sequence, alternatives, a repetition, a
- *          rule.
+ *   node   an expression (an index): nothing, a byte set, a literal, a sequence, alternatives, a repetition, a rule.
  *   rule   a named body; bodies may refer to any rule, so a grammar may be recursive.
  *   byte 0xFF  never part of a text: it prefixes the spelling of a special token (vocab_trie.h), so that a grammar can
  *          require the token and no text can imitate it.

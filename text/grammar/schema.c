@@ -305,7 +305,7 @@ static int compile_listed(struct clime_schema *s, const struct clime_schema_set 
     const struct cJSON *c = one ? one : clime_tree_first(clime_tree_get(from, "enum"));
     for (; c && !s->err; c = one ? NULL : clime_tree_next(c))
         if (fits(s, set, c, one ? NULL : from, types)) clime_expr_list_add(&all, clime_schema_literal(s, c));
-    for (int i = 0; i < set->n; i++) /* OpenAPI: null beside the list */
+    for (int i = 0; i < set->n; i++) /* OpenAPI: null in addition to the list */
         if (clime_tree_bool(clime_tree_get(set->at[i].schema, "nullable"), false) && set->n == 1)
             clime_expr_list_add(&all, clime_expr_text(s->x, "null"));
     return clime_expr_list_alt(s->x, &all);

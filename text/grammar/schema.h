@@ -2,7 +2,7 @@
  *
  * A value may have to fit several schemas at once (allOf, $ref with other keywords, one schema's additionalProperties
  * for another's property), so the compiler works on sets of schemas. Each set becomes a rule, reused when the set
- * recurs; this makes recursion finite.
+ * recurs: recursion is finite.
  */
 #ifndef CLIME_TEXT_GRAMMAR_SCHEMA_H
 #define CLIME_TEXT_GRAMMAR_SCHEMA_H
@@ -82,8 +82,7 @@ int clime_schema_wrap(struct clime_schema *s, const char *open, int inside, cons
 
 /* One type each, of a flat set (without $ref, allOf, anyOf, oneOf, enum, const). */
 int clime_schema_string(struct clime_schema *s, const struct clime_schema_set *set);
-int clime_schema_pattern(struct clime_schema *s, const char *pattern); /* for a JSON string's content; errors quote
-                                                                        * it */
+int clime_schema_pattern(struct clime_schema *s, const char *pattern); /* of a JSON string; errors quote it */
 int clime_schema_number(struct clime_schema *s, const struct clime_schema_set *set, bool integer);
 int clime_schema_array(struct clime_schema *s, const struct clime_schema_set *set);
 int clime_schema_object(struct clime_schema *s, const struct clime_schema_set *set);

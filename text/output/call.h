@@ -41,8 +41,7 @@ struct clime_call_form {
     const char *end;       /* closes a call; may be missing in the text; NULL = none */
     bool repeats;          /* begin "": at every possible call start, not only after the section's opening */
     bool keep_begin;       /* the reader needs the opening too */
-    bool bare;             /* no marker distinguishes it from text: if tools are known, its name must be one of
-                            * theirs */
+    bool bare;             /* has no marker: if tools are known, its name must be one of theirs */
     bool function_id;      /* the name is functions.NAME:INDEX, which is the id */
     /* tags */
     const char *name_open, *name_close, *key_open, *key_close, *value_open, *value_close, *close;

@@ -1,4 +1,4 @@
-/* Segments of an output. Called by parsers (adding) and framers (reading); one thread at a time. */
+/* Segments of an output. Called by parsers (add) and framers (read); one thread at a time. */
 #include "text/output/segments.h"
 
 #include <stdlib.h>

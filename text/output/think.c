@@ -1,7 +1,4 @@
-/* Parser of reasoning between two markers at the start of an output: "<think>
- * ...
- * </think>
- * ".
+/* Parser of reasoning between two markers at the start of an output: "<think>\n...\n</think>\n\n".
  *
  * Called through the table of output parsers. The opening marker counts only at the beginning (after white space):
  * later it is text. It may be at the end of the prompt instead, if the template opens the block; for some models (row's

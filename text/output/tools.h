@@ -1,8 +1,7 @@
 /* The tools of a request: their names, and which types each parameter may have.
  *
  * Formats that write arguments as tags ("<parameter=n>5</parameter>") do not distinguish the number 5 from a text; the
- * tool's schema does. Read once per request, then constant; allocated in the arena, names point into the JSON or the
- * arena.
+ * tool's schema does. Read once per request, then constant; in the arena; names point into it or the JSON.
  */
 #ifndef CLIME_TEXT_OUTPUT_TOOLS_H
 #define CLIME_TEXT_OUTPUT_TOOLS_H

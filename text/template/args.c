@@ -11,7 +11,7 @@ const struct clime_tbuiltin *clime_tbuiltin_in(const struct clime_tbuiltin *tabl
     return NULL;
 }
 
-/* Cuts the next word off names; empty at the end. */
+/* Takes the next word of names; empty at the end. */
 static struct clime_str next_word(const char **names) {
     while (**names == ' ') (*names)++;
     struct clime_str word = {*names, strcspn(*names, " ")};

@@ -14,7 +14,7 @@ const struct clime_tbuiltin *clime_tglobal_find(struct clime_str name);
 /* A method of v's type. One that would change a list or dict is found with a NULL fn: the sandbox hides it. */
 const struct clime_tbuiltin *clime_tmethod_find(struct clime_tv v, struct clime_str name);
 
-/* The tables behind the look-ups, by file; each ends with a NULL name. */
+/* The look-up tables, by file; each ends with a NULL name. */
 extern const struct clime_tbuiltin clime_tfilters_text[], clime_tfilters_number[], clime_tfilters_seq[],
     clime_tfilters_select[];
 extern const struct clime_tbuiltin clime_tmethods_str[], clime_tmethods_str_is[];

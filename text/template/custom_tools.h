@@ -2,8 +2,8 @@
  * state.
  *
  *   custom     a tool whose calls are texts: shown as a function with one text argument.
- *   namespace  a named list of tools: a member is shown as "NAMESPACE.NAME". The namespace `functions` stands for none
- *              and adds nothing.
+ *   namespace  a named list of tools: a member is shown as "NAMESPACE.NAME". The namespace `functions` means none and
+ *              adds nothing.
  */
 #ifndef CLIME_TEXT_TEMPLATE_CUSTOM_TOOLS_H
 #define CLIME_TEXT_TEMPLATE_CUSTOM_TOOLS_H

@@ -130,7 +130,7 @@ static void exec_generation(struct clime_tr *tr, const struct clime_tnode *n, st
 
 /* ---- loops ---- */
 
-/* The items of a for loop's iterable that pass its `if`, tested when their turn comes. */
+/* The items of a for loop's iterable that pass its `if`, tested at their turn. */
 struct filtered {
     struct clime_titer base;
     struct clime_titer *from;

@@ -255,7 +255,7 @@ struct clime_tv clime_tformat_percent(struct clime_tr *tr, struct clime_tv forma
         p.at = mark ? mark + 1 : p.end;
         if (mark) percent_one(&p, &o);
     }
-    /* What can be subscripted by a key counts as a mapping, of which any part may stay unused. */
+    /* Anything that can be subscripted by a key counts as a mapping, which need not be fully used. */
     bool mapping = values.kind == CLIME_T_DICT || values.kind == CLIME_T_LIST || values.kind == CLIME_T_RANGE ||
                    values.kind == CLIME_T_UNDEFINED;
     bool left = values.kind == CLIME_T_TUPLE ? p.used < values.list->n : !p.used && !mapping;
@@ -388,7 +388,7 @@ static struct clime_tv field_value(struct fields *x, struct clime_str field) {
 
 static void format_fields(struct fields *x, struct clime_tout *o, struct clime_str s, int depth);
 
-/* What stands between braces: field[!conversion][:specification]. */
+/* The text between braces: field[!conversion][:specification]. */
 static void replace_field(struct fields *x, struct clime_tout *o, struct clime_str s, int depth) {
     size_t n = 0;
     bool bracket = false;

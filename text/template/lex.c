@@ -219,7 +219,7 @@ static const char *lex_escape(struct lexer *x, const char *at, const char *end, 
         clime_tr_fail(x->tr, CLIME_ERR_INPUT, "\\N{...} escapes are not supported");
     } else {
         clime_tout_addc(x->tr, o, '\\');
-        return at; /* an unknown escape stays as it is */
+        return at; /* an unknown escape is kept */
     }
     char bytes[4];
     int n = clime_unicode_put(cp, bytes);

@@ -3,8 +3,8 @@
  * Jinja decides at compile time where a name lives: one that a scope sets (outside of an if) before reading it belongs
  * to that scope from its beginning, unless a scope around it mentions the name. So in
  *     {% for m in messages %}{{ tools }}{% endfor %}{% set tools = 1 %}
- * the loop sees an undefined `tools`, not the caller's variable. The evaluator's scopes are looked up while it runs;
- * this pass lists the names that it must enter as missing when it opens a scope.
+ * the loop sees an undefined `tools`, not the caller's variable. The evaluator resolves scopes at run time; this pass
+ * lists the names to enter as missing when it opens a scope.
  */
 #include "text/template/parse.h"
 
@@ -130,7 +130,7 @@ static void walk_body(struct scope *s, const struct clime_tbody *body) {
 static void hide_in(struct clime_tr *tr, struct clime_template *t, struct clime_tbody *body, struct names *parent,
                     const struct clime_tnode *opener);
 
-/* The scopes that the statements of a body open, the body's own names being known by now. */
+/* Handles the scopes opened by a body's statements; the body's own names are known. */
 static void hide_inside(struct clime_tr *tr, struct clime_template *t, const struct clime_tbody *body,
                         struct names *known) {
     for (uint32_t i = 0; i < body->n; i++) {

@@ -52,7 +52,7 @@ static struct clime_tbody parse_block_body(struct clime_tparser *p, const char *
     return parse_body(p, ends);
 }
 
-/* A body that opens a scope of its own: what an outer `if` made conditional is not so in here. */
+/* A body that opens a scope: an outer `if` does not make it conditional. */
 static struct clime_tbody parse_scope_body(struct clime_tparser *p, const char *end, const char *or_end) {
     const char *ends[] = {end, or_end, NULL};
     bool soft = p->soft;

@@ -156,7 +156,7 @@ struct clime_tnode *clime_tparse_postfix(struct clime_tparser *p, struct clime_t
     }
 }
 
-/* Looks the name up among filters or tests; an unknown one is noted for the end of the compilation. */
+/* Looks the name up among filters or tests; an unknown one is recorded for the end of compilation. */
 static void resolve(struct clime_tparser *p, struct clime_tnode *n, const char *what,
                     const struct clime_tbuiltin *(*find)(struct clime_str)) {
     struct clime_str name = p->at->text;

@@ -52,8 +52,8 @@ struct clime_template_input {
 void clime_spans_free(struct clime_spans *s); /* may be used again */
 
 /* Appends the rendered text to out, and the spans to spans (NULL = not wanted). Errors: CLIME_ERR_INPUT (the variables
- * are no JSON object; the template raised; an operation Python refuses) with the template's line, CLIME_ERR_LIMIT (a
- * limit, or out's cap). On error out is as it was, and so are the spans. */
+ * are not a JSON object; the template raised; an operation that fails in Python) with the template's line,
+ * CLIME_ERR_LIMIT (a limit, or out's cap). On error out and spans are unchanged. */
 enum clime_err clime_template_render(const struct clime_template *t, const struct clime_template_input *in,
                                      struct clime_buf *out, struct clime_spans *spans, struct clime_error *e);
 

@@ -1,10 +1,10 @@
-// Asking the server: the key, errors in words, streams of events. The key stays in this tab.
+// Requests to the server: API key, error messages, event streams. The key stays in this tab.
 
 let key = sessionStorage.getItem("api-key");
 let asking = null, askForKey = null;
 export const onKeyNeeded = (fn) => { askForKey = fn; };
 
-// One question to the person at a time, however many requests were refused.
+// Asks the user for the key once, however many requests were rejected.
 async function newKey(refused) {
   if (key !== refused) return;
   asking = asking || askForKey(refused !== null).finally(() => { asking = null; });
@@ -33,7 +33,7 @@ async function send(path, body, signal) {
 
 export const get = async (path) => (await send(path)).json();
 
-// The events of a stream. One that does not end as streams do is an error, so that half a reply is never taken for all.
+// The events of a stream. A stream without its end marker is an error: a partial reply must not pass for a whole one.
 export async function* events(path, body, signal) {
   const reader = (await send(path, body, signal)).body.getReader(), decoder = new TextDecoder();
   let rest = "";
@@ -42,7 +42,7 @@ export async function* events(path, body, signal) {
     const blocks = (rest + (done ? decoder.decode() : decoder.decode(value, { stream: true }))).split("\n\n");
     rest = blocks.pop();
     for (const block of blocks) {
-      if (!block.startsWith("data: ")) continue; // a comment: the server is still there
+      if (!block.startsWith("data: ")) continue; // a comment: keep-alive
       if (block === "data: [DONE]") return;
       const event = JSON.parse(block.slice(6));
       if (event.error) throw new Error(event.error.message);

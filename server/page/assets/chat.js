@@ -1,4 +1,4 @@
-// Talking with the policy: the messages go to /v1/chat/completions as any client sends them, the reply comes as tokens.
+// Chat with the policy: sends messages to /v1/chat/completions like any client and shows the reply's tokens.
 
 import { events } from "./api.js";
 import { h, num, plural, seconds, show } from "./dom.js";
@@ -8,7 +8,7 @@ import { TokenList } from "./tokens.js";
 const said = []; // {role, content, reasoning_content, card, tokens, failed}
 let running = null, model = "", log, form, system, input, button;
 
-// A reply that failed was never said, nor was one that was stopped before its first word.
+// Omits failed replies, and those stopped before their first word.
 const history = () => said.filter((m) => !m.failed && (m.role === "user" || m.content || m.reasoning_content)).map(({ role, content, reasoning_content: r }) => ({ role, content, ...(r ? { reasoning_content: r } : {}) }));
 
 function forget(from) {
@@ -18,7 +18,7 @@ function forget(from) {
   }
 }
 
-// Who is at the end stays there; who reads further up is left alone.
+// Keeps the page at the end if it was there; otherwise leaves the scroll position.
 function follow(change) {
   const page = document.documentElement, atEnd = scrollY + innerHeight > page.scrollHeight - 60;
   change();
@@ -39,7 +39,7 @@ function addTokens(list, choice) {
   });
 }
 
-// What the server made of the tokens beside them, where it is not just their text.
+// Shows the server's parse of the tokens if it is not just their text.
 function drawParsed(box, m, calls) {
   show(box, m.reasoning_content ? [h("h3", {}, "reasoning"), h("pre", { class: "soft" }, m.reasoning_content)] : null,
     m.reasoning_content || calls.length ? [h("h3", {}, "reply"), h("pre", { class: "reply" }, m.content)] : null,
@@ -74,7 +74,7 @@ async function answer() {
         end = c.finish_reason || end;
         seed = c.seed_text || seed;
       }
-      if (!due) requestAnimationFrame(draw); // it writes long texts anew: once a frame is enough
+      if (!due) requestAnimationFrame(draw); // redraws the whole text: at most once a frame
       due = true;
     }
   } catch (e) {

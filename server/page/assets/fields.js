@@ -1,4 +1,4 @@
-// The sampling fields: a row each, with its name in OpenAI's requests and in /generate's. What is left empty is not sent.
+// The sampling fields: a row each, with its names in OpenAI's requests and in /generate's. Empty fields are not sent.
 
 import { h, show } from "./dom.js";
 
@@ -39,7 +39,7 @@ function common(out, which) {
   return out;
 }
 
-// A seed has 64 bits, more than a number here: it goes as text.
+// A seed has 64 bits, more than a JavaScript number: send it as text.
 const withSeed = (out, name) => (value("seed") === "" ? out : { ...out, [name]: value("seed") });
 export const openai = () => withSeed(common({}, 1), "seed");
 export const native = () => withSeed(common({}, 2), "sampling_seed");

@@ -1,4 +1,4 @@
-// /generate as it is: a prompt as text or ids, the tokens of the prompt and of the reply, what was sent and what came.
+// Raw /generate: a prompt as text or ids, the tokens of prompt and reply, the request and the response.
 
 import { events } from "./api.js";
 import { h, show } from "./dom.js";
@@ -7,14 +7,14 @@ import { TokenList } from "./tokens.js";
 
 let running = null, list = null, prompt, asIds, score, form, button, out, sent, came, problem;
 
-// [log-probability, id, text] and what else could have come there
+// [log-probability, id, text] and the alternatives at that position
 const add = (entry, top, isPrompt) => list.add({ logp: entry[0], id: entry[1], text: entry[2], prompt: isPrompt, top: (top || []).map(([logp, id, text]) => ({ logp, id, text })) });
 
 function request() {
   const ids = asIds.checked && prompt.value.split(/[\s,[\]]+/).filter(Boolean).map(Number);
   if (ids && !ids.every(Number.isInteger)) throw new Error("ids are whole numbers, with spaces or commas between");
   const params = fields.native();
-  if (score.checked) params.stream_interval = 16; // every event brings the prompt's numbers again
+  if (score.checked) params.stream_interval = 16; // every event repeats the prompt's log-probabilities
   return { ...(ids ? { input_ids: ids } : { text: prompt.value }), sampling_params: params, stream: true, return_logprob: true,
     logprob_start_len: score.checked ? 0 : -1, top_logprobs_num: fields.alternatives(), return_text_in_logprobs: true };
 }
@@ -30,7 +30,7 @@ async function run() {
   button.textContent = "stop";
   let n = 0, last = null;
   for await (const event of events("generate", body, running.signal)) {
-    const m = event.meta_info; // cumulative: what is new lies behind what was there
+    const m = event.meta_info; // cumulative: new entries follow the old ones
     if (last === null) m.input_token_logprobs.forEach((t, i) => add(t, m.input_top_logprobs[i], true));
     for (; n < m.output_token_logprobs.length; n++) add(m.output_token_logprobs[n], m.output_top_logprobs[n], false);
     last = event;

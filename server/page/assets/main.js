@@ -1,4 +1,4 @@
-// The frame: which way one talks, whom with, the key.
+// The page frame: mode, policy, key.
 
 import { get, onKeyNeeded } from "./api.js";
 import { h, segmented, show } from "./dom.js";
@@ -29,7 +29,7 @@ function mode(name) {
 
 async function meet() {
   try {
-    // one behind the other: two at once ask for a key twice if the second refusal comes when the first was answered
+    // sequential: in parallel, a late second rejection would ask for the key twice
     const models = await get("v1/models"), weights = await get("get_weight_version");
     model = models.data[0].id;
     el("policy").textContent = `${model} · weights ${weights.weight_version} · ${models.data[0].max_model_len} tokens`;

@@ -1,5 +1,5 @@
-// Tokens as the policy drew them, coloured by log-probability or id; the one that is chosen is shown with its
-// alternatives. Texts come in as text nodes only.
+// The drawn tokens, coloured by log-probability or id; the selected one is shown with its alternatives. Texts are
+// inserted as text nodes only.
 
 import { exact, h, num, segmented, show } from "./dom.js";
 
@@ -9,7 +9,7 @@ let way = "logp", shown = "text", chosen = null;
 const lists = new Set();
 const box = document.getElementById("token");
 
-// Bytes that are no text by themselves (a part of a character) as \x..
+// Bytes that are not text by themselves (a partial character) as \x..
 function spell(t) {
   if (!t.bytes) return t.text;
   try {
@@ -19,7 +19,7 @@ function spell(t) {
   }
 }
 
-const golden = (id) => (id * 137.508) % 360; // ids next to each other get colours far apart
+const golden = (id) => (id * 137.508) % 360; // adjacent ids get distant colours
 function paint(e, t) {
   e.textContent = shown === "ids" ? `${t.id} ` : spell(t);
   const weight = t.logp === null ? 0 : Math.min(0.85, (-t.logp / 6) * 0.85);

@@ -19,13 +19,13 @@ struct clime_tloop {
     struct clime_tv iterable;
     struct clime_titer *it;
     int64_t index0;                      /* -1 before the first item */
-    int64_t length;                      /* -1 until asked for */
+    int64_t length;                      /* -1 until queried */
     struct clime_tv current, before;     /* MISSING where there is none */
     struct clime_tv after;               /* an item already taken from it, or MISSING */
     struct clime_tv changed;             /* arguments of the last loop.changed() */
     int depth0;                          /* of recursive loops */
     const struct clime_tnode *recursive; /* the for node when it is marked recursive */
-    struct clime_tscope *scope;          /* where the for node stands */
+    struct clime_tscope *scope;          /* scope of the for node */
 };
 
 bool clime_titer_able(struct clime_tv v);                                    /* has iter() */
@@ -39,7 +39,7 @@ static inline bool clime_titer_next(struct clime_tr *tr, struct clime_titer *it,
 }
 struct clime_tv clime_titer_value(struct clime_titer *it); /* as a value of kind ITER */
 
-/* The items of any iterable. A list or tuple is given as it is, not copied: read only. */
+/* The items of any iterable. A list or tuple is returned itself, not a copy: read only. */
 struct clime_tlist *clime_titer_items(struct clime_tr *tr, struct clime_tv v);
 
 /* Queries that may iterate: truth, len() (false: has none), `v in seq`. */

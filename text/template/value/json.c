@@ -13,7 +13,7 @@
 #include "text/template/value/value.h"
 #include "text/unicode.h"
 
-/* The scanner unescapes into an arena of its own: the run's arena, whose cap then counts for both. */
+/* The scanner unescapes into the run's arena, whose cap covers both. */
 static struct clime_tv read_value(struct clime_tr *tr, struct clime_json *j);
 
 static struct clime_tv read_number(struct clime_tr *tr, struct clime_json *j) {

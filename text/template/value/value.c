@@ -64,7 +64,7 @@ bool clime_tv_is_number(struct clime_tv v, double *f) {
         *f = v.f;
         return true;
     case CLIME_T_BIGINT: {
-        /* Of use for ordering against other numbers only; 400 digits are past every double. */
+        /* Only used to order against other numbers; 400 digits exceed every double. */
         char digits[400];
         size_t n = v.len < sizeof digits - 1 ? v.len : sizeof digits - 1;
         memcpy(digits, v.s, n);
