@@ -1,4 +1,4 @@
-/* The same program file with the same words takes this one's place; what it holds open is closed first. See again.h. */
+/* Restarts the process by exec of the same program with the same arguments, after closing what is open. See again.h. */
 #include "trainer/run/again.h"
 
 #include <errno.h>
@@ -14,18 +14,18 @@
 
 #define MOST_AT_ONE_STEP 3
 
-struct losses {        /* in a row, no step being done between them */
-    int64_t step;      /* as far as the run has come */
-    int times, device; /* the last one's device */
-    uint64_t left_out; /* devices, a bit each */
+struct losses {        /* consecutive losses without a step between them */
+    int64_t step;      /* the run's last step */
+    int times, device; /* device: of the last loss */
+    uint64_t left_out; /* bit mask of devices */
 };
 
-static const char variable[] = "CLIME_RANK_LOST"; /* "STEP TIMES DEVICE LEFT_OUT", from one start to the next */
+static const char variable[] = "CLIME_RANK_LOST"; /* "STEP TIMES DEVICE LEFT_OUT", passed to the next start */
 static char **words;
 static struct losses before;
-static int n_said; /* ranks that the options name */
+static int n_said; /* ranks set by the options */
 
-/* What the start before this one has written. */
+/* Parses the value from the previous start. */
 static void recall(const char *text) {
     char *at = (char *)(uintptr_t)text;
     before.step = strtoll(at, &at, 10);
@@ -36,7 +36,7 @@ static void recall(const char *text) {
 
 void clime_again_keep(int argc, char **argv) {
     if (getenv(variable)) recall(getenv(variable));
-    unsetenv(variable); /* what this process starts is somebody else: a trainer among it has all devices */
+    unsetenv(variable); /* not for child processes: a trainer among them may use all devices */
     for (char **word = words; word && *word; word++) free(*word);
     free(words);
     words = xcalloc((size_t)argc + 2, sizeof *words);
@@ -44,7 +44,7 @@ void clime_again_keep(int argc, char **argv) {
     for (int i = 0; i < argc; i++) words[i + 1] = xstrdup(argv[i]);
 }
 
-/* The largest power of two that finds a device each; it divides the lanes, as n_said does. */
+/* The largest power of two with a device per rank; it divides the lanes, as n_said does. */
 static int ranks_on(uint64_t left_out) {
     int left = 0, n = 1;
     for (int i = 0; i < n_said; i++) left += !(left_out >> i & 1);
@@ -52,7 +52,7 @@ static int ranks_on(uint64_t left_out) {
     return left ? n : 0;
 }
 
-/* A server's --ep-size is 1 or as wide as it is; every spelling that it takes, with the value behind it or in it. */
+/* Adjusts a server's --ep-size, which is 1 or the server's width, in every accepted spelling. */
 static void narrow_experts(struct clime_opt_list *args, int each) {
     static const char *const names[] = {"--ep-size", "--ep", "--expert-parallel-size"};
     for (int i = 0; i < args->n; i++) {
@@ -70,8 +70,8 @@ static void narrow_experts(struct clime_opt_list *args, int each) {
     }
 }
 
-/* Of servers that compute on the ranks' devices: each has no more than there are, a number that divides its shares, and
- * together they have as large a part of them as before. */
+/* Shrinks servers on the ranks' devices: each gets at most the devices that remain, a number that divides its shares,
+ * and together they keep their fraction of the devices. */
 static void fewer_servers(struct clime_rl_options *o, int n) {
     const int64_t devices = o->num_servers * o->gpus_per_engine * n / n_said;
     if (o->gpus_per_engine > n) {
@@ -102,8 +102,7 @@ static void remember(const struct losses *l) {
     setenv(variable, text, 1);
 }
 
-/* Who was lost, rank 0 being this one; -1 = nobody. files: it could not write or read, which no device is to blame for.
- */
+/* Failed rank (0 = this one), or -1. files: a file error, which is no device's fault. */
 static int lost_rank(const struct clime_rl *rl, const struct clime_error *why, bool *files) {
     enum clime_err code;
     int rank = clime_learner_lost_rank(rl->learner, &code);

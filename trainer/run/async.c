@@ -1,17 +1,16 @@
-/* The loop of --async: rollouts are generated while the steps of one before them run. Called by the loop, main thread.
+/* The loop of --async: generates rollouts while the steps of an earlier one run. Called by rl.c, main thread.
  *
- * One step ahead: the weights are pushed between two rollouts, so every sample has one version, and which one is a
- * function of the rollout's number. Such a run is as reproducible as a synchronous one: a restart gives the servers
- * that version before it goes on (recover.c).
+ * One rollout ahead: weights are pushed between two rollouts, so every sample has one version, a function of the
+ * rollout's number. Such a run is as reproducible as a synchronous one: a restart first pushes that version to the
+ * servers (recover.c).
  *
- * --fully-async: up to --max-rollouts-ahead rollouts are generated ahead of the one that trains, by one thread from one
- * pool of groups (rollout.c), and trained on in their order. The weights are pushed as soon as they are there. The
- * thread that generates holds meanwhile, the servers do not: samples in flight go on under the new weights
- * (--pause-generation-mode). Where an evaluation is due the servers must have nothing else to do, so there the rollout
- * is paused, which is --partial-rollout's cut. Timing decides which token is of which version; the record says it.
+ * --fully-async: one thread generates up to --max-rollouts-ahead rollouts ahead of training from one pool of groups
+ * (rollout.c); they are trained on in order. New weights are pushed at once. The generating thread holds meanwhile, but
+ * the servers do not: samples in flight continue under the new weights (--pause-generation-mode). An evaluation needs
+ * idle servers, so the rollout is then paused, like a --partial-rollout cut. The version of each token depends on
+ * timing and is recorded.
  *
- * Invariant: between clime_ahead_start and _take or _pause this file touches neither client nor fleet, but
- * while it is held.
+ * Invariant: between clime_ahead_start and _take or _pause this file touches client and fleet only while holding.
  */
 #include <stdlib.h>
 
@@ -22,16 +21,16 @@ int64_t clime_rl_version_of(const struct clime_rl *rl, int64_t rollout) {
     int64_t every = rl->o.update_weights_interval, k = rl->o.num_steps_per_rollout, before = rollout - 1;
     if (rl->o.fully_async) return (rollout - rollout % every) * k;
     if (!rl->o.async || rollout == 0) return rollout * k;
-    return (before - before % every) * k; /* it was begun when `before` was done generating */
+    return (before - before % every) * k; /* it was begun when `before` had been generated */
 }
 
-/* The last rollout that may be generated while `trained` is trained on. */
+/* The last rollout that may be generated during training on `trained`. */
 static int64_t last_ahead(const struct clime_rl *rl, int64_t trained) {
     int64_t last = trained + rl->o.max_rollouts_ahead;
     return last < rl->num_rollout ? last : rl->num_rollout - 1;
 }
 
-/* next: the rollout that is trained on after the current one. */
+/* next: the rollout to train on after the current one. */
 static enum clime_err start(struct clime_rl *rl, int64_t next, struct clime_error *e) {
     struct clime_rollout_context c = clime_rl_rollout_context(rl);
     struct clime_ahead_range range = {.id = next, .end = next + 1, .last = next};
@@ -45,7 +44,7 @@ static enum clime_err start(struct clime_rl *rl, int64_t next, struct clime_erro
     return rc;
 }
 
-/* Nothing is being generated. */
+/* Call when nothing is being generated. */
 static enum clime_err publish_and_evaluate(struct clime_rl *rl, int64_t next, struct clime_error *e) {
     enum clime_err rc = CLIME_OK;
     if (clime_rl_version_of(rl, next) > rl->published) rc = clime_rl_publish(rl, e);
@@ -56,7 +55,7 @@ static enum clime_err take(struct clime_rl *rl, struct clime_rollout *r, struct 
     struct clime_ahead *g = &rl->ahead;
     int64_t t0 = clime_now_us();
     enum clime_err rc = CLIME_OK;
-    if (!g->running && g->n_ready == 0) { /* the first one, and the first after a restart */
+    if (!g->running && g->n_ready == 0) { /* the first rollout, also after a restart */
         if ((rc = publish_and_evaluate(rl, rl->rollouts_done, e))) return rc;
         rc = start(rl, rl->rollouts_done, e);
     }
@@ -66,7 +65,7 @@ static enum clime_err take(struct clime_rl *rl, struct clime_rollout *r, struct 
     return rc;
 }
 
-/* --fully-async: the new weights go out at once. */
+/* --fully-async: pushes the new weights at once. */
 static enum clime_err push_in_flight(struct clime_rl *rl, struct clime_error *e) {
     int64_t next = rl->rollouts_done;
     bool evaluate;
@@ -83,12 +82,12 @@ static enum clime_err push_in_flight(struct clime_rl *rl, struct clime_error *e)
     return rc;
 }
 
-/* The steps run while what comes after them is generated. */
+/* Runs the steps while later rollouts are generated. */
 static enum clime_err train(struct clime_rl *rl, const struct clime_rollout *r, struct clime_step_stats *last,
                             struct clime_error *e) {
     struct clime_chosen_step *plans;
     int64_t t0 = clime_now_us();
-    enum clime_err rc = clime_rl_plan_steps(rl, r, &plans, e); /* first: what is not chosen may be the next rollout's */
+    enum clime_err rc = clime_rl_plan_steps(rl, r, &plans, e); /* first: the rest may be the next rollout's */
     if (rc) return rc;
     if (rl->o.fully_async)
         clime_ahead_want(&rl->ahead, last_ahead(rl, r->id));

@@ -1,7 +1,7 @@
-/* What can be said of a run before anything is loaded or started: rewards, filters, the port of the environments.
- * Called by open.c, main thread; reads options and prompts, changes nothing.
+/* Early checks of a run, before anything is loaded or started: rewards, filters, the environments' port. Called by
+ * open.c, main thread; reads options and prompts, changes nothing.
  *
- * A mistake here would otherwise show after the model is loaded and the first groups have failed.
+ * Otherwise a mistake shows only once the model is loaded and the first groups have failed.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -16,7 +16,7 @@
 #include "trainer/run/run.h"
 #include "trainer/sample/filter.h"
 
-#define TRIED_PROMPTS 16 /* that are graded with an empty answer, to see whether the labels are what the type needs */
+#define TRIED_PROMPTS 16 /* graded with an empty answer to check that the labels suit the type */
 
 static enum clime_err check_reward_types(const struct clime_rl_options *o, struct clime_error *e) {
     if (o->rm_type && clime_reward_check(o->rm_type, e)) return e->code;
@@ -52,7 +52,7 @@ enum clime_err clime_rl_check_options(const struct clime_rl_options *o, struct c
     return rc;
 }
 
-/* Whether the type is graded in this process: others are not tried. */
+/* Whether the type is graded in this process; others are not tried. */
 static bool is_built_in(const char *type) {
     struct clime_error unused;
     bool boxed;
@@ -81,7 +81,7 @@ static enum clime_err check_prompt(const struct clime_prompt *p, const char *typ
     return rc;
 }
 
-/* type: of prompts whose metadata name none. */
+/* type: default for prompts whose metadata name none. */
 static enum clime_err check_set(const struct clime_dataset *d, const char *const *sources, const char *type,
                                 const char *key, struct clime_error *e) {
     for (int i = 0; i < d->n; i++) {
@@ -94,7 +94,7 @@ static enum clime_err check_set(const struct clime_dataset *d, const char *const
     return CLIME_OK;
 }
 
-/* One set's reward, by the options that it has: --rm-type, or an evaluation set's own. */
+/* Checks one set's reward: --rm-type, or an evaluation set's own. */
 static enum clime_err check_reward(const struct clime_rl *rl, const struct clime_dataset *d, const char *const *sources,
                                    const char *type, const char *key, struct clime_error *e) {
     const struct clime_rl_options *o = &rl->o;
@@ -108,7 +108,7 @@ static enum clime_err check_reward(const struct clime_rl *rl, const struct clime
 enum clime_err clime_rl_check_rewards(const struct clime_rl *rl, struct clime_error *e) {
     const struct clime_rl_options *o = &rl->o;
     enum clime_err rc = CLIME_OK;
-    if (!o->evaluate && !o->load_rollouts && !o->replay) /* these have their rewards */
+    if (!o->evaluate && !o->load_rollouts && !o->replay) /* these have rewards already */
         rc = check_reward(rl, &rl->data, o->prompt_data.items, o->rm_type, o->reward_key, e);
     for (int i = 0; i < rl->eval.n_sets && !rc && (o->evaluate || o->eval_interval); i++)
         rc = check_reward(rl, &rl->eval.sets[i].data, &rl->eval.sets[i].o->file, rl->eval.sets[i].o->rm_type,

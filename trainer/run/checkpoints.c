@@ -1,9 +1,8 @@
-/* Checkpoints of a run: written, found again at a start, given up when newer ones are there. Called by the loop and by
- * recovery, main thread.
+/* Checkpoints of a run: write, find at a start, delete old ones. Called by the loop and by recovery, main thread.
  *
- * Invariant: a row says that the folder is complete, so it is written after the folder and taken after it; and at every
- * moment there are as many sound checkpoints as --keep-checkpoints says, or all that were made, because an older one
- * goes only when the newer one's row is on the disk. The chain of checksums is ledger, state.json, files.
+ * Invariant: a ledger row means the folder is complete, so it is written after the folder and removed after it. At any
+ * moment --keep-checkpoints sound checkpoints exist (or all made so far), because an old one is deleted only once the
+ * newer row is on disk. Checksum chain: ledger, state.json, files.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -26,7 +25,7 @@
 
 static const char mark[] = "{rollout_id}";
 
-/* path with every mark replaced. */
+/* Returns path with every rollout mark replaced. */
 static char *with_rollout(const char *path, int64_t rollout) {
     struct clime_buf b;
     clime_buf_init(&b, 8192);
@@ -54,7 +53,7 @@ enum clime_err clime_rl_check_next_hf(const struct clime_rl *rl, struct clime_er
     int64_t last, every = rl->o.save_interval;
     enum clime_err rc = clime_steps_last(clime_ledger_reader(rl->ledger), &last, e);
     if (rc) return rc;
-    /* recovery runs the recorded steps without a model of them; the next is that of the rollout that is saved then */
+    /* recovery repeats the recorded steps without exporting; the next export is that of the next saved rollout */
     int64_t done = last / rl->o.num_steps_per_rollout, due = (done / every + 1) * every;
     if (due > rl->num_rollout) due = done > rl->num_rollout ? done : rl->num_rollout;
     char *hf = with_rollout(rl->o.save_hf, due > 0 ? due - 1 : 0);
@@ -63,7 +62,7 @@ enum clime_err clime_rl_check_next_hf(const struct clime_rl *rl, struct clime_er
     return rc;
 }
 
-/* As the ledger has it: relative to the run folder where the checkpoint lies in it, so that the run may be moved. */
+/* The path to store: relative if inside the run folder, so that the run may be moved. */
 static char *stored_path(const struct clime_rl *rl, const char *dir) {
     char *run = realpath(rl->o.run, NULL), *whole = realpath(dir, NULL);
     size_t n = run ? strlen(run) : 0;
@@ -74,28 +73,27 @@ static char *stored_path(const struct clime_rl *rl, const char *dir) {
     return path;
 }
 
-/* Where it is now. Schema 8 and before stored the path as it was typed: there, or in this run's folder of checkpoints.
- */
+/* Current path of a checkpoint. Schema 8 and before stored it as typed: try that, then this run's checkpoint folder. */
 static char *found_path(const char *run, const char *checkpoint_dir, const char *stored) {
     const char *name = strrchr(stored, '/');
     char *const tries[] = {stored[0] == '/' ? xstrdup(stored) : xasprintf("%s/%s", run, stored), xstrdup(stored),
                            xasprintf("%s/%s", checkpoint_dir, name ? name + 1 : stored)};
     size_t at = 0;
     while (at + 1 < CLIME_COUNT(tries) && access(tries[at], F_OK)) at++;
-    if (access(tries[at], F_OK)) at = 0; /* nowhere: the first is what is named */
+    if (access(tries[at], F_OK)) at = 0; /* not found: report the first */
     for (size_t i = 0; i < CLIME_COUNT(tries); i++)
         if (i != at) free(tries[i]);
     return tries[at];
 }
 
-/* ---- giving up ---- */
+/* ---- deleting ---- */
 
 static enum clime_err give_up_streams(struct clime_db *db, void *arg, struct clime_error *e) {
     int64_t n;
     return clime_streams_drop_before(db, *(int64_t *)arg, &n, e);
 }
 
-/* The tokens of rollouts that neither --keep-rollouts nor a resume from `oldest` asks for. */
+/* Deletes the tokens of rollouts that neither --keep-rollouts nor a resume from `oldest` needs. */
 static enum clime_err give_up_tokens(struct clime_rl *rl, int64_t oldest, struct clime_error *e) {
     int64_t before = rl->rollouts_done - rl->o.keep_rollouts, needed = oldest / rl->o.num_steps_per_rollout;
     if (!rl->o.keep_rollouts) return CLIME_OK;
@@ -108,8 +106,8 @@ static bool is_retained(const struct clime_rl *rl, int64_t step) {
     return every > 0 && step % every == 0;
 }
 
-/* Of the checkpoints that a restart could begin with, the newest --keep-checkpoints stay. With --async the servers must
- * get the weights that sampled the rollout in flight, so those of later steps do not count. */
+/* Keeps the newest --keep-checkpoints checkpoints that a restart could begin with. With --async the servers must get
+ * the weights that sampled the rollout in flight, so later steps do not count. */
 static enum clime_err give_up_checkpoints(struct clime_rl *rl, struct clime_error *e) {
     int64_t serve = clime_rl_version_of(rl, rl->rollouts_done), kept = 0, oldest = 0, keep = rl->o.keep_checkpoints;
     struct clime_checkpoint c = {.step = INT64_MAX};
@@ -119,8 +117,7 @@ static enum clime_err give_up_checkpoints(struct clime_rl *rl, struct clime_erro
         char *dir = found_path(rl->o.run, rl->checkpoint_dir, c.path);
         bool surplus = kept == keep && !is_retained(rl, c.step);
         struct clime_error why;
-        if (surplus &&
-            clime_manifest_remove(dir, &why)) { /* the run goes on, and the folder is no checkpoint any more */
+        if (surplus && clime_manifest_remove(dir, &why)) { /* the run continues; the folder is no longer a checkpoint */
             LOG_WARN("%s stays: %s", dir, why.msg);
             clime_event(rl->ledger, rl->run.incarnation, "checkpoint", "%s stays: %s", dir, why.msg);
         }
@@ -136,7 +133,7 @@ static enum clime_err give_up_checkpoints(struct clime_rl *rl, struct clime_erro
 
 enum clime_err clime_rl_make_checkpoint_dir(const struct clime_rl *rl, struct clime_error *e) {
     char *probe = xasprintf("%s/probe.tmp", rl->checkpoint_dir);
-    enum clime_err rc = clime_make_dirs(probe, e); /* not permissions alone: whether it can be done */
+    enum clime_err rc = clime_make_dirs(probe, e); /* tries it: permissions are not enough */
     if (!rc) rmdir(probe);
     if (rc) clime_error_prefix(e, rl->o.save ? "--save" : "checkpoints");
     free(probe);
@@ -171,7 +168,7 @@ enum clime_err clime_rl_checkpoint(struct clime_rl *rl, struct clime_error *e) {
         free(hf);
         rl->exported = rl->step;
     }
-    /* the model first, so that none is missing behind a checkpoint; where it cannot go, the steps are not lost */
+    /* the model first, so that every checkpoint has one; if that fails, the steps are still saved */
     struct clime_error later;
     enum clime_err rc_folder = rl->o.no_save_optim ? CLIME_OK : write_folder(rl, rc ? &later : e);
     if (!rc) rc = rc_folder;
@@ -224,7 +221,7 @@ enum clime_err clime_rl_load_version(struct clime_rl *rl, const char *run, const
     return rc;
 }
 
-/* ---- the best ---- */
+/* ---- best weights ---- */
 
 enum clime_err clime_rl_keep_best(struct clime_rl *rl, const struct clime_eval_record *r, struct clime_error *e) {
     bool best;

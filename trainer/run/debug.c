@@ -1,6 +1,5 @@
-/* Half a run: rollouts without training (--debug-rollout-only), training without rollouts (--load-debug-rollout-data).
- * The ledger is what they hand to each other. Called by the loop, main thread. Both resume like a whole run.
- */
+/* Rollouts without training (--debug-rollout-only) and training without rollouts (--load-debug-rollout-data), connected
+ * by the ledger. Called by the loop, main thread. Both resume like a whole run. */
 #include <inttypes.h>
 #include <stdlib.h>
 

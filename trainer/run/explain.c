@@ -1,6 +1,5 @@
-/* --explain: what a run would do, in words and figures, before it does it. Called by clime_rl_main, main thread; pure
- * text. It reads the options after they were derived and the plan that the learner obeys, so what it says is what the
- * run would do. */
+/* --explain: describes a run in words and figures without running it. Called by clime_rl_main, main thread; pure text.
+ * It reads the derived options and the learner's actual plan, so it matches the run. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -96,7 +95,7 @@ static void explain_loss(const struct clime_rl_options *o, struct clime_buf *out
     const struct clime_learner_options *l = &o->learner;
     explain_advantage(o, out);
     clime_buf_adds(out, "loss\n  logp = log softmax(logits / ");
-    if (o->load_rollouts) /* they were sampled with another run's */
+    if (o->load_rollouts) /* sampled by another run */
         clime_buf_adds(out, "the temperature of each sample");
     else
         clime_buf_printf(out, "%g", o->sampling.temperature);
@@ -126,12 +125,12 @@ static void explain_loss(const struct clime_rl_options *o, struct clime_buf *out
     explain_denominators(o, out);
 }
 
-/* Where samples are there already: whose they are. */
+/* Name of the run that recorded the samples, if any. */
 static const char *recorded_in(const struct clime_rl_options *o) {
     return o->load_rollouts ? o->load_rollouts : o->replay_generate ? NULL : o->replay;
 }
 
-/* Which groups make a rollout, and which weights sample it. */
+/* Explains the groups of a rollout and the weights that sample it. */
 static void explain_sampling(const struct clime_rl *rl, struct clime_buf *out) {
     const struct clime_rl_options *o = &rl->o;
     bool more = o->over_sampling_batch_size > 1;
@@ -204,7 +203,7 @@ static void explain_run(const struct clime_rl *rl, struct clime_buf *out) {
                      l->weight_decay, l->clip_grad);
 }
 
-/* Options without effect for a reason that is no rule between two (trainer/options/rl_rules.c). */
+/* Options without effect that no pairwise rule covers (trainer/options/rl_rules.c). */
 static void explain_inert_loss(const struct clime_rl_options *o, struct clime_buf *out) {
     const struct clime_learner_options *l = &o->learner;
     const struct clime_correction_options *c = &l->objective.correction;
@@ -256,15 +255,14 @@ static void explain_training(const struct clime_rl *rl, struct clime_str learner
     explain_loss(&rl->o, out);
     clime_buf_adds(out, "memory plan\n");
     clime_buf_add(out, learner.ptr, learner.len);
-    if (rl->o.transport ==
-        CLIME_TRANSPORT_PULL) /* the copy that goes out, and the one that the next is compared with */
+    if (rl->o.transport == CLIME_TRANSPORT_PULL) /* the copy sent, and the one for the next delta */
         clime_buf_printf(out, "  host memory for versions that are pulled: %.2f GiB, and the packets%s\n",
                          2 * (double)clime_model_bytes(clime_learner_model(rl->learner)) / (1 << 30),
                          rl->o.disk_dir ? " while they are written" : " that are kept");
 }
 
 void clime_rl_explain(const struct clime_rl *rl, struct clime_buf *out) {
-    struct clime_buf learner; /* the plan decides whether weights lie in parts, and so how servers get them */
+    struct clime_buf learner; /* the plan decides sharding, and so how servers get the weights */
     clime_buf_init(&learner, 1 << 20);
     clime_learner_describe(rl->learner, &learner);
     explain_run(rl, out);

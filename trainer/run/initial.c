@@ -1,6 +1,5 @@
-/* Which folder the initial weights come from, and whether all folders of models can be what they are given for. Called
- * by open.c, main thread; reads options and configurations, no weights.
- */
+/* Chooses the folder of the initial weights, and checks that every model folder suits its purpose. Called by open.c,
+ * main thread; reads options and configurations, no weights. */
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -15,7 +14,7 @@ static bool same_folder(const char *a, const char *b) {
     return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-/* The servers make their model from --hf-checkpoint, and get these weights. */
+/* Servers build their model from --hf-checkpoint and receive these weights, so the shapes must match. */
 static enum clime_err check_shape(const char *option, const char *dir, const char *servers, struct clime_error *e) {
     struct clime_config c[2];
     if (same_folder(dir, servers)) return CLIME_OK;
@@ -43,8 +42,8 @@ enum clime_err clime_rl_weights_sum(const char *dir, enum clime_dtype dt, uint64
     return rc;
 }
 
-/* slime's rule makes a reference that is given alone the policy too. Nobody who adds a KL term to a command that had
- * none means that, so both must be said. A run that has begun goes on. */
+/* By slime's rule a reference alone also becomes the policy. That is never meant when a KL term is added to a command,
+ * so both options are required. A run that has begun continues. */
 enum clime_err clime_rl_check_initial(const struct clime_rl *rl, struct clime_error *e) {
     const struct clime_rl_options *o = &rl->o;
     const char *option = rl->initial_dir == o->load       ? "load"
@@ -56,7 +55,7 @@ enum clime_err clime_rl_check_initial(const struct clime_rl *rl, struct clime_er
     if (rl->initial_dir != o->ref_load || o->load || same_folder(o->ref_load, o->hf_checkpoint)) return CLIME_OK;
     enum clime_err rc = clime_version_any(clime_ledger_reader(rl->ledger), &begun, e);
     if (rc || begun) return rc;
-    if (!clime_folder_has_weights(o->hf_checkpoint)) return CLIME_OK; /* a tokenizer's: only one can be meant */
+    if (!clime_folder_has_weights(o->hf_checkpoint)) return CLIME_OK; /* only a tokenizer: no ambiguity */
     if (clime_rl_weights_sum(o->hf_checkpoint, CLIME_F32, &given, e) ||
         clime_rl_weights_sum(o->ref_load, CLIME_F32, &reference, e))
         return e->code;
@@ -68,7 +67,7 @@ enum clime_err clime_rl_check_initial(const struct clime_rl *rl, struct clime_er
 }
 
 /* slime's rule: --load where it exists, else --ref-load, else --hf-checkpoint. Its recipes name one folder in --load
- * and --save; that one exists from the first start on and holds checkpoints, which recovery finds by the ledger. */
+ * and --save; it exists from the first start on and holds checkpoints, which recovery finds through the ledger. */
 enum clime_err clime_rl_choose_initial(struct clime_rl *rl, struct clime_error *e) {
     const struct clime_rl_options *o = &rl->o;
     const char *critic = o->learner.critic_load;

@@ -1,6 +1,6 @@
-/* What a run was given, compared with what it was begun with. Called at every start, main thread; owns nothing.
- * By content, not by path: a run and its files may be moved, and a file that was changed in place is found. The initial
- * weights are version 0 in the ledger. */
+/* Compares a run's inputs with those it began with. Called at every start, main thread; owns nothing. Compares content,
+ * not paths: a run and its files may be moved, and a file changed in place is detected. The initial weights are version
+ * 0 in the ledger. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,8 +47,8 @@ static enum clime_err other_option(const char *name, const char *recorded, const
     return e->code;
 }
 
-/* Names the first option whose value differs between the record and now. What the record does not know came into being
- * after it: then the run has the default, and goes on with it. */
+/* Names the first option whose value differs from the record. An option missing in the record is newer than the run,
+ * which then uses its default. */
 enum clime_err clime_rl_compare_options(const struct clime_rl *rl, const char *defaults_json, struct clime_error *e) {
     const char *recorded = rl->run.options, *now = rl->o.options_json;
     struct cJSON *a = NULL, *b = NULL, *defaults = NULL;
@@ -59,7 +59,7 @@ enum clime_err clime_rl_compare_options(const struct clime_rl *rl, const char *d
     for (const struct cJSON *x = rc ? NULL : clime_tree_first(b); x && !rc; x = clime_tree_next(x)) {
         const struct cJSON *was = clime_tree_get(a, clime_tree_key(x));
         if (!was) was = clime_tree_get(defaults, clime_tree_key(x));
-        if (was && !same_value(x, was)) /* neither: the hash of a library, whose path is compared */
+        if (was && !same_value(x, was)) /* except the hash of a library, whose path is compared */
             rc = other_option(clime_tree_key(x), recorded, now, defaults_json, e);
     }
     clime_tree_free(a);
@@ -70,8 +70,8 @@ enum clime_err clime_rl_compare_options(const struct clime_rl *rl, const char *d
 
 /* ---- files and models ---- */
 
-/* An input that may not change, unless the user says so by its key: then what it was stays recorded, and an event says
- * what it is. what: in the user's words. */
+/* Records an input that may change only if the user allows its key: the record then keeps the old value and an event
+ * has the new one. what: its name for the user. */
 static enum clime_err put_input(struct clime_rl *rl, const char *name, const char *key, const char *value,
                                 const char *what, struct clime_error *e) {
     const struct clime_opt_list *allowed = &rl->o.allow_difference;
@@ -95,7 +95,7 @@ static enum clime_err put_sum(struct clime_rl *rl, const char *name, uint64_t su
     return rc;
 }
 
-/* The folder that says how text becomes tokens and back, and what is computed. */
+/* The folder of tokenizer and model config. */
 static enum clime_err put_folder(struct clime_rl *rl, struct clime_error *e) {
     enum clime_err rc = clime_rl_make_truth(rl, e);
     for (int i = 0; i < rl->truth.n && !rc; i++) {
@@ -109,7 +109,7 @@ static enum clime_err put_folder(struct clime_rl *rl, struct clime_error *e) {
     return rc;
 }
 
-#define MOST_SCRIPT (1 << 20) /* bytes; a larger program is the machine's */
+#define MOST_SCRIPT (1 << 20) /* bytes; larger files are system programs */
 
 static bool is_script(const char *path) {
     static const char *const ends[] = {".py", ".sh", ".pl", ".rb", ".js", ".lua"};
@@ -118,10 +118,10 @@ static bool is_script(const char *path) {
     if (stat(path, &st) || !S_ISREG(st.st_mode) || st.st_size > MOST_SCRIPT) return false;
     bool is = st.st_mode & S_IXUSR;
     for (size_t i = 0; i < CLIME_COUNT(ends); i++) is |= dot && !strcmp(dot, ends[i]);
-    return is; /* other files of a command change while it runs, as a log does */
+    return is; /* a command's other files, e.g. logs, may change while it runs */
 }
 
-/* A command by its text, and the scripts that its words name by their content. */
+/* Records a command by its text, and the scripts it names by their content. */
 static enum clime_err put_command(struct clime_rl *rl, const char *option, const char *command, struct clime_error *e) {
     static const char between[] = " \t\n'\"=;&|<>()";
     char *what = xasprintf("--%s", option), *words = command ? xstrdup(command) : NULL, *rest = NULL;
@@ -144,7 +144,7 @@ static enum clime_err put_command(struct clime_rl *rl, const char *option, const
     return rc;
 }
 
-/* What is behind an address may move: another one is told. An address may hold a secret: it is recorded by checksum. */
+/* A service may move: a changed address is only reported. It may hold a secret: its checksum is recorded. */
 static enum clime_err note_address(struct clime_rl *rl, const char *option, const char *url, struct clime_error *e) {
     char hex[17], *was = NULL;
     if (!url) return CLIME_OK;

@@ -1,13 +1,12 @@
-/* The lock of a run folder. Called by clime_rl_open and clime_sft_open, on the program's first thread; clime_rl_close
- * gives it back.
+/* Lock of a run folder. Called by clime_rl_open and clime_sft_open, on the program's first thread; clime_rl_close
+ * releases it.
  *
- * Two trainers on one run folder would break every promise: the second is refused. The kernel drops the locks with the
- * process, however it ends. The file is what file systems can lock; the folder, where it can be, is what nobody deletes
- * to get in.
+ * A second trainer on a run folder is refused. The kernel releases the locks when the process ends, however it ends.
+ * Every file system can lock the file; the folder is locked too where possible, because a lock file can be deleted.
  *
- * A lock belongs to all who have the descriptor, and a child has it from its birth until its exec: one that was being
- * started when its trainer was killed holds the lock for a moment more. The file names the trainer; while that process
- * is gone, the lock is waited for.
+ * A lock belongs to every process with the descriptor, and a child has it from fork to exec: one being started when its
+ * trainer is killed holds the lock a moment longer. The file names the trainer; if that process is gone, wait for the
+ * lock.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -24,10 +23,10 @@
 #include "trainer/run/run.h"
 #include "trainer/watch/now.h"
 
-#define WAIT_US 10000000 /* an exec on a machine that is busy; on another machine nobody sees who is gone */
+#define WAIT_US 10000000 /* for an exec on a busy machine; a process on another machine cannot be checked */
 #define LOOK_US 10000
 
-/* The process that the file names, when it is gone; else 0. */
+/* Pid in the file if that process is gone, else 0. */
 static int gone(const char *path) {
     char text[16] = "";
     FILE *f = fopen(path, "re");

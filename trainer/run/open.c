@@ -1,7 +1,7 @@
 /* Opening a run: folder and lock, tokenizer and prompts, learner, ledger, fleet. Called once by clime_rl_main.
  *
- * The order is from cheap to dear, so that a wrong path or option is said before a model is loaded; the servers are
- * started before the learner, because both read the model and neither needs the other yet.
+ * Cheap steps come first, so a wrong path or option is reported before a model is loaded. Servers start before the
+ * learner, because both load the model independently.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -27,7 +27,7 @@
 #include "trainer/watch/board_samples.h"
 #include "trainer/watch/now.h"
 
-#define LEAST_ROWS 16 /* of a learner that only holds weights */
+#define LEAST_ROWS 16 /* for a learner that only holds weights */
 
 static void tell_unfit(const struct clime_dataset *d, const char *what, int max_pos, const char *option) {
     int n = 0;
@@ -39,7 +39,7 @@ static void tell_unfit(const struct clime_dataset *d, const char *what, int max_
     clime_lost_rows_warn(&d->lost, what);
 }
 
-/* The servers refuse those without room one after another, in rollouts and evaluations that may be hours away. */
+/* Reports prompts that do not fit now; the servers would refuse them one by one, perhaps hours later. */
 static enum clime_err tell_unfit_prompts(const struct clime_rl *rl, struct clime_error *e) {
     struct clime_config c;
     enum clime_err rc = clime_config_load(rl->o.hf_checkpoint, &c, e);
@@ -82,12 +82,11 @@ static enum clime_err load_prompts(struct clime_rl *rl, struct clime_error *e) {
     return CLIME_OK;
 }
 
-/* Lengths that the memory plan needs to hold: of what these prompts may become, and of what is recorded already, which
- * another run may have made with other limits. */
+/* The longest sample for the memory plan: of these prompts, and of recorded samples, which may have other limits. */
 static enum clime_err longest_sample(const struct clime_rl *rl, int *most, struct clime_error *e) {
     *most = 0;
     enum clime_err rc = rl->ledger ? clime_samples_longest(clime_ledger_reader(rl->ledger), most, e) : CLIME_OK;
-    if (rl->o.environment && rl->o.sampling.max_context_len > *most) /* what a session may say is not known yet */
+    if (rl->o.environment && rl->o.sampling.max_context_len > *most) /* a session's length is not known yet */
         *most = (int)rl->o.sampling.max_context_len;
     for (int i = 0; !rl->o.environment && i < rl->data.n; i++) {
         int n = rl->data.prompts[i].n_ids, len = n + (int)clime_sampling_room(&rl->o.sampling, n);
@@ -96,8 +95,8 @@ static enum clime_err longest_sample(const struct clime_rl *rl, int *most, struc
     return rc;
 }
 
-/* What a server must have room for: of the prompts' and the evaluation's samples the longest. A session may fill the
- * model's context where no option limits it. */
+/* The longest sample that servers must accept, in rollouts and evaluations. A session may fill the model's context if
+ * no option limits it. */
 static enum clime_err longest_served(const struct clime_rl *rl, int *most, struct clime_error *e) {
     enum clime_err rc = longest_sample(rl, most, e);
     if (rl->o.environment && !rl->o.sampling.max_context_len && !rl->o.evaluate) *most = rl->max_pos;
@@ -106,7 +105,7 @@ static enum clime_err longest_served(const struct clime_rl *rl, int *most, struc
     return rc;
 }
 
-/* Samples that keep their KV over an update are trained with the experts that the servers chose. */
+/* Samples that keep their KV across an update are trained with the servers' experts. */
 static bool replays_experts(const struct clime_rl_options *o) {
     return o->rollout_routing_replay && o->pause_generation_mode == CLIME_PAUSE_IN_PLACE && !o->evaluate;
 }
@@ -123,7 +122,7 @@ static enum clime_err ask_for_experts(struct clime_rl *rl, const struct clime_co
     return CLIME_OK;
 }
 
-/* Of each token the servers say what it was drawn from, where the options cut anything; the loss is then over that. */
+/* If the options truncate the distribution, servers return each token's sampling set, which the loss uses. */
 static enum clime_err ask_for_sets(struct clime_rl *rl, struct clime_error *e) {
     struct clime_sampling_options *s = &rl->o.sampling;
     struct clime_config c;
@@ -147,7 +146,7 @@ static enum clime_err prepare_learner(struct clime_rl *rl, struct clime_error *e
     struct clime_learner_options *l = &rl->o.learner;
     int longest;
     if (longest_sample(rl, &longest, e)) return e->code;
-    if (rl->o.evaluate) { /* nothing is trained: weights and what a checkpoint has beside them */
+    if (rl->o.evaluate) { /* no training: only weights and the rest of a checkpoint */
         longest = LEAST_ROWS;
         rl->o.max_tokens_per_gpu = LEAST_ROWS;
         rl->o.pack.dynamic = l->beside_servers = l->objective.sft = true;
@@ -179,7 +178,7 @@ static enum clime_err prepare_learner(struct clime_rl *rl, struct clime_error *e
     return l->replays_experts && c->router.E ? ask_for_experts(rl, c, longest, e) : CLIME_OK;
 }
 
-/* In the ledger, for those who look at the run later. */
+/* Records the memory plan in the ledger. */
 static void tell_memory(const struct clime_rl *rl) {
     struct clime_buf plan;
     clime_buf_init(&plan, 4096);
@@ -188,8 +187,8 @@ static void tell_memory(const struct clime_rl *rl) {
     clime_buf_free(&plan);
 }
 
-/* On a device with memory of its own the plan must see what the servers have taken: where there are any yet, they come
- * first. Elsewhere both load at the same time. */
+/* On a device with its own memory the plan must see the servers' allocations, so running servers are awaited first.
+ * Otherwise both load concurrently. */
 static enum clime_err open_learner(struct clime_rl *rl, struct clime_error *e) {
     enum clime_err rc = prepare_learner(rl, e);
     if (!rc && rl->fleet && clime_learner_model(rl->learner)->ops->own_memory) rc = clime_fleet_wait_up(rl->fleet, e);
@@ -198,7 +197,7 @@ static enum clime_err open_learner(struct clime_rl *rl, struct clime_error *e) {
     return rc;
 }
 
-/* The user's libraries decide the weights: their contents are recorded with the options. */
+/* The user's libraries affect the weights, so their contents are recorded with the options. */
 static enum clime_err open_hooks(struct clime_rl *rl, struct clime_error *e) {
     struct clime_rl_options *o = &rl->o;
     const struct {
@@ -229,7 +228,7 @@ static enum clime_err open_hooks(struct clime_rl *rl, struct clime_error *e) {
     return rc;
 }
 
-/* --replay: the record of the other run becomes this one's, once; recovery does the rest. */
+/* --replay: copies the other run's record once; recovery does the rest. */
 static enum clime_err copy_record(const char *from, const char *to, const char *name, struct clime_error *e) {
     char *path = xasprintf("%s/ledger.db", from);
     enum clime_err rc = access(to, F_OK) ? clime_ledger_copy(path, to, name, e) : CLIME_OK;
@@ -246,7 +245,7 @@ static enum clime_err import_rollouts(const char *from, const char *to, struct c
     return rc;
 }
 
-/* Of a new run: unlike every other's that asks the same servers. */
+/* Name of a new run, unique among runs that use the same servers. */
 static char *new_name(void) {
     const uint64_t words[2] = {(uint64_t)clime_wall_us(), (uint64_t)getpid()};
     return xasprintf("%012" PRIx64, clime_hash64(words, 2) >> 16);
@@ -264,7 +263,7 @@ enum clime_err clime_rl_open_record(struct clime_rl *rl, const char *defaults, s
         clime_event(rl->ledger, rl->run.incarnation, "start", "run %s, incarnation %" PRId64 ", pid %d", rl->run.name,
                     rl->run.incarnation, (int)getpid());
     if (!rc) rc = clime_alarms_open(&rl->o.alarm, rl->o.async, rl->ledger, &rl->run, rl->o.run, &rl->alarms, e);
-    clime_alarms_see(rl->alarms, CLIME_ALARM_ENDED, 0, NULL, NULL); /* it goes on */
+    clime_alarms_see(rl->alarms, CLIME_ALARM_ENDED, 0, NULL, NULL); /* the run continues */
     free(path);
     free(name);
     return rc;
@@ -287,7 +286,7 @@ static enum clime_err open_control(struct clime_rl *rl, struct clime_error *e) {
     return rc;
 }
 
-/* The page only shows the run: where the port was not asked for, a run without one goes on. */
+/* The page is optional: if its port was not set explicitly, the run continues without it. */
 static enum clime_err open_page(struct clime_rl *rl, struct clime_error *e) {
     const char *runs[] = {rl->o.run};
     char *dir = xasprintf("%s/ports", rl->o.run), *path = xasprintf("%s/page", dir), url[300];
@@ -304,7 +303,7 @@ static enum clime_err open_page(struct clime_rl *rl, struct clime_error *e) {
     if (rl->o.page_port >= 0 && !(rc = clime_make_dirs(dir, e)) && !(rc = clime_page_open(&o, &rl->page, e))) {
         clime_page_url(rl->page, url, sizeof url);
         clime_progress_line(&rl->progress, "page     %s", url);
-        if (rl->control) /* the key is not printed: output is kept in logs; behind the # a browser keeps it to itself */
+        if (rl->control) /* do not print the key: output is logged. A browser does not send the part after # */
             clime_progress_line(&rl->progress, "orders   %s#key=KEY, with the key that %s/ports/page-key holds", url,
                                 rl->o.run);
     }
@@ -367,14 +366,14 @@ static enum clime_err open_fleet(struct clime_rl *rl, struct clime_error *e) {
     return rc ? rc : clime_fleet_open(&o, &rl->fleet, e);
 }
 
-/* They would only take the time of external servers: their leases are void. */
+/* Their leases are void; on external servers they would only waste time. */
 static void abort_predecessors_requests(struct clime_rl *rl) {
     char prefix[40];
     snprintf(prefix, sizeof prefix, "%s.", rl->run.name);
     clime_fleet_abort(rl->fleet, prefix);
 }
 
-/* --tb-dir, else slime's variable, else the run folder; below it project and experiment, where they are named. */
+/* --tb-dir, else slime's variable, else the run folder; then project and experiment, if named. */
 static char *tensorboard_dir(const struct clime_rl_options *o) {
     const char *base = o->tb_dir ? o->tb_dir : getenv("TENSORBOARD_DIR");
     const char *project = o->tb_project_name, *experiment = o->tb_experiment_name;
@@ -403,7 +402,7 @@ enum clime_err clime_rl_open(struct clime_rl *rl, struct clime_error *e) {
         (rl->o.mlflow.url && (rc = clime_mlflow_open(&rl->o.mlflow, &rl->run, rl->o.run, &rl->mlflow, e))))
         return rc;
     if ((rl->o.replay && !rl->o.replay_generate) || rl->o.load_rollouts) return open_learner(rl, e);
-    bool learner_first = rl->o.colocate && !rl->o.evaluate; /* servers on its device plan with what it leaves */
+    bool learner_first = rl->o.colocate && !rl->o.evaluate; /* servers on its device plan with the remaining memory */
     if ((learner_first && (rc = open_learner(rl, e))) || (rc = open_fleet(rl, e))) return rc;
     abort_predecessors_requests(rl);
     bool none = (rl->o.evaluate && !rl->o.eval_versions) || rl->o.rollout_only;

@@ -1,6 +1,6 @@
-/* Orders between two rollouts: of the page (trainer/watch/page/control.h), and SIGTERM, which whoever looks after the
- * process sends. Called by the loop, main thread; the signal may come on any. What an order did is an event of the
- * ledger. */
+/* Executes orders between two rollouts: from the page (trainer/watch/page/control.h), and SIGTERM from a process
+ * manager. Called by the loop, main thread; any thread may receive the signal. Each order is recorded as a ledger
+ * event. */
 #include <inttypes.h>
 #include <signal.h>
 #include <unistd.h>

@@ -1,11 +1,11 @@
-/* Bringing a learner to where the ledger says the run was. Called once at every start, main thread.
+/* Recovery: brings the learner to the ledger's last step. Called once at every start, main thread.
  *
- * Loads the newest checkpoint s that can be read and runs the recorded steps after it again, from their recorded
- * samples, order, advantages and packing; nothing is generated. Each step that was done before must give the bits of
- * its record; one that was chosen but not done is run for the first time. A run without a checkpoint begins at step 0;
- * a run without a record does nothing here. So this is also how every run starts.
+ * Loads the newest readable checkpoint s and repeats the recorded steps after it from their recorded samples, order,
+ * advantages and packing; nothing is generated. A step done before must reproduce its recorded bits; one chosen but not
+ * done runs for the first time. Without a checkpoint this begins at step 0; without a record it does nothing, so every
+ * run starts here.
  *
- * metrics.jsonl is cut back to s and grows again with the recorded lines as their steps prove equal.
+ * metrics.jsonl is truncated to s, and the recorded lines are appended as their steps prove equal.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -18,7 +18,7 @@
 #include "trainer/run/run.h"
 #include "trainer/watch/board_samples.h"
 
-/* Appends the recorded line of a kind, where there is one. */
+/* Appends the recorded line of a kind, if any. */
 static enum clime_err log_again(struct clime_rl *rl, const char *kind, int64_t step, struct clime_error *e) {
     char *line;
     enum clime_err rc = clime_metrics_get(clime_ledger_reader(rl->ledger), kind, step, &line, e);
@@ -62,7 +62,7 @@ enum clime_err clime_rl_recover(struct clime_rl *rl, struct clime_error *e) {
     if (rc) return rc;
     rl->rollouts_done = rl->step / k;
     if ((rc = clime_rl_record_models(rl, e))) return rc;
-    if ((rc = clime_rl_record_version(rl, e))) return rc; /* the weights that we begin with, compared */
+    if ((rc = clime_rl_record_version(rl, e))) return rc; /* compares the initial weights */
     if (last > 0)
         clime_event(rl->ledger, rl->run.incarnation, "recover",
                     "from %s of step %" PRId64 "; %" PRId64 " recorded steps run again",

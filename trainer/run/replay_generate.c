@@ -1,9 +1,9 @@
-/* --replay-generate: what the servers sampled once, they must sample again. Called by recovery, main thread.
+/* --replay-generate: checks that servers reproduce their samples. Called by recovery, main thread.
  *
- * At every version that the replay comes to, its weights go to the servers, and each trained sample that was begun by
- * them is generated anew with its seed, up to where other weights went on with it: the tokens whose context is of one
- * version. Where an update kept the KV before the first token was sampled there are none. Ids and log-probabilities
- * must be the recorded bits. Owns the requests and their samples for one version at a time.
+ * At every version of the replay its weights are pushed, and each trained sample begun by it is generated again with
+ * its seed, up to the first token whose context includes another version (none, if an update kept the KV before the
+ * first token). Ids and log-probabilities must be the recorded bits. Owns the requests and their samples for one
+ * version at a time.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@
 struct again {
     struct clime_sampling_options sampling;
     const struct clime_sample *recorded;
-    int n; /* tokens that are compared */
+    int n; /* tokens compared */
 };
 
 static struct clime_sample *same_prompt(const struct clime_sample *recorded) {
@@ -25,7 +25,7 @@ static struct clime_sample *same_prompt(const struct clime_sample *recorded) {
                                 recorded->n_prompt, NULL, NULL);
 }
 
-/* Tokens of the sample whose context is of the version that began it. */
+/* Number of tokens whose context is only of the version that began the sample. */
 static int n_pure(const struct clime_sample *s) {
     int n = s->versions[0].n;
     return s->mixed_kv && s->mixed_kv - 1 < n ? s->mixed_kv - 1 : n;
@@ -35,13 +35,13 @@ static void make(struct clime_rl *rl, const struct clime_sample *recorded, struc
     a->recorded = recorded;
     a->n = n_pure(recorded);
     a->sampling = rl->o.sampling;
-    a->sampling.kept = false; /* tokens are compared, nothing is trained */
+    a->sampling.kept = false; /* only tokens are compared */
     a->sampling.experts = NULL;
     if (a->n < recorded->n_response) a->sampling.max_response_len = a->n;
     *r = (struct clime_request){.sample = same_prompt(recorded),
                                 .sampling = &a->sampling,
                                 .version = rl->step,
-                                .scored = true, /* its reward is in the record */
+                                .scored = true, /* its reward is recorded */
                                 .owner = a};
     snprintf(r->rid, sizeof r->rid, "%s/again-%" PRId64 "/%" PRId64 "/%d/%" PRId64, rl->run.start, rl->step,
              recorded->group, recorded->member, rl->run.incarnation);
@@ -98,7 +98,7 @@ enum clime_err clime_rl_replay_generate(struct clime_rl *rl, struct clime_error 
                                .tell = tell,
                                .arg = rl};
     if (!rc) rc = clime_windowed_run(&w, requests, n_again, e);
-    if (!rc) clime_rl_writing(rl); /* the steps that follow rewrite what servers may compute with */
+    if (!rc) clime_rl_writing(rl); /* the next steps rewrite weights that servers may share */
     for (int i = 0; i < n_again; i++) clime_sample_free(requests[i].sample);
     free(requests);
     free(list);

@@ -1,8 +1,8 @@
 /* The loop of clime-train rl, phase by phase. Main thread.
  *
- * Crash-only: there is no shutdown path that matters. Whatever ends the process, the same command goes on from the
- * ledger and comes to the same weights; so the loop does one phase after another and records each before the next, and
- * "start" and "resume" are the same code (recovery of an empty record does nothing).
+ * Crash-only: no shutdown path matters. However the process ends, the same command continues from the ledger to the
+ * same weights. The loop records each phase before the next, and "start" and "resume" are the same code (recovery of an
+ * empty record does nothing).
  */
 #include "trainer/run/rl.h"
 
@@ -81,7 +81,7 @@ enum clime_err clime_rl_run_steps(struct clime_rl *rl, const struct clime_chosen
     return clime_rl_refresh_reference(rl, e);
 }
 
-/* Plans the rollout's steps and runs them. last: figures of the last one, the gap of all. */
+/* Plans and runs the rollout's steps. last: figures of the last step, gap over all. */
 static enum clime_err train(struct clime_rl *rl, const struct clime_rollout *r, struct clime_step_stats *last,
                             struct clime_error *e) {
     struct clime_chosen_step *plans;
@@ -116,7 +116,7 @@ void clime_rl_rollout_times(const struct clime_rl *rl, const struct clime_rollou
     }
 }
 
-/* Of the rollout's time; not above 1, where it began before. */
+/* Fraction of the rollout's time; at most 1, since the work may have begun earlier. */
 static double share(int64_t us, double total) {
     double s = total > 0 ? (double)us / 1e6 / total : 0;
     return s < 1 ? s : 1;
@@ -190,14 +190,14 @@ static enum clime_err one_rollout(struct clime_rl *rl, struct clime_error *e) {
                                             : clime_rollout_generate(&c, rl->rollouts_done, rl->published, &r, e);
     if (rc) return rc;
     rl->time.wait_us = r.time_us;
-    /* the record ends before the next training: the servers generate meanwhile */
+    /* record_end waits until before the next training; the servers generate meanwhile */
     if (!(rc = train(rl, &r, &last, e)) && !(rc = clime_rl_publish(rl, e)) && !(rc = clime_rl_record_begin(rl, e)))
         rc = clime_rl_account(rl, &r, &last, t0, e);
     clime_rollout_free(&r);
     return rc;
 }
 
-/* What a finished run leaves: the last checkpoint (a crash may have come before it) and the policy as a Hugging Face
+/* Writes the results of a finished run: the last checkpoint (missing after a crash) and the policy as a Hugging Face
  * folder. */
 static enum clime_err finish(struct clime_rl *rl, struct clime_error *e) {
     struct clime_checkpoint saved;
@@ -215,7 +215,7 @@ static enum clime_err finish(struct clime_rl *rl, struct clime_error *e) {
     return clime_rl_tell_end(rl, e);
 }
 
-/* --replay: every step of the record, which recovery runs and compares; nothing is generated. */
+/* --replay: recovery runs and compares every recorded step; nothing is generated. */
 static enum clime_err replay(struct clime_rl *rl, struct clime_error *e) {
     enum clime_err rc = clime_rl_recover(rl, e);
     if (rc) return rc;

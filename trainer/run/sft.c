@@ -1,7 +1,6 @@
-/* Order of the samples, one step, its record, and the end of a run by the mean of the last losses. Called by the
- * commands sft and dpo, main thread. Samples go through the learner's ordinary step with another loss than a policy's.
- * Invariant: a step's row is written after the step, with its line of metrics; a checkpoint after the rows before it.
- */
+/* Supervised training loop: sample order, steps, their record, and stopping by the mean of recent losses. Called by the
+ * commands sft and dpo, main thread. Uses the learner's ordinary step with another loss. Invariant: a step's row is
+ * written after the step, with its metrics line; a checkpoint after the rows before it. */
 #include "trainer/run/sft.h"
 
 #include <errno.h>
@@ -30,10 +29,10 @@ struct loop {
     struct clime_sft *s;
     FILE *metrics;
     int32_t *order;                    /* [units] of the current epoch */
-    struct clime_sample *draw;         /* [global_batch_size * n_members] the batch, each draw a group of its own */
-    const struct clime_sample **batch; /* [global_batch_size * n_members] the same, by address */
-    int64_t steps_per_epoch, total;    /* a tail that fills no batch comes in another epoch's order */
-    int64_t recorded;                  /* steps in the ledger when this start began */
+    struct clime_sample *draw;         /* [global_batch_size * n_members] the batch, each draw its own group */
+    const struct clime_sample **batch; /* [global_batch_size * n_members] pointers to draw */
+    int64_t steps_per_epoch, total;    /* an epoch's incomplete last batch is left out */
+    int64_t recorded;                  /* steps in the ledger at this start */
     int64_t began_us, told_us, tokens;
     struct recent_loss recent;
     bool done;
@@ -53,7 +52,7 @@ static enum clime_err write_record(struct loop *l, const struct clime_packing *p
     struct clime_sft *s = l->s;
     struct clime_step_result was = {0};
     struct clime_metrics_line m;
-    clime_metrics_line_begin(&m, "train", stats->step - 1, stats->step); /* a step is a rollout of its own */
+    clime_metrics_line_begin(&m, "train", stats->step - 1, stats->step); /* each step is a rollout */
     clime_metrics_line_add(&m, "train/loss", stats->loss);
     clime_metrics_line_add(&m, "train/grad_norm", stats->grad_norm);
     clime_metrics_line_add(&m, "train/lr-pg_0", stats->lr);
@@ -82,7 +81,7 @@ static enum clime_err write_record(struct loop *l, const struct clime_packing *p
     return rc;
 }
 
-/* A packing of units as one of their samples. */
+/* Converts a packing of units into one of samples. */
 static void unfold(struct clime_packing *p, int n_units, int members) {
     if (members == 1) return;
     int32_t *sample = xcalloc((size_t)(n_units * members), sizeof *sample);
@@ -105,7 +104,7 @@ static enum clime_err run_step(struct loop *l, struct clime_step_stats *stats, s
         for (int m = 0; m < members; m++) {
             struct clime_sample *x = &l->draw[i * members + m];
             *x = *s->set.samples[(int64_t)l->order[at * n + i] * members + m];
-            x->group = i; /* a weighted source may come round twice in a batch: two draws share no denominator */
+            x->group = i; /* a weighted source may repeat within a batch; its draws must not share a denominator */
             l->batch[i * members + m] = x;
             lengths[i] += x->n_prompt + x->n_response;
         }
@@ -146,14 +145,13 @@ static enum clime_err save_if_due(struct loop *l, struct clime_error *e) {
     return rc ? rc : clime_rl_checkpoint(rl, e);
 }
 
-/* After the step, and before the first. A line that is recorded is not made again, only logged where its step ran
- * again. */
+/* Called after each step and before the first. A recorded line is only logged, if its step was repeated. */
 static enum clime_err evaluate_if_due(struct loop *l, bool again, struct clime_error *e) {
     struct clime_rl *rl = &l->s->rl;
     bool due = false;
     char *line = NULL;
     if (!l->s->evaluates) return CLIME_OK;
-    rl->num_rollout = l->done ? rl->step : l->total; /* the last one is evaluated */
+    rl->num_rollout = l->done ? rl->step : l->total; /* evaluates the last step */
     enum clime_err rc = clime_rl_evaluation_due(rl, &due, e);
     if (!rc && again) rc = clime_metrics_get(clime_ledger_reader(rl->ledger), "eval", rl->step, &line, e);
     if (line) clime_metrics_log_append(rl->log, line);
@@ -185,13 +183,13 @@ static enum clime_err open_folder(struct clime_sft *s, const char *defaults, str
     return rc ? rc : clime_rl_record_data(rl, &samples, e);
 }
 
-/* Its options replaced the run's for as long as it is loaded; they take no part in the weights. */
+/* The evaluation's options replace the run's while it loads; they do not affect the weights. */
 static enum clime_err load_evaluation(struct clime_rl *rl, struct clime_error *e) {
     char *record = rl->o.options_json;
     rl->o.options_json = xstrdup("{}");
     rl->o.evaluate = true;
     enum clime_err rc = clime_rl_load_evaluation(rl, e);
-    rl->o.evaluate = false; /* what the servers get are the trained weights */
+    rl->o.evaluate = false; /* servers get the trained weights */
     free(rl->o.options_json);
     rl->o.options_json = record;
     return rc;
@@ -211,7 +209,7 @@ enum clime_err clime_sft_open(struct clime_sft *s, const char *defaults, struct 
     return rc || !rl->ledger ? rc : clime_rl_record_models(rl, e);
 }
 
-/* The losses before the checkpoint say whether the target was reached there already. */
+/* Reads the losses before the checkpoint: they may have reached the target already. */
 static enum clime_err recall_losses(struct loop *l, struct clime_error *e) {
     int64_t first = l->s->rl.step > LOSS_WINDOW ? l->s->rl.step - LOSS_WINDOW : 0;
     enum clime_err rc = CLIME_OK;
@@ -231,7 +229,7 @@ static enum clime_err recover(struct loop *l, struct clime_error *e) {
     if (!rc) rc = clime_rl_load_checkpoint(rl, INT64_MAX, e);
     if (!rc) rc = clime_metrics_log_open(path, NULL, clime_ledger_reader(rl->ledger), rl->step, &rl->log, e);
     free(path);
-    if (!rc) rc = clime_rl_record_version(rl, e); /* the weights that we begin with, compared */
+    if (!rc) rc = clime_rl_record_version(rl, e); /* compares the initial weights */
     if (!rc) rc = recall_losses(l, e);
     rl->rollouts_done = rl->step;
     if (!rc && rl->step > l->total)
@@ -265,7 +263,7 @@ enum clime_err clime_sft_train(struct clime_sft *s, struct clime_error *e) {
     struct loop l = {.s = s, .began_us = clime_now_us()};
     enum clime_err rc = CLIME_OK;
     l.told_us = l.began_us;
-    signal(SIGPIPE, SIG_IGN); /* who reads the progress may leave (| head): the training goes on, as that of rl does */
+    signal(SIGPIPE, SIG_IGN); /* the reader of the progress may exit (| head); training continues, as in rl */
     int n_units = s->set.n / s->n_members;
     l.steps_per_epoch = n_units / s->global_batch_size;
     l.total = l.steps_per_epoch * s->num_epoch;

@@ -1,9 +1,8 @@
-/* From a finished rollout to new weights: choosing steps, running one, publishing. Called by the loop and
- * by recovery, main thread.
+/* Training of a rollout: chooses its steps, runs a step, publishes weights. Called by the loop and by recovery, main
+ * thread.
  *
- * Invariant: a step runs only after it was recorded, whole and durable; then it may run any number of times, and must
- * give the same bits each time. What is compared is loss and gradient norm of each step and the hash of the weights
- * after each rollout.
+ * Invariant: a step runs only after its durable record; it may then run any number of times, with the same bits each
+ * time. Compared are loss and gradient norm of each step, and the hash of the weights after each rollout.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -23,7 +22,7 @@
 #include "trainer/rollout/stats.h"
 #include "trainer/run/run.h"
 
-#define PUSH_TIMEOUT_US 600000000 /* the whole body at the slowest link we would call working */
+#define PUSH_TIMEOUT_US 600000000 /* a whole body over the slowest usable link */
 
 /* ---- choosing ---- */
 
@@ -34,14 +33,14 @@ static void make_packing(struct clime_rl *rl, struct clime_sample *const *sample
     free(lengths);
 }
 
-/* Where the members of a step end that begins at `begin`: the parts of one member are in one step. */
+/* End of the step that begins at `begin`. All parts of a member are in one step. */
 static int end_of_step(const struct clime_rollout *r, int begin, int64_t members) {
     int end = begin;
     while (end < r->n && (r->samples[end]->part > 0 || members-- > 0)) end++;
     return end;
 }
 
-/* Step i of the rollout, its samples begin .. end; takes over its part of the estimates. */
+/* Makes step i of the rollout from samples begin .. end; takes ownership of their estimates. */
 static void make_plan(struct clime_rl *rl, const struct clime_rollout *r, const struct clime_estimate *estimate, int i,
                       int begin, int end, struct clime_chosen_step *p) {
     int n = end - begin;
@@ -65,7 +64,7 @@ static enum clime_err estimate_rollout(struct clime_rl *rl, const struct clime_r
     return rc;
 }
 
-/* Tells of the groups that were left out. So many in a row are no accident, and nothing would be learned. */
+/* Reports groups left out. Ends the run after too many in a row, since it would learn nothing. */
 static enum clime_err tell_bad_groups(struct clime_rl *rl, const struct clime_rollout *r,
                                       const struct clime_estimate_stats *stats, struct clime_error *e) {
     int most = 0;
@@ -116,7 +115,7 @@ enum clime_err clime_rl_plan_steps(struct clime_rl *rl, const struct clime_rollo
     }
     clime_metrics_line_free(&m);
     clime_metrics_line_free(&perf);
-    free(estimate); /* the plans own what was in it */
+    free(estimate); /* the plans own its elements */
     if (rc) clime_rl_plans_free(*plans, n_steps);
     return rc;
 }
@@ -187,7 +186,7 @@ static void add_rank_number(struct clime_metrics_line *m, const char *what, int 
     clime_metrics_line_int(m, name, x);
 }
 
-/* The rank whose packs took longest, and by how much longer than the others' on the average. */
+/* Adds the slowest rank and its excess over the others' average. */
 static void add_straggler(struct clime_metrics_line *m, const struct clime_step_stats *s) {
     int64_t most = -1, all = 0;
     int rank = 0;
@@ -234,7 +233,7 @@ static enum clime_err record_step(struct clime_rl *rl, const struct clime_chosen
     struct clime_metrics_line m;
     clime_metrics_line_begin(&m, "train", p->rollout, p->step);
     add_train_metrics(&m, rl, s);
-    char *stats = clime_metrics_line_copy(&m); /* without times, which differ when a step runs again */
+    char *stats = clime_metrics_line_copy(&m); /* without times, which differ between repeats */
     add_train_times(&m, s);
     const char *line = clime_metrics_line_end(&m);
     enum clime_err rc =
@@ -246,7 +245,7 @@ static enum clime_err record_step(struct clime_rl *rl, const struct clime_chosen
 }
 
 static bool same_bits(double a, double b) {
-    return memcmp(&a, &b, sizeof a) == 0 || (!isfinite(a) && isnan(b)); /* not finite is stored as NULL, read as NaN */
+    return memcmp(&a, &b, sizeof a) == 0 || (!isfinite(a) && isnan(b)); /* NULL, i.e. non-finite, is read as NaN */
 }
 
 enum clime_err clime_rl_compare_step(struct clime_rl *rl, const struct clime_step_result *recorded,
@@ -263,7 +262,7 @@ enum clime_err clime_rl_compare_step(struct clime_rl *rl, const struct clime_ste
     return rc;
 }
 
-/* A gap is never only a figure: server and trainer computed with other weights, or other numbers from the same. */
+/* Reports a gap: server and trainer used different weights, or computed differently. */
 static enum clime_err tell_gap(struct clime_rl *rl, const struct clime_chosen_step *p, const struct clime_step_stats *s,
                                bool first_time, struct clime_error *e) {
     if (!s->gap_wrong) {
@@ -282,7 +281,7 @@ static enum clime_err tell_gap(struct clime_rl *rl, const struct clime_chosen_st
     return rc;
 }
 
-/* Nor are other experts than those that drew a token. */
+/* Likewise for tokens routed to other experts. */
 static enum clime_err tell_routing(struct clime_rl *rl, const struct clime_chosen_step *p,
                                    const struct clime_step_stats *s, bool first_time, struct clime_error *e) {
     if (!s->routing_wrong) {
@@ -303,7 +302,7 @@ static enum clime_err tell_routing(struct clime_rl *rl, const struct clime_chose
     return rc;
 }
 
-/* [n] of [n_response] each, NaN: in one block, which *block owns. */
+/* Allocates [n] arrays [n_response], filled with NaN, in one block owned by *block. */
 static float **new_entropy(const struct clime_chosen_step *p, float **block) {
     size_t n = 0;
     for (int i = 0; i < p->n; i++) n += (size_t)p->samples[i]->n_response;
@@ -364,9 +363,9 @@ enum clime_err clime_rl_record_version(struct clime_rl *rl, struct clime_error *
     return rc ? rc : clime_rl_record_end(rl, e);
 }
 
-/* What goes to servers by HTTP is read by a thread for each of them at once, and a device's context belongs to one
- * thread: so this, and nothing else, is a copy of all weights in host memory. Where ranks keep parts of them rank 0 has
- * such a copy already, and it stays until the next publish; with --async the next version is gathered before that. */
+/* Host copy of all weights for HTTP pushes, the only one. One thread per server reads it, while a device context
+ * belongs to one thread. With sharded weights rank 0 already has such a copy, valid until the next publish; with
+ * --async the next version is gathered before that. */
 static const void *copy_weights(void *arg) {
     struct clime_rl *rl = arg;
     const struct clime_model *m = clime_learner_model(rl->learner);
@@ -403,11 +402,11 @@ enum clime_err clime_rl_publish(struct clime_rl *rl, struct clime_error *e) {
                               .locate = locate_parts,
                               .arg = rl};
     int64_t t0 = clime_now_us();
-    if (push.model->ring) clime_fleet_hold(rl->fleet); /* who pushes the last version reads what this one is put into */
-    const bool in_place = push.model->ring && push.model->ring->who.as_shares; /* servers have the parts */
+    if (push.model->ring) clime_fleet_hold(rl->fleet); /* pushes of the last version read the memory written here */
+    const bool in_place = push.model->ring && push.model->ring->who.as_shares; /* servers compute with the parts */
     enum clime_err rc = in_place ? CLIME_OK : clime_learner_whole(rl->learner, e);
     if (rc) return rc;
-    if (rl->o.async) { /* a server that restarts while the next step runs gets these */
+    if (rl->o.async) { /* for a server that restarts during the next step */
         clime_fleet_hold(rl->fleet);
         copy_weights(rl);
         push.host = copied_weights;

@@ -1,5 +1,5 @@
-/* The last lines of a run that is done: scores, alarms, where everything is, and the commands that come next, as they
- * can be typed where this one was. Called by the loop, main thread; reads the ledger. */
+/* Closing lines of a finished run: scores, alarms, file locations, and suggested next commands for the same directory.
+ * Called by the loop, main thread; reads the ledger. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 #include "trainer/ledger/summary.h"
 #include "trainer/run/run.h"
 
-/* ---- what it came to ---- */
+/* ---- results ---- */
 
 struct scores {
     struct clime_rl *rl;
@@ -25,7 +25,7 @@ static void tell_scores(struct scores *s) {
     s->n = 0;
 }
 
-static void note_score(void *arg, const struct clime_eval_point *p) { /* set by set, in the order of steps */
+static void note_score(void *arg, const struct clime_eval_point *p) { /* set by set, in step order */
     struct scores *s = arg;
     if (s->n && strcmp(s->name, p->name)) tell_scores(s);
     if (!s->n++) s->first = p->score;
@@ -48,9 +48,9 @@ static void tell_alarms(struct clime_rl *rl, const bool *raised) {
     clime_buf_free(&names);
 }
 
-/* ---- what comes next ---- */
+/* ---- next commands ---- */
 
-/* A word for the shell. */
+/* Quotes a word for the shell. */
 static char *quoted(const char *word) {
     struct clime_buf b;
     clime_buf_init(&b, 1 << 16);
@@ -66,7 +66,7 @@ static char *quoted(const char *word) {
     return clime_buf_take(&b);
 }
 
-/* A program beside this one, as this one was called. */
+/* Path of a sibling program, in the form this one was called. */
 static char *program(const char *name) {
     const char *own = program_invocation_name, *slash = strrchr(own, '/');
     char *path = xasprintf("%.*s%s", slash ? (int)(slash + 1 - own) : 0, own, name), *word = quoted(path);
@@ -74,7 +74,7 @@ static char *program(const char *name) {
     return word;
 }
 
-/* Commands are not broken over lines: they are there to be copied. */
+/* Commands are not wrapped, so that they can be copied. */
 static void tell_next(struct clime_rl *rl) {
     bool exported = rl->num_rollout > 0 && !rl->o.save_hf;
     char *run = quoted(rl->o.run), *hf = quoted(rl->hf_dir), *train = program("clime-train"),

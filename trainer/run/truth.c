@@ -1,11 +1,10 @@
-/* What this run computes and samples with, as facts: made once, recorded (inputs.c), and compared with what each server
- * says of itself when the fleet takes it. Called by open.c and inputs.c, main thread; owned by the run.
- */
+/* Facts about this run's computing and sampling: made once, recorded (inputs.c), and compared with each server's report
+ * when the fleet accepts it. Called by open.c and inputs.c, main thread; owned by the run. */
 #include "model/policy.h"
 #include "model/weights/folder.h"
 #include "trainer/run/run.h"
 
-/* Servers of others that serve their own folder (evaluation without weights of ours) must have those weights. */
+/* External servers evaluated with their own folder must have that folder's weights. */
 static enum clime_err put_weights(struct clime_rl *rl, struct clime_error *e) {
     const char *dir = rl->o.hf_checkpoint;
     uint64_t whole, half;
