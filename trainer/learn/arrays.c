@@ -1,5 +1,5 @@
-/* Arrays in files. See arrays.h. Invariant: a part is written at its own place and nowhere else, so that ranks write
- * the same file at the same time. */
+/* Device arrays in files. See arrays.h. Invariant: a part is written only at its own offset, so ranks write one file
+ * concurrently. */
 #include "trainer/learn/arrays.h"
 
 #include <errno.h>
@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define PIECE ((int64_t)4 << 20) /* elements moved at a time */
+#define PIECE ((int64_t)4 << 20) /* elements per transfer */
 
 static enum clime_err cannot(const char *what, const char *path, struct clime_error *e) {
     return clime_fail(e, CLIME_ERR_IO, "cannot %s %s: %s", what, path, strerror(errno));

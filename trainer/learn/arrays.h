@@ -1,5 +1,5 @@
-/* Arrays of a device in files, in pieces of host memory: whole, or a rank's part of a file that several ranks write.
- * Main thread; owns nothing. */
+/* Reads and writes device arrays as files, piece by piece through host memory: whole, or a rank's part of a shared
+ * file. Main thread; owns nothing. */
 #ifndef CLIME_TRAINER_LEARN_ARRAYS_H
 #define CLIME_TRAINER_LEARN_ARRAYS_H
 
@@ -10,17 +10,17 @@ struct clime_array {
     const struct clime_ops *ops;
     struct clime_dev *dev;
     void *at;                         /* on dev */
-    size_t size;                      /* bytes of an element; 1: places are bytes */
-    const struct clime_range *ranges; /* [n] elements of the file, which begin at element `at` here; some are empty */
-    int n, n_everywhere;              /* the first are on every rank: rank 0 writes them */
+    size_t size;                      /* bytes of an element; 1: offsets are bytes */
+    const struct clime_range *ranges; /* [n] elements of the file; `at` holds them here; some are empty */
+    int n, n_everywhere;              /* n_everywhere: the first ranges, which every rank has and rank 0 writes */
     int64_t n_all;                    /* elements of the file */
 };
 
-/* Makes path, of n_all elements, all zero: before its parts are written. */
+/* Creates path with n_all zero elements. Call before parts are written. */
 enum clime_err clime_array_create(const struct clime_array *a, const char *path, struct clime_error *e);
-/* Writes the ranges into path and syncs it; rank: of those that write. CLIME_ERR_IO. */
+/* Writes the ranges into path and syncs it. rank: this writer. CLIME_ERR_IO. */
 enum clime_err clime_array_write(const struct clime_array *a, int rank, const char *path, struct clime_error *e);
-/* Reads them. CLIME_ERR_INTERNAL when reading breaks off. */
+/* Reads the ranges. CLIME_ERR_INTERNAL if a read fails midway. */
 enum clime_err clime_array_read(const struct clime_array *a, const char *path, struct clime_error *e);
 
 #endif

@@ -1,4 +1,4 @@
-/* Gradients between ranks. See between.h. Called by the lanes, in the middle of backward passes; main thread.
+/* Gradient exchange between ranks. See between.h. Called by lanes.c during backward passes; main thread.
  *
  * Invariant: added <= begun <= added + PLACES, and place i % PLACES holds piece i until it is added. */
 #include "trainer/learn/between.h"
@@ -7,13 +7,13 @@
 
 #include "kernels/runs.h"
 
-/* Elements of a piece: of a model of small layers so many of all that is received, and an eighth of all gradients at
- * most. The sums do not depend on it. */
+/* Most received elements of a piece, for models of small layers; also at most an eighth of all gradients. The sums do
+ * not depend on it. */
 #define ROOM ((int64_t)1 << 27)
 enum { LEAST_PIECES = 8, ALIGN = 64 };
 
-/* The gradients [lo, hi) by what a rank gets of them from others: of experts that stay with one alone nothing, of those
- * that several have less than of what all have. */
+/* Size of [lo, hi) weighted by what a rank receives: nothing for experts that one rank has, less for experts that
+ * several have than for shared gradients. */
 static int64_t common(const struct clime_layout *l, struct clime_part who, int64_t lo, int64_t hi) {
     const struct clime_range all = {.lo = lo, .hi = hi};
     struct clime_stay s;
@@ -38,18 +38,16 @@ static int64_t longest_layer(const struct clime_layout *l, struct clime_part who
     return most;
 }
 
-/* A layer's pieces have places all at once, beside one piece that was there before: a layer that is made waits for none
- * of its own, only for those of the layer above, which go out while it is computed. */
+/* All pieces of a layer, and one earlier piece, have places at once: a layer never waits for its own pieces, only for
+ * those of the layer above, which are sent while it is computed. */
 static int64_t longest_piece(const struct clime_model *m, struct clime_part who) {
     int64_t small = ROOM / CLIME_BETWEEN_PLACES, n = m->layout.n_grads / LEAST_PIECES + 1;
     int64_t of_layer = longest_layer(&m->layout, who) / (CLIME_BETWEEN_PLACES - 1) + 1, most = n < small ? n : small;
-    of_layer += of_layer / 32; /* the final norm goes with the last layer */
+    of_layer += of_layer / 32; /* the final norm is sent with the last layer */
     return of_layer > most ? of_layer : most;
 }
 
-/* At the stages of a backward pass; where a stage makes little, with the next one's, unless each has a place of its
- * own.
- */
+/* Cuts at the stages of a backward pass; small stages are merged with the next, unless each has its own place. */
 static void cut(struct clime_between *b) {
     const struct clime_layout *l = &b->m->layout;
     const int n_stages = clime_train_stages(l);
@@ -66,8 +64,8 @@ static void cut(struct clime_between *b) {
     }
 }
 
-/* Elements from `at` on that one of neighbours makes for all of them, or each rank some of: up to *end; returns which
- * of the neighbours, -1 = each rank. */
+/* Elements [at, *end) have the same maker: returns the neighbour that makes them for all its neighbours, or -1 if every
+ * rank makes some. */
 static int maker(const struct clime_layout *l, struct clime_part who, int64_t at, int64_t *end) {
     struct clime_stay s;
     *end = l->n_grads;
@@ -101,7 +99,7 @@ static int64_t share(int64_t n, int k, int of) {
     return k == of ? n : n * k / of / ALIGN * ALIGN;
 }
 
-/* The next range of a piece that is a rank's, from *at on (0 to begin with); false when there is none. */
+/* Finds the next range of a piece owned by rank, from *at on (initially 0); false if none. */
 static bool next_range(const struct clime_between *b, int piece, int rank, int *at, struct clime_range *out,
                        int *made_by) {
     const struct clime_piece p = b->pieces[piece];
@@ -117,14 +115,15 @@ static bool next_range(const struct clime_between *b, int piece, int rank, int *
     return false;
 }
 
-/* Whether a rank gives something to the sum of a range: it, or of experts that stay the first of its neighbours, has a
- * pack. */
+/* Whether a rank contributes to a range's sum: it has a pack, or it makes these experts and the first of its neighbours
+ * has. */
 static bool gives(const struct clime_between *b, int rank, int made_by) {
     const int n = b->parts->who.experts;
     return made_by < 0 ? rank < b->n_ranks : rank % n == made_by && rank - made_by < b->n_ranks;
 }
 
-/* Where in the owner's place what each rank gives of its part of a piece begins; returns how long all of it is. */
+/* Computes the offsets, in the owner's place, of each rank's contribution to the owner's part of a piece; returns the
+ * total length. */
 static int64_t lay(const struct clime_between *b, int piece, int owner, int64_t at[CLIME_GROUP_MAX]) {
     const int world = b->parts->who.world;
     int64_t given[CLIME_GROUP_MAX] = {0}, end = 0; /* elements, by rank */
@@ -152,7 +151,7 @@ void clime_between_plan(struct clime_between *b, const struct clime_model *m, co
     cut(b);
     cut_ranges(b);
     b->n_ranks = world;
-    for (int i = 0; i < b->n_pieces * world; i++) { /* of all ranks: their places lie alike */
+    for (int i = 0; i < b->n_pieces * world; i++) { /* over all ranks: their places have the same layout */
         int64_t at[CLIME_GROUP_MAX], n = lay(b, i / world, i % world, at);
         if (n > b->room) b->room = n;
     }
@@ -214,7 +213,7 @@ static void begin_piece(struct clime_between *b, int piece) {
                     &b->number[piece % CLIME_BETWEEN_PLACES], &b->error);
 }
 
-/* Of each row the first place is the sum, the others what is added to it. */
+/* In each row the first place is the sum, the others are added to it. */
 static void add_run(const struct clime_between *b, const struct clime_run *r) {
     const float *x[CLIME_GROUP_MAX];
     size_t step[CLIME_GROUP_MAX];
@@ -226,17 +225,17 @@ static void add_run(const struct clime_between *b, const struct clime_run *r) {
                           r->step[0] / sizeof(float));
 }
 
-/* sum += the balanced tree over the ranks. */
+/* sum += balanced tree over the ranks. */
 static void add_piece(struct clime_between *b, int piece) {
     const int rank = b->parts->who.rank;
     struct clime_runs runs = {0};
     struct clime_run run;
     struct clime_range r;
-    int64_t in_place[CLIME_GROUP_MAX]; /* the next of what a rank has given */
+    int64_t in_place[CLIME_GROUP_MAX]; /* next contribution of each rank */
     int by;
     lay(b, piece, rank, in_place);
-    /* Also where the whole piece was given away: with a ring what comes next writes over what was sent. That would be
-     * in order without this wait only because a gather of weights, which is waited for, begins after it. */
+    /* Needed even if the whole piece was sent: with a ring the next pass overwrites the sent data. Without this wait
+     * the order would hold only because a gather of weights, which is awaited, begins later. */
     clime_links_end(b->links, b->number[piece % CLIME_BETWEEN_PLACES]);
     for (int at = 0; next_range(b, piece, rank, &at, &r, &by);) {
         struct clime_run sum = {.bytes = (size_t)(r.hi - r.lo) * sizeof(float), .n = 1, .n_at = 1};

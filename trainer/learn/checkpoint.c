@@ -1,13 +1,12 @@
 /* Checkpoints that resume exactly. Called by the loop through clime_learner_save and _load; main thread.
  *
- * Layout of a folder: master.f32, moment1.f32, moment2.f32 (little-endian floats, one for each trained weight, in
- * the order of the parameter table; fp32 master weights: of the whole buffer), reference.bin where the reference model
- * was refreshed (its weights in the model's type), critic_* where there is a critic, and
- * state.json. The model's own weights are not stored: they are the master weights rounded once, to nearest even, as the
- * optimizer rounds them. Exactness: a run that stops and resumes gives the bits of one that did not; state.json holds
- * the checksums of the other files (manifest.h), and the ledger that of state.json.
+ * Layout of a folder: master.f32, moment1.f32, moment2.f32 (little-endian floats, one per trained weight, in the order
+ * of the parameter table; for fp32 master weights the whole buffer), reference.bin if the reference model was refreshed
+ * (its weights in the model's type), critic_* if there is a critic, and state.json. The model's weights are not stored:
+ * they are the master weights rounded to nearest even, as in the optimizer. A resumed run gives the bits of an
+ * uninterrupted one; state.json holds the checksums of the other files (manifest.h), and the ledger that of state.json.
  *
- * Of several ranks each writes and reads its own ranges of the same files, so a folder does not know how many made it.
+ * Each rank writes and reads its own ranges of the same files, so a folder does not depend on the number of ranks.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -29,16 +28,16 @@
 
 static const char *const array_names[3] = {"master.f32", "moment1.f32", "moment2.f32"};
 
-static const char reference_name[] = "reference.bin"; /* only where the reference was refreshed; the model's type */
+static const char reference_name[] = "reference.bin"; /* only if the reference was refreshed; in the model's type */
 
-/* of the critic, where there is one: its arrays, and weights and moments of its head (3 * D floats) */
+/* critic's arrays, and weights and moments of its head (3 * D floats) */
 static const char critic_prefix[] = "critic_", critic_head_name[] = "critic_head.f32";
 
 static size_t critic_head_bytes(const struct clime_learner *l) {
     return 3 * (size_t)l->model->cfg.D * sizeof(float);
 }
 
-/* The last file of the folder: it holds the checksums of the others. */
+/* Written last: it holds the checksums of the other files. */
 static enum clime_err write_state(struct clime_learner *l, const char *dir, struct clime_error *e) {
     struct clime_buf b;
     struct clime_jw w;
@@ -81,7 +80,7 @@ static enum clime_err read_array(const struct clime_array *a, int rank, const ch
     return clime_array_read(a, path, e);
 }
 
-/* master, moment1 and moment2 of an optimizer: this rank's part. */
+/* This rank's part of an optimizer's master, moment1 and moment2. */
 static enum clime_err each_array(const struct clime_optimizer *o, const struct clime_model *m, const char *dir,
                                  const char *prefix, array_file *file, struct clime_error *e) {
     enum clime_err err = CLIME_OK;
@@ -94,7 +93,7 @@ static enum clime_err each_array(const struct clime_optimizer *o, const struct c
     return err;
 }
 
-/* The weights of a reference that was refreshed: this rank's part. */
+/* This rank's part of a refreshed reference's weights. */
 static enum clime_err reference_array(const struct clime_learner *l, const char *dir, array_file *file,
                                       struct clime_error *e) {
     const struct clime_model *m = l->ref_model;
@@ -115,7 +114,7 @@ static enum clime_err each_part(const struct clime_learner *l, const char *dir, 
     return err || l->ref_step == 0 ? err : reference_array(l, dir, file, e);
 }
 
-/* By all ranks at the same time: rank 0 makes the files. */
+/* Collective: rank 0 creates the files, all ranks write. */
 static enum clime_err write_parts(struct clime_learner *l, const char *dir, struct clime_error *e) {
     enum clime_err err = CLIME_OK;
     if (!clime_team_follows(l->team)) err = each_part(l, dir, create, e);
@@ -183,7 +182,7 @@ static enum clime_err read_critic(struct clime_learner *l, const char *dir, stru
 
 struct state {
     int64_t step, updates, critic_updates, ref_step;
-    uint64_t checksum; /* of state.json, which has those of all files */
+    uint64_t checksum; /* of state.json, which holds those of all files */
 };
 
 static enum clime_err check_size(const char *dir, const char *prefix, const char *name, size_t want,
@@ -199,14 +198,14 @@ static enum clime_err check_size(const char *dir, const char *prefix, const char
     return err;
 }
 
-/* Every array is there in full. */
+/* Checks the size of every array. */
 static enum clime_err check_sizes(const struct clime_learner *l, const char *dir, const struct state *s,
                                   struct clime_error *e) {
     enum clime_err err = CLIME_OK;
     for (int i = 0; !err && i < 3; i++) {
         const struct clime_array a = clime_optimizer_array(&l->optimizer, l->model, i);
         size_t bytes = (size_t)a.n_all * a.size;
-        err = check_size(dir, "", array_names[i], bytes, e); /* the critic's has as many */
+        err = check_size(dir, "", array_names[i], bytes, e); /* the critic's has the same size */
         if (!err && l->critic) err = check_size(dir, critic_prefix, array_names[i], bytes, e);
     }
     if (!err && l->critic) err = check_size(dir, "", critic_head_name, critic_head_bytes(l), e);
@@ -214,7 +213,7 @@ static enum clime_err check_sizes(const struct clime_learner *l, const char *dir
     return err;
 }
 
-/* What can be wrong with a folder is found here, before the learner is touched. */
+/* Validates the folder before the learner is changed. */
 static enum clime_err read_state(struct clime_learner *l, const char *dir, struct state *s, struct clime_error *e) {
     struct cJSON *root = NULL;
     char *path = xasprintf("%s/state.json", dir);
@@ -253,7 +252,7 @@ done:
     return err;
 }
 
-/* Ranks find the folder by its name, each on its own host. */
+/* Each rank opens the path on its own host: checks that they are the same checkpoint. */
 static enum clime_err same_checkpoint(const struct clime_learner *l, const struct state *s, struct clime_error *e) {
     struct clime_facts mine = {0};
     clime_facts_put_checksum(&mine, "checkpoint", s->checksum);
@@ -265,7 +264,7 @@ static enum clime_err same_checkpoint(const struct clime_learner *l, const struc
 enum clime_err clime_learner_load(struct clime_learner *l, const char *dir, struct clime_error *e) {
     struct state state = {0};
     enum clime_err err = read_state(l, dir, &state, e);
-    if (err && !clime_team_follows(l->team)) return err; /* nobody has touched anything */
+    if (err && !clime_team_follows(l->team)) return err; /* nothing was changed */
     if (!err && clime_team_leads(l->team)) {
         clime_wire_put_text(clime_team_begin(l->team, CLIME_TEAM_LOAD), dir);
         err = clime_team_say(l->team, e);

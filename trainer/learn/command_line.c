@@ -1,4 +1,4 @@
-/* See command_line.h. Called once by every rank of a launcher's group when it meets the others; main thread. */
+/* Command line as facts (see command_line.h). Called once by each rank of a launcher's group; main thread. */
 #include "trainer/learn/command_line.h"
 
 #include <stdlib.h>

@@ -1,7 +1,7 @@
-/* The critic's passes and its step. Called by the learner, before the policy's step; main thread. See critic.h.
+/* Critic: forward passes and training step (see critic.h). Called by the learner before the policy's step; main thread.
  *
- * Invariant: as the policy's, a step is a function of weights, moments, stream and packing alone; sums over tokens are
- * in the order of the packing, in double. */
+ * Invariant: a step is a function of weights, moments, stream and packing alone; sums over tokens run in packing order,
+ * in double. */
 #include "trainer/learn/critic.h"
 
 #include <math.h>
@@ -15,9 +15,9 @@
 #include "trainer/learn/rows.h"
 
 struct clime_train_options clime_critic_train_options(struct clime_train_options policy) {
-    policy.head_chunk = 1; /* no logits are made */
+    policy.head_chunk = 1; /* no logits needed */
     policy.keep_logits = false;
-    policy.gives_experts = false; /* its routers choose */
+    policy.gives_experts = false; /* its own routers choose */
     return policy;
 }
 
@@ -73,7 +73,7 @@ void clime_critic_close(struct clime_critic *c) {
     free(c);
 }
 
-/* Hidden rows of micro-batch i to c->y, where they are this rank's; the values of all to v. */
+/* Writes this rank's hidden rows of micro-batch i to c->y, and all values to v. */
 static enum clime_err forward(struct clime_critic *c, const struct clime_packing *p, int i,
                               const struct clime_stream *s, bool save, struct clime_micro *mb, float *v,
                               struct clime_error *e) {
@@ -111,19 +111,19 @@ enum clime_err clime_critic_values(struct clime_critic *c, const struct clime_pa
 
 /* ---- a step ---- */
 
-struct step { /* what its packs share */
+struct step { /* shared by the packs of a step */
     struct clime_critic *c;
     const struct clime_packing *p;
     const struct clime_stream *s;
     struct clime_micro mb;
-    float *v; /* [s->n] of this rank's packs; rank 0 gets all */
-    /* [packs * cuts][D] the head's gradients, rank after rank; of one lane all packs add to the first */
+    float *v; /* [s->n] values of this rank's packs; rank 0 gets all */
+    /* [packs * cuts][D] head gradients in rank order; with one lane all packs add to the first */
     double *head_grad;
-    int *at;                          /* [packs * cuts] where in it a cut's are */
-    size_t from[CLIME_GROUP_MAX + 1]; /* bytes: a rank's */
+    int *at;                          /* [packs * cuts] index of a cut in head_grad */
+    size_t from[CLIME_GROUP_MAX + 1]; /* byte range of each rank */
 };
 
-/* Cut k of pack i is one rank's. */
+/* The rank of cut k of pack i. */
 static int rank_of(const struct clime_critic *c, int i, int k) {
     return clime_lanes_rank(&c->lanes, i) + k / (c->cuts / c->lanes.share);
 }
@@ -152,7 +152,7 @@ static void free_step(struct step *st) {
     free(st->at);
 }
 
-/* From the derivatives by the values of pack i, g, to those of the head and of the hidden rows. */
+/* Backward through the head: from g, the gradients of pack i's values, to those of the head and the hidden rows. */
 static void head_backward(struct step *st, int i, const float *g) {
     struct clime_critic *c = st->c;
     const size_t D = (size_t)c->model->cfg.D;
@@ -175,7 +175,7 @@ static enum clime_err train_micro(void *arg, int i, struct clime_error *e) {
     struct clime_critic *c = st->c;
     const struct clime_stream *s = st->s;
     float *v = st->mb.logp, *g = st->mb.g_logp;
-    double loss = 0, clipped = 0; /* known of all packs later */
+    double loss = 0, clipped = 0; /* summed over all packs later */
     enum clime_err err = forward(c, st->p, i, s, true, &st->mb, v, e);
     if (err) return err;
     for (int k = 0; k < st->mb.b.n_loss; k++) {
@@ -188,7 +188,7 @@ static enum clime_err train_micro(void *arg, int i, struct clime_error *e) {
     return clime_train_hidden_backward(c->train, &st->mb.b, c->g_y, e);
 }
 
-/* The head's gradient over all packs and their cuts, in their order; alike on all ranks. */
+/* Sums the head's gradient over all packs and cuts in order; the same on all ranks. */
 static enum clime_err sum_head(struct step *st, struct clime_error *e) {
     struct clime_critic *c = st->c;
     const size_t D = (size_t)c->model->cfg.D;
@@ -200,7 +200,7 @@ static enum clime_err sum_head(struct step *st, struct clime_error *e) {
     return rc;
 }
 
-/* Over all packs in their order, on rank 0. */
+/* Sums over all packs in order, on rank 0. */
 static void sum_loss(const struct step *st, struct clime_step_stats *out) {
     const struct clime_stream *s = st->s;
     const struct clime_packing *p = st->p;
@@ -213,8 +213,8 @@ static void sum_loss(const struct step *st, struct clime_step_stats *out) {
     out->value_clipfrac = clipped / (double)(s->n > 0 ? s->n : 1);
 }
 
-/* AdamW of the head, without decay, clipped as the body by the norm of both. Follows the body's: step counts this
- * update. */
+/* AdamW of the head, without decay, clipped with the body by their joint norm. Call after the body's: step includes
+ * this update. */
 static void update_head(struct clime_critic *c, double norm, double lr) {
     const struct clime_learner_options *o = &c->opts;
     double scale = 1, t = (double)c->optimizer.step;
@@ -237,7 +237,7 @@ static double head_norm(const struct clime_critic *c) {
     return sqrt(sum);
 }
 
-/* Rank 0's head becomes all ranks'. */
+/* Broadcasts rank 0's head. */
 static enum clime_err share_head(const struct clime_critic *c, struct clime_error *e) {
     size_t from[CLIME_GROUP_MAX + 1] = {0};
     if (!c->team) return CLIME_OK;

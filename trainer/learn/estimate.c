@@ -1,6 +1,6 @@
-/* From the rewards of a rollout to the estimates that its steps train on. Called by the loop once a rollout, before its
- * first step; main thread. Part of the learner, because KL in the reward and the corrections need forward passes with
- * the weights that training on the rollout begins with. The result is recorded, and a re-run takes the record. */
+/* Computes the estimates of a rollout from its rewards. Called by the loop once per rollout, before its first step;
+ * main thread. Part of the learner, because KL in the reward and the corrections need forward passes with the weights
+ * at the start of training on the rollout. The result is recorded; a repeat uses the record. */
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@
 #include "trainer/learn/micro.h"
 #include "trainer/learn/wire.h"
 
-/* By all ranks. */
+/* Collective. */
 static enum clime_err score(struct clime_learner *l, enum clime_team_model which,
                             const struct clime_sample *const *samples, const struct clime_packing *p,
                             struct clime_stream *s, int64_t oldest, float *out, struct clime_error *e) {
@@ -35,7 +35,7 @@ static enum clime_err score(struct clime_learner *l, enum clime_team_model which
     return clime_team_done(l->team, err, e);
 }
 
-/* The forward passes that the options need; kl of each token, old against reference, where it is in the reward. */
+/* Runs the forward passes that the options need; kl per token, old against reference, if the reward includes it. */
 static enum clime_err run_forwards(struct clime_learner *l, const struct clime_sample *const *samples,
                                    const struct clime_packing *p, struct clime_stream *s, int64_t oldest, float *kl,
                                    struct clime_error *e) {
@@ -58,14 +58,14 @@ static enum clime_err fill_advantages(const struct clime_learner_options *o, con
     return clime_custom_advantages(o->objective.custom_advantages, &r, s, e);
 }
 
-/* Which groups cannot be trained on. */
+/* Groups that cannot be trained on. */
 struct bad {
-    bool *sample; /* [n] of such a group */
-    bool found;   /* another one, in this pass */
+    bool *sample; /* [n] sample is in such a group */
+    bool found;   /* this pass found another */
     struct clime_estimate_stats *stats;
 };
 
-/* All samples of the group are left out of training; stats keep the first reason. */
+/* Leaves all samples of the group out of training; stats keep the first reason. */
 static void leave_out(struct clime_sample *const *samples, int n, int of, const char *what, double x, struct bad *bad) {
     const struct clime_sample *s = samples[of];
     if (bad->sample[of]) return;
@@ -81,8 +81,8 @@ static void leave_out(struct clime_sample *const *samples, int n, int of, const 
         }
 }
 
-/* Beyond a float's range no advantage can be made, and the deviation of the whole group is lost: its other members'
- * advantages would all be 0. */
+/* A reward beyond float range allows no advantage and spoils the group's deviation: the other members' advantages would
+ * all be 0. */
 static void check_rewards(struct clime_sample *const *samples, int n, double *reward, struct bad *bad) {
     for (int i = 0; i < n; i++)
         if (!(fabs(reward[i]) <= (double)FLT_MAX)) leave_out(samples, n, i, "reward", reward[i], bad);
@@ -112,14 +112,14 @@ static void fill_stats(const struct clime_stream *s, const float *kl, bool has_o
     }
 }
 
-/* A float for each response token: the stream's value, 0 where the token is not trained on. */
+/* One float per response token: the stream's value, or 0 if the token is not trained on. */
 static float *by_response(const struct clime_stream *s, const struct clime_sample *sm, int i, const float *x) {
     float *out = xcalloc((size_t)sm->n_response + 1, sizeof *out);
     for (int64_t k = s->first[i]; k < s->first[i + 1]; k++) out[s->row[k] + 1 - sm->n_prompt] = x[k];
     return out;
 }
 
-/* Sample i of the stream as it is recorded: one advantage where all its tokens have the same. */
+/* Record of sample i of the stream: a single advantage if all its tokens have the same. */
 static struct clime_estimate make_estimate(const struct clime_stream *s, const struct clime_sample *sm, int i,
                                            bool has_old, bool has_values) {
     struct clime_estimate out = {0};
@@ -149,8 +149,8 @@ static enum clime_err read_rewards(const struct clime_sample *const *samples, in
     return CLIME_OK;
 }
 
-/* One pass over the samples that are not left out. *out stays NULL where it leaves out more of them: what was made of
- * the whole rollout (rewards and advantages of a library, whitening) may depend on theirs. */
+/* One pass over the samples not left out. *out stays NULL if this pass leaves out more: results over the whole rollout
+ * (a library's rewards and advantages, whitening) may depend on them. */
 static enum clime_err estimate(struct clime_learner *l, struct clime_sample *const *all, int n,
                                const struct clime_packing *p, int64_t oldest, struct bad *bad,
                                struct clime_estimate **out, struct clime_error *e) {

@@ -1,7 +1,6 @@
-/* The thread behind trainer/learn/fingerprint.h. Called by the loop on the main thread; owns the thread, and a device
- * context for it, since a context belongs to one thread. Weights come to the host in pieces, so no second copy of them
- * is held. Invariant: between begin and end nobody writes the weights.
- */
+/* Background hashing of weights (trainer/learn/fingerprint.h). Called by the loop on the main thread; owns the thread
+ * and its device context, since a context belongs to one thread. Weights are copied to the host in pieces, never as a
+ * whole. Invariant: the weights do not change between begin and end. */
 #include "trainer/learn/fingerprint.h"
 
 #include <stdlib.h>
@@ -13,7 +12,7 @@ static void *hash_weights(void *arg) {
     struct clime_model_pieces p;
     m->ops->bind(f->dev);
     clime_model_pieces_open(&p, m, f->dev);
-    /* where the model computes on the cores, they are the servers' now */
+    /* on a CPU device the servers need the cores now */
     f->err = clime_weights_sha256(&m->layout, &p.from, m->ops->own_memory ? f->n_threads : 1, f->hex, &f->error);
     clime_model_pieces_close(&p);
     return NULL;
@@ -30,7 +29,7 @@ void clime_fingerprint_begin(struct clime_fingerprint *f, const struct clime_mod
     o.n_threads = 1;
     f->err = f->dev ? CLIME_OK : m->ops->open(&o, &f->dev, &f->error);
     f->has_thread = !f->err && !pthread_create(&f->thread, NULL, hash_weights, f);
-    if (!f->has_thread && !f->err) { /* no thread is to be had: the servers wait for it; a thread that runs owns err */
+    if (!f->has_thread && !f->err) { /* no thread: compute here. A running thread owns err */
         hash_weights(f);
         m->ops->bind(m->dev);
     }

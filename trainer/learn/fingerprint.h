@@ -1,8 +1,8 @@
-/* The SHA-256 of a model's weights, computed beside the main thread while the servers generate: for 8 GB it takes a
- * core some six seconds, which a rollout would otherwise wait for; where the model is on a device of its own, all of
- * the trainer's threads share them.
+/* SHA-256 of a model's weights, computed in the background while the servers generate. 8 GB take one core about six
+ * seconds, which a rollout would otherwise wait for; if the model is on a separate device, all of the trainer's threads
+ * share the work.
  *
- * begin and end are the main thread's; between the two the weights must not change.
+ * begin and end: main thread. The weights must not change between them.
  */
 #ifndef CLIME_TRAINER_LEARN_FINGERPRINT_H
 #define CLIME_TRAINER_LEARN_FINGERPRINT_H
@@ -22,10 +22,10 @@ struct clime_fingerprint { /* zero = closed */
     struct clime_error error;
 };
 
-/* dev: as the model's own. */
+/* dev: the options of the model's own device. */
 void clime_fingerprint_begin(struct clime_fingerprint *f, const struct clime_model *m,
                              const struct clime_dev_options *dev);
-/* Waits for the thread; the hash is in f->hex. Must follow a begin. */
+/* Waits for the thread, then f->hex is the hash. Needs a begin. */
 enum clime_err clime_fingerprint_end(struct clime_fingerprint *f, struct clime_error *e);
 void clime_fingerprint_close(struct clime_fingerprint *f);
 

@@ -1,7 +1,7 @@
-/* The commands of rank 0, done here too. See follower.h. Owns the learner.
+/* Executes rank 0's commands (see follower.h). Owns the learner.
  *
- * Invariant: nothing here decides anything. Whatever goes wrong is said to rank 0 and ends this process: rank 0 makes
- * the group anew from its checkpoint. */
+ * Invariant: a follower makes no decisions. Any error is reported to rank 0 and ends this process; rank 0 restarts the
+ * group from its checkpoint. */
 #include "trainer/learn/follower.h"
 
 #include <signal.h>
@@ -59,7 +59,7 @@ static enum clime_err in_folder(struct clime_learner *l, struct clime_wire *w, e
     return rc;
 }
 
-/* Until the end, or an error. */
+/* Runs until the end command or an error. */
 static enum clime_err obey(struct clime_learner *l, struct clime_error *e) {
     struct clime_team *t = l->team;
     for (;;) {
@@ -113,13 +113,13 @@ int clime_follower_main(void) {
 }
 
 int clime_follower_run(const struct clime_place *p) {
-    static struct clime_learner_options o; /* its texts are kept for good */
+    static struct clime_learner_options o; /* its texts are never freed */
     struct clime_team *team = NULL;
     struct clime_learner *l = NULL;
     struct clime_error e = {0};
     enum clime_err rc = p->ours ? clime_group_end_with_parent(&e) : CLIME_OK;
     if (!rc) rc = clime_team_join(p, &o, &team, &e);
-    if (!rc) signal(SIGTERM, SIG_IGN); /* launchers send it to all ranks; rank 0 obeys, and its end is this one's */
+    if (!rc) signal(SIGTERM, SIG_IGN); /* launchers send it to all ranks; rank 0 handles it and then ends this one */
     o.place = *p;                      /* not rank 0's */
     if (!rc && !(rc = clime_learner_prepare(&o, &l, &e))) {
         l->team = team;
@@ -128,7 +128,7 @@ int clime_follower_run(const struct clime_place *p) {
     }
     if (rc) LOG_ERROR("rank %d: %s", p->rank, e.msg);
     if (rc && team) clime_group_fail(team->group, &e);
-    if (rc && team) clime_group_give_up(team->group, &e); /* so that it stays until rank 0 has read that */
+    if (rc && team) clime_group_give_up(team->group, &e); /* stays until rank 0 has read the error */
     if (!l) clime_team_close(team);
     clime_learner_close(l);
     return rc ? 1 : 0;

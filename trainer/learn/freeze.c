@@ -1,7 +1,7 @@
-/* Patterns of names to frozen rows of the parameter table. Called by the learner before it plans memory; owns nothing.
+/* Freezes rows of the parameter table by name patterns. Called by the learner before it plans memory; owns nothing.
  *
- * As in slime a pattern is a regular expression that is searched in the name, so plain text is a part of a name; the
- * names are Hugging Face's ("model.layers.3.mlp.up_proj.weight"), not Megatron's, which clime does not have. */
+ * As in slime a pattern is a regular expression searched in the name, so plain text matches a substring. The names are
+ * Hugging Face's ("model.layers.3.mlp.up_proj.weight"), not Megatron's, which clime does not have. */
 #include "trainer/learn/freeze.h"
 
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 
 #include "text/regex.h"
 
-/* hit[i] |= row i's name holds the pattern. */
+/* hit[i] |= row i's name matches the pattern. */
 static enum clime_err search(const struct clime_layout *l, const char *pattern, bool *hit, struct clime_error *e) {
     struct clime_regex *re = NULL;
     struct clime_matcher *m = clime_matcher_new();
@@ -45,7 +45,7 @@ enum clime_err clime_freeze(struct clime_layout *l, const struct clime_opt_list 
         if (err) clime_error_prefix(e, only->n ? "--only-train-params-name-list" : "--freeze-params-name-list");
     }
     for (int i = 0; only->n && i < l->n_slices; i++) frozen[i] = !frozen[i];
-    int left = 0; /* that a step changes: no gradient comes to a bias that only chooses */
+    int left = 0; /* tensors a step changes; a bias that only chooses experts has no gradient */
     for (int i = 0; i < l->n_slices; i++) left += !frozen[i] && l->slices[i].update != CLIME_CONSTANT;
     if (!err && !left)
         err = clime_fail(e, CLIME_ERR_INPUT, "all tensors that a step changes are frozen: nothing is left to train");

@@ -1,14 +1,14 @@
-/* Where other processes of this host find the policy's weights. Called by the learner's owner; followers do what rank 0
- * asks for. See learner.h.
+/* Exports the policy's weights to other processes of this host (see learner.h). Called by the learner's owner;
+ * followers run rank 0's command.
  *
- * Invariant: why a rank's memory cannot be handed over is an answer and no failure of the command, after which the team
- * goes on and the weights go another way.
+ * Invariant: a rank whose memory cannot be exported returns the reason as a result, not as a failed command: the team
+ * continues and the weights are pushed another way.
  */
 #include <string.h>
 
 #include "trainer/learn/learner_int.h"
 
-/* On rank 0's host: it has started that rank itself, or both know where they are and it is the same. */
+/* Whether a rank is on rank 0's host: rank 0 started it, or both report the same host. */
 static bool ours_or_here(const struct clime_learner *l, const struct clime_model_card *mine,
                          const struct clime_model_card *its) {
     return l->team->children || (mine->host[0] && !strcmp(its->host, mine->host));
@@ -30,10 +30,10 @@ enum clime_err clime_learner_show(struct clime_learner *l, struct clime_model_ca
     return clime_team_done(l->team, err, e);
 }
 
-struct part { /* what a rank says of its own */
+struct part { /* a rank's reply about its part */
     struct clime_model_card card;
     uint64_t sum;
-    struct clime_error error; /* why it cannot be handed over */
+    struct clime_error error; /* why it cannot be exported */
 };
 
 static void describe(struct clime_learner *l, struct part *own) {
@@ -43,7 +43,7 @@ static void describe(struct clime_learner *l, struct part *own) {
         clime_model_sum(l->model, l->ranges, l->n_ranges, &own->sum, &own->error);
 }
 
-/* What all ranks have said as what servers are told. */
+/* Combines all ranks' replies into the servers' description. */
 static enum clime_err put_together(struct clime_learner *l, const struct part *parts, struct clime_weight_parts *out,
                                    struct clime_error *e) {
     *out = (struct clime_weight_parts){

@@ -1,8 +1,8 @@
-/* Adding the gradients of packs. See lanes.h. Called by the learner once a step, main thread; in between by the
- * backward passes, with what is made.
+/* Adds the gradients of packs (see lanes.h). Called by the learner once per step, main thread, and by backward passes
+ * as gradients become ready.
  *
- * Invariant: what is added to what depends on the number of packs and of lanes alone. Where a pack is missing nothing
- * is added; the sum begins with zeros, so the sign of a zero is lost in any case. */
+ * Invariant: the order of addition depends only on the number of packs and lanes. Nothing is added for a missing pack;
+ * the sum starts at zero, so the sign of a zero is lost in any case. */
 #include "trainer/learn/lanes.h"
 
 #include "common/log.h"
@@ -39,7 +39,7 @@ int clime_lanes_levels(int n, int world) {
     return levels;
 }
 
-/* Where the buffers go; NULL: only their sizes count. */
+/* Plans the buffers; NULL: only sizes. */
 static void plan_buffers(struct clime_lanes *l, const struct clime_model *m) {
     const int levels = clime_lanes_levels(l->n, l->parts.who.world);
     size_t each = (size_t)(m->ring ? l->parts.own : m->layout.n_grads) * sizeof(float);
@@ -76,7 +76,7 @@ enum clime_err clime_lanes_open(struct clime_lanes *l, const struct clime_model 
     plan_buffers(l, m);
     if ((rc = clime_plan_commit(&l->plan, m->dev, "lanes of gradients", e))) return rc;
     for (int i = 0; i < clime_lanes_levels(n, l->parts.who.world) && !m->ring; i++)
-        zero(l, l->level[i], m->layout.n_grads); /* what lies between tensors stays so */
+        zero(l, l->level[i], m->layout.n_grads); /* gaps between tensors stay zero */
     l->between.train = t;
     l->between.sum = l->sum;
     clime_train_on_grads(t, made, l);
@@ -97,7 +97,7 @@ static void add(const struct clime_lanes *l, int64_t n, int n_x, const float *co
     if (n) l->m->ops->accumulate(l->m->dev, 1, (size_t)n, n_x, x, NULL, y, 0);
 }
 
-/* Where the tree that begins with a lane is added up: the left half of one is where the whole is. */
+/* Buffer of the tree that begins with a lane; a tree's left half shares the buffer of the whole. */
 static float *tree_of(const struct clime_lanes *l, int lane) {
     int level = clime_lanes_levels(l->n, l->parts.who.world) - 1;
     if (lane == 0) return l->round;
@@ -105,13 +105,13 @@ static float *tree_of(const struct clime_lanes *l, int lane) {
     return l->level[level];
 }
 
-/* Gradients [lo, hi) of a lane of n that have packs are there: they end all trees of which it is the last. With `whole`
- * a round ends here, and the last two are added onto the sum at once. */
+/* Gradients [lo, hi) of a lane, of n with packs, are complete: adds all trees of which it is the last lane. With
+ * `whole` a round ends here, and the last two are added to the sum in one operation. */
 static void add_trees(struct clime_lanes *l, int lane, int n, bool whole, int64_t lo, int64_t hi) {
     const bool last = lane + 1 == n;
     for (int size = 1; size < l->n / l->parts.who.world; size *= 2) {
         if (!(lane & size) && !last) return; /* a left half */
-        if (!(lane & size)) continue;        /* whose right half has no packs */
+        if (!(lane & size)) continue;        /* its right half has no packs */
         const float *right = tree_of(l, lane) + lo;
         lane -= size;
         float *left = tree_of(l, lane) + lo;
@@ -127,23 +127,23 @@ static void add_trees(struct clime_lanes *l, int lane, int n, bool whole, int64_
 static void begin_round(struct clime_lanes *l) {
     struct clime_between *b = &l->between;
     if (l->parts.who.world == 1) return;
-    clime_between_end(b, NULL); /* the last one; its failure stays */
+    clime_between_end(b, NULL); /* the last round; its error sticks */
     clime_between_begin(b, l->now.n_ranks);
 }
 
-/* ---- with a ring of weights (model/model.h): every pack goes out, and who gets it has the tree ---- */
+/* ---- with a ring of weights (model/model.h): every pack is sent, the receiver adds the tree ---- */
 
 static bool has_tree(const struct clime_lanes *l) {
     return l->n > l->parts.who.world;
 }
 
 static void end_turn(struct clime_lanes *l) {
-    clime_between_end(&l->between, NULL); /* its failure stays */
+    clime_between_end(&l->between, NULL); /* its error sticks */
     if (l->turn_of && has_tree(l)) add_trees(l, l->turn, l->turn_of, true, 0, l->parts.own);
     l->turn_of = 0;
 }
 
-/* The last turn's sum goes where it belongs, before the next backward pass writes anything. */
+/* Adds the last turn's sum into its tree before the next backward pass writes. */
 static void begin_turn(struct clime_lanes *l) {
     end_turn(l);
     l->turn = l->lane;
@@ -153,14 +153,14 @@ static void begin_turn(struct clime_lanes *l) {
     clime_between_begin(&l->between, l->now.n_ranks);
 }
 
-/* All gradients from here on are made. Those of the layer before are added: the next has their place. */
+/* All gradients from here on are complete. Adds those of the previous layer, whose place the next one needs. */
 static void pass_on(struct clime_lanes *l, int64_t from) {
     const int before = l->between.begun;
     clime_between_go_on(&l->between, from);
     clime_between_add(&l->between, before);
 }
 
-/* A turn is a pack of each rank or of those that share one, of neighbouring lanes. */
+/* A turn has one pack per rank, or per ranks that share one, from neighbouring lanes. */
 static enum clime_err add_turns(struct clime_lanes *l, int first, int n_packs, clime_lanes_run *run, void *arg,
                                 struct clime_error *e) {
     const struct clime_part who = l->parts.who;
@@ -171,7 +171,7 @@ static enum clime_err add_turns(struct clime_lanes *l, int first, int n_packs, c
     for (l->lane = 0; l->lane < l->now.n && !rc; l->lane++) {
         const int left = n - l->lane * of_turn;
         l->now.n_ranks = (left < of_turn ? left : of_turn) * l->share;
-        clime_train_grads_to(l->train, clime_train_grads(l->train)); /* begun anew */
+        clime_train_grads_to(l->train, clime_train_grads(l->train)); /* reset */
         if (who.rank < l->now.n_ranks) {
             rc = run(arg, first + l->lane * of_turn + who.rank / l->share, e);
         } else {
@@ -184,7 +184,7 @@ static enum clime_err add_turns(struct clime_lanes *l, int first, int n_packs, c
 
 /* ---- a round ---- */
 
-/* A backward pass has come so far. Before it writes anything the last round's sum is no longer needed. */
+/* Progress callback of a backward pass. Before its first write the last round's sum must be consumed. */
 static void made(void *arg, int64_t from) {
     struct clime_lanes *l = arg;
     const int64_t was = l->made;
@@ -219,7 +219,7 @@ static enum clime_err add_round(struct clime_lanes *l, clime_lanes_run *run, voi
         clime_train_grads_to(l->train, tree_of(l, l->lane));
         rc = run(arg, l->now.from + l->lane, e);
     }
-    if (l->now.n == 0) { /* it takes part for the others' sake */
+    if (l->now.n == 0) { /* takes part only for the other ranks */
         begin_round(l);
         clime_between_go_on(&l->between, 0);
     }

@@ -1,8 +1,8 @@
-/* The learner: what it owns, its plan and its weights; a step is in step.c. Called by the loops (rl, sft) on the main
- * thread.
+/* The learner: setup, memory plan and weights; the training step is in step.c. Called by the loops (rl, sft) on the
+ * main thread.
  *
- * Owns the model, its training context, the optimizer and, where a KL term needs one, a reference model.
- * Invariant: nothing is allocated before the memory plan has passed. */
+ * Owns the model, its training context, the optimizer and, if a KL term needs one, a reference model. Invariant:
+ * nothing is allocated before the memory plan has passed. */
 #include "trainer/learn/learner.h"
 
 #include <stdio.h>
@@ -34,7 +34,7 @@ static struct clime_train_options train_options(const struct clime_learner_optio
         .rows = {.cuts = o->context_parallel, .ranks = share, .rank = o->place.rank % share}};
 }
 
-/* Of the reference model: no gradients, no activation is kept. */
+/* Options of the reference model: no gradients, no stored activations. */
 static struct clime_train_options ref_options(const struct clime_learner_options *o) {
     struct clime_train_options t = train_options(o);
     t.forward_only = true;
@@ -66,9 +66,9 @@ static struct clime_memory_users memory_users(const struct clime_learner *l) {
     return u;
 }
 
-/* ---- weights in parts ---- */
+/* ---- sharded weights ---- */
 
-/* A server on the ranks' devices computes with their parts. */
+/* Whether servers on the ranks' devices compute with their parts. */
 static bool serves_parts(const struct clime_learner_options *o) {
     return o->n_ranks > 1 && o->expert_parallel <= 1 && o->server_devices == o->n_ranks;
 }
@@ -86,9 +86,8 @@ static size_t need(const struct clime_learner *l, bool *fits) {
     return p.need;
 }
 
-/* Whole weights where they fit, since gathering layers is not free; where neither fits, what takes less says what else
- * would help. out: gets the arithmetic of both;
- * may be NULL. Followers are told what rank 0 has decided. */
+/* Decides sharding: whole weights if they fit, since gathering layers has a cost; if neither fits, the smaller plan
+ * names what would help. out: the arithmetic of both; may be NULL. Followers get rank 0's decision. */
 static void choose_parts(struct clime_learner *l, struct clime_buf *out) {
     struct clime_learner_options *o = &l->opts;
     size_t of[2];
@@ -114,7 +113,7 @@ static void choose_parts(struct clime_learner *l, struct clime_buf *out) {
     if (o->shard_weights == CLIME_SHARD_OFF) clime_model_ring(l->model, &l->model->layout, (struct clime_part){0, 1});
 }
 
-/* How many ranks, and what follows from it where it was not said. */
+/* Derives the number of ranks and the options that depend on it. */
 static void derive_ranks(struct clime_learner_options *o) {
     if (o->place.world > 1) o->n_ranks = o->place.world;
     if (o->n_ranks < 1) o->n_ranks = 1;
@@ -122,7 +121,7 @@ static void derive_ranks(struct clime_learner_options *o) {
     if (!o->context_parallel) o->context_parallel = 1;
     if (!o->expert_parallel) o->expert_parallel = 1;
     if (!o->rank_limit_us) o->rank_limit_us = RANK_LIMIT_US;
-    if (o->left_out && o->place.world < 2) /* rank 0, before it starts the others: their places say theirs */
+    if (o->left_out && o->place.world < 2) /* rank 0, before starting the others, whose places name their devices */
         o->place.local_rank = clime_place_device(o->left_out, 0);
     o->model.dev.gpu = o->base_gpu + o->place.local_rank;
     o->model.dev.links = o->rank_transport;
@@ -131,7 +130,7 @@ static void derive_ranks(struct clime_learner_options *o) {
         o->model.dev.n_threads = clime_allowed_cores() > o->n_ranks ? clime_allowed_cores() / o->n_ranks : 1;
 }
 
-/* Experts that stay with a rank each, of so many neighbours. */
+/* Checks the options of expert parallelism. */
 static enum clime_err check_experts(const struct clime_learner *l, struct clime_error *e) {
     const struct clime_learner_options *o = &l->opts;
     const struct clime_config *c = &l->model->cfg;
@@ -175,7 +174,7 @@ static enum clime_err check_ranks(const struct clime_learner *l, struct clime_er
     return CLIME_OK;
 }
 
-/* Where the model cannot be cut as a server's, its parts are nobody's shares. */
+/* Checks that the model can be cut like a server's; otherwise no server can compute with its parts. */
 static enum clime_err check_shares(struct clime_learner *l, struct clime_error *e) {
     struct clime_learner_options *o = &l->opts;
     struct clime_shard s;
@@ -300,7 +299,7 @@ int clime_learner_lost_rank(const struct clime_learner *l, enum clime_err *code)
     return l->team->group && clime_group_check(l->team->group, NULL) ? clime_group_lost(l->team->group, code) : -1;
 }
 
-/* What experts that stay take, and why it is not more: a part of the plan's gradients and activations. */
+/* Describes the memory of experts that stay, which the plan's gradients and activations include. */
 static void describe_experts(const struct clime_learner *l, struct clime_buf *out) {
     const struct clime_config *c = &l->model->cfg;
     const int n = l->opts.expert_parallel, cuts = l->opts.context_parallel;
@@ -387,13 +386,13 @@ void clime_learner_describe(struct clime_learner *l, struct clime_buf *out) {
     clime_memory_plan_table(&p, out);
 }
 
-/* ---- weights out ---- */
+/* ---- exporting weights ---- */
 
 static struct clime_model *model_of(const struct clime_learner *l, enum clime_team_model which) {
     return which == CLIME_TEAM_POLICY ? l->model : which == CLIME_TEAM_REFERENCE ? l->ref_model : l->critic->model;
 }
 
-/* From device to device; the policy's work is done (clime_learner_step waits), and must not go on before the copy's. */
+/* Device-to-device copy. The policy is idle (clime_learner_step waits) and must stay so until the copy is done. */
 enum clime_err clime_learner_refresh_reference(struct clime_learner *l, struct clime_error *e) {
     CHECK(l->ref_model);
     enum clime_err err = CLIME_OK;
@@ -422,7 +421,7 @@ enum clime_err clime_learner_whole(struct clime_learner *l, struct clime_error *
     return clime_learner_gather(l, CLIME_TEAM_POLICY, e);
 }
 
-/* Of the tensors of a layout, which may be a part of the model's; NULL: of all. */
+/* SHA-256 of the tensors of a layout, which may be a part of the model's; NULL: of all. */
 static enum clime_err sha256_of(struct clime_learner *l, enum clime_team_model which,
                                 const struct clime_layout *tensors, char hex[65], struct clime_error *e) {
     struct clime_model *m = model_of(l, which);
@@ -439,7 +438,7 @@ enum clime_err clime_learner_sha256(struct clime_learner *l, char hex[65], struc
     return sha256_of(l, CLIME_TEAM_POLICY, NULL, hex, e);
 }
 
-/* "" when nothing of the critic is frozen. */
+/* "" if nothing of the critic is frozen. */
 static enum clime_err frozen_sha256(struct clime_learner *l, char hex[65], struct clime_error *e) {
     const struct clime_model *m = l->critic->model;
     struct clime_layout part = {.slices = xcalloc((size_t)m->layout.n_slices, sizeof *part.slices)};
@@ -456,7 +455,7 @@ enum clime_err clime_learner_given_sha256(struct clime_learner *l, struct clime_
     enum clime_err err = CLIME_OK;
     *out = (struct clime_given_sha256){0};
     if (ref && l->ref_step == 0) err = sha256_of(l, CLIME_TEAM_REFERENCE, NULL, out->reference, e);
-    if (ref) clime_ring_drop_whole(ref); /* asked once */
+    if (ref) clime_ring_drop_whole(ref); /* needed once */
     if (!err && critic && l->critic->optimizer.step == 0) err = sha256_of(l, CLIME_TEAM_CRITIC, NULL, out->critic, e);
     if (!err && critic) err = frozen_sha256(l, out->critic_frozen, e);
     if (critic) clime_ring_drop_whole(critic);

@@ -1,4 +1,4 @@
-/* The learner's own structure, shared by the files of trainer/learn only. */
+/* The learner's structure. Internal to trainer/learn. */
 #ifndef CLIME_TRAINER_LEARN_LEARNER_INT_H
 #define CLIME_TRAINER_LEARN_LEARNER_INT_H
 
@@ -17,25 +17,25 @@ struct clime_learner {
     struct clime_optimizer optimizer;
     struct clime_lanes lanes;
     struct clime_team *team;       /* NULL = alone */
-    int lost_rank;                 /* that the team could not be made with; -1 = none */
-    int64_t step;                  /* steps done, those included that made no update; versions count these */
+    int lost_rank;                 /* rank that kept the team from opening; -1 = none */
+    int64_t step;                  /* steps done, skipped updates included; = the version */
     struct clime_model *ref_model; /* NULL when no KL term needs it */
     struct clime_train *ref_train;
     struct clime_critic *critic; /* NULL when the estimator needs none */
-    int64_t ref_step;            /* optimizer steps of the weights in the reference model; 0 = as it was loaded */
+    int64_t ref_step;            /* step of the reference model's weights; 0 = as loaded */
     size_t max_rows;             /* of a micro-batch */
     struct clime_memory_plan plan;
-    /* Weights in parts, as other processes find them (clime_learner_parts): */
-    struct clime_range *ranges; /* [n_ranges] NULL until they were asked for */
+    /* Sharded weights as exported to other processes (clime_learner_parts): */
+    struct clime_range *ranges; /* [n_ranges] NULL until first requested */
     int n_ranges;
     uint8_t handles[CLIME_GROUP_MAX][CLIME_SHARE_BYTES]; /* rank 0's */
 };
 
-/* Rank 0's copy of a model's weights is up to date, where they lie in parts. */
+/* Updates rank 0's copy of a model's weights, if they are sharded. */
 enum clime_err clime_learner_gather(struct clime_learner *l, enum clime_team_model which, struct clime_error *e);
 
-/* Log-probabilities of the stream's tokens under the weights of t, by forward passes packed by p, into out[s->n].
- * Of a team every rank calls it alike and runs its own packs; rank 0 gets all. */
+/* Writes the log-probabilities of the stream's tokens under the weights of t to out[s->n], by forward passes packed by
+ * p. In a team: collective; each rank runs its own packs and rank 0 gets all. */
 enum clime_err clime_learner_score(struct clime_learner *l, struct clime_train *t,
                                    const struct clime_sample *const *samples, const struct clime_packing *p,
                                    const struct clime_stream *s, float *out, struct clime_error *e);

@@ -1,6 +1,6 @@
-/* Reading files for their checksums. Called at a checkpoint and at a resume, main thread; owns nothing.
- * A checkpoint's files are read back after they were written, mostly from the page cache: some 5 GB/s beside a disk's
- * one or two, and what is checked is what the system holds. */
+/* Checksums of checkpoint files. Called at a checkpoint and at a resume, main thread; owns nothing. A checkpoint's
+ * files are read back after writing, mostly from the page cache (some 5 GB/s, a disk one or two), so the check covers
+ * what the system holds. */
 #include "trainer/learn/manifest.h"
 
 #include <dirent.h>
@@ -49,7 +49,7 @@ enum clime_err clime_manifest_write(const char *dir, struct clime_jw *w, struct 
     struct dirent **names = NULL;
     int n = scandir(dir, &names, is_shown, alphasort);
     enum clime_err err = n < 0 ? clime_fail(e, CLIME_ERR_IO, "cannot read %s: %s", dir, strerror(errno)) : CLIME_OK;
-    clime_jw_object(w); /* a value is written in any case: the caller's object is well formed after an error too */
+    clime_jw_object(w); /* always writes a value, so the caller's object stays well formed after an error */
     for (int i = 0; i < n; i++) {
         char hex[17];
         if (!err) err = sum_in_hex(dir, names[i]->d_name, hex, e);

@@ -1,8 +1,8 @@
 /* The trainer's memory plan. Called by the learner when it opens and by --explain; main thread; owns nothing.
  *
- * Invariant: every byte that the learner takes from a device of its own memory is in a part, so that what passes the
- * check does not run out in the middle of a run. The sizes come from the very code that allocates (clime_plan_bytes,
- * clime_train_sizes, clime_optimizer_bytes), never from a second formula.
+ * Invariant: every byte the learner allocates on a device with its own memory is in a part, so a plan that passes
+ * cannot run out of memory later. Sizes come from the allocating code (clime_plan_bytes, clime_train_sizes,
+ * clime_optimizer_bytes), never from a second formula.
  */
 #include "trainer/learn/memory.h"
 
@@ -41,7 +41,7 @@ void clime_memory_plan_make(const struct clime_model *m, const struct clime_memo
     m->ops->memory(m->dev, &out->free_bytes, &out->total_bytes);
     clime_train_sizes(m, &u->policy, &s);
     clime_optimizer_bytes(m, u->offload, u->part, &o);
-    /* both compute in the policy's context, whose scratch is there for them too */
+    /* both use the policy's context and its scratch */
     if (u->has_reference) {
         clime_train_sizes(m, &u->reference, &r);
         out->part[CLIME_MEM_REFERENCE] = clime_model_memory(m) + r.activations + r.head;
@@ -70,8 +70,8 @@ bool clime_memory_plan_fits(const struct clime_memory_plan *p) {
     return !p->own_memory || p->need <= p->free_bytes;
 }
 
-/* Beside servers, kept logits take at most one part in so many of what the plan leaves free without them: those that
- * open after the trainer (--colocate) plan their KV with a fraction of it, and so does one that is started again. */
+/* With servers, kept logits use at most 1 / KEEP_PART of the memory left without them: servers that open later
+ * (--colocate) or restart plan their KV with a fraction of it. */
 #define KEEP_PART 8
 
 void clime_memory_fit(const struct clime_model *m, struct clime_memory_users *u) {
@@ -83,15 +83,15 @@ void clime_memory_fit(const struct clime_model *m, struct clime_memory_users *u)
     clime_memory_plan_make(m, u, &p);
     clime_memory_plan_make(m, &with, &q);
     size_t more = q.need - p.need;
-    size_t others = m->ops->code_bytes; /* must stay free: for the kernels of another program, */
+    size_t others = m->ops->code_bytes; /* must stay free: another program's kernels, */
     if (u->servers) {
-        others += clime_model_bytes(m); /* for a server's staging of an update */
+        others += clime_model_bytes(m); /* a server's staging of an update */
         if (others < (KEEP_PART - 1) * more) others = (KEEP_PART - 1) * more;
     }
     u->policy.keep_logits = more > 0 && q.need + others <= q.free_bytes;
 }
 
-/* Names the cheapest level of recomputing that makes the plan fit, with the states where they are and on the host. */
+/* Names the cheapest recomputation level that fits, with the states as they are and offloaded. */
 static void add_ways(const struct clime_model *m, const struct clime_memory_users *u, struct clime_buf *out) {
     int n = 0;
     for (int host = u->offload; host <= 1; host++) {

@@ -54,7 +54,7 @@ enum clime_err clime_micro_check(const struct clime_sample *const *samples, cons
     return CLIME_OK;
 }
 
-/* The sets of the loss rows, where a sample has any: of the sample's tokens those that are loss rows. */
+/* Copies the sampling sets of the tokens that are loss rows, if a sample has any. */
 static void fill_kept(struct clime_micro *mb, const struct clime_sample *const *samples, const struct clime_stream *s,
                       const int32_t *which, int n) {
     int64_t room = 0, to = 0;

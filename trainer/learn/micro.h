@@ -1,5 +1,4 @@
-/* Rows and loss entries of one micro-batch in host memory, reused from one to the next. For the learner and its critic.
- */
+/* Host buffers of one micro-batch (rows and loss entries), reused for the next. Used by learner and critic. */
 #ifndef CLIME_TRAINER_LEARN_MICRO_H
 #define CLIME_TRAINER_LEARN_MICRO_H
 
@@ -18,17 +17,17 @@ struct clime_micro {
     struct clime_packed_batch b;
 };
 
-void clime_micro_alloc(struct clime_micro *mb, size_t rows); /* of tokens; as many sequences at most */
+void clime_micro_alloc(struct clime_micro *mb, size_t rows); /* rows: tokens; also the most sequences */
 void clime_micro_free(struct clime_micro *mb);
 
-/* Whether every micro-batch of the packing has at most `rows` tokens: CLIME_ERR_LIMIT names the first that has more. */
+/* CLIME_ERR_LIMIT names the first micro-batch of the packing with more than `rows` tokens. */
 enum clime_err clime_micro_check(const struct clime_sample *const *samples, const struct clime_packing *p, size_t rows,
                                  struct clime_error *e);
 
-/* The samples which[0..n) one after another; the loss rows are their entries of the stream. */
+/* Concatenates the samples which[0..n); the loss rows are their entries of the stream. */
 void clime_micro_fill(struct clime_micro *mb, const struct clime_sample *const *samples, const struct clime_stream *s,
                       const int32_t *which, int n);
-/* Behind fill: the rows of those that hold experts are given them, for the policy of this shape. */
+/* Call after fill. Sets the replayed experts of samples that hold some, for a policy of this shape. */
 void clime_micro_give(struct clime_micro *mb, const struct clime_config *c, const struct clime_sample *const *samples,
                       const int32_t *which, int n);
 

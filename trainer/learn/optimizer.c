@@ -1,8 +1,8 @@
-/* AdamW, schedule and clipping. Called by the learner once a step; main thread; owns master weights and moments.
- * Works by the parameter table (model/weights/layout.h): span by span of what is trained.
+/* AdamW, schedule and clipping. Called by the learner once a step; main thread; owns master weights and moments. Works
+ * through the parameter table (model/weights/layout.h), one trained span at a time.
  *
- * The global norm is one ordered fp64 sum over the flat gradient (padding is zero and adds nothing), so that it is the
- * same bits in every run and on any number of ranks: recovery compares it with the ledger's record. */
+ * The global norm is an ordered fp64 sum over the flat gradient (padding is zero), with the same bits in every run and
+ * on any number of ranks: recovery compares it with the ledger. */
 #include "trainer/learn/optimizer.h"
 
 #include <math.h>
@@ -11,22 +11,22 @@
 #include "kernels/runs.h"
 #include "model/weights/convert.h"
 
-/* Elements of an offloaded piece: 32 MiB of gradients reach the full rate of the bus; small models are cut in eight, so
- * that copies and computing overlap there too. */
+/* Elements of an offloaded piece: 32 MiB of gradients reach the bus's full rate; small models are cut in eight, so that
+ * copies and compute overlap. */
 static int64_t piece_len(const struct clime_model *m) {
     const int64_t most = (int64_t)8 << 20;
     return m->layout.n_states / 8 < most ? m->layout.n_states / 8 + 1 : most;
 }
 
-/* A rank's new weights go to the others in so many portions, one while the next is made. */
+/* Portions of a rank's new weights: one is sent while the next is computed. */
 enum { PORTIONS = 8, PORTION_ALIGN = 64 };
 
 static enum clime_dtype dtype_of(const struct clime_model *m) {
     return clime_dev_info(m->dev)->dt;
 }
 
-/* What of all states belongs to each range of this rank, gaps between tensors included: from the first that is updated
- * to the last. They lie behind each other. Returns the states of its part. */
+/* Assigns states to each range of this rank, from the first updated element to the last, including gaps between
+ * tensors. They are contiguous. Returns this rank's number of states. */
 static int64_t lay_states(const struct clime_layout *l, const struct clime_parts *p, const struct clime_share *shares,
                           int n_shares, struct clime_range *states) {
     int64_t n = 0;
@@ -87,7 +87,7 @@ static enum clime_err open_offload(struct clime_optimizer *o, struct clime_model
     return err;
 }
 
-/* The shares of a rank whose gradients are [lo, hi) of its part, cut into what one piece of the offload holds. */
+/* Iterates the shares of a rank with gradients in [lo, hi) of its part, cut to the size of an offload piece. */
 struct pieces {
     const struct clime_optimizer *o;
     int rank;
@@ -131,17 +131,17 @@ static bool next_piece(struct pieces *p, struct clime_share *out) {
     return out->n > 0;
 }
 
-/* Where its states are in this rank's arrays. */
+/* Index of a share's states in this rank's arrays. */
 static int64_t state_at(const struct clime_optimizer *o, const struct clime_share *s) {
     return o->states[s->range].at + (s->state - o->states[s->range].lo);
 }
 
-/* Where the master weights of a share are: in an array of their own, or they are the weights. */
+/* Address of a share's master weights: own array, or the model's weights. */
 static float *master_at(const struct clime_optimizer *o, const struct clime_model *m, const struct clime_share *s) {
     return o->own_master ? o->master + state_at(o, s) : (float *)clime_model_kept(m, s->offset);
 }
 
-/* Elements [from, to) of its arrays, which belong to no tensor: checkpoints store them too. */
+/* Zeroes elements [from, to) that belong to no tensor, because checkpoints store them too. */
 static void clear_gap(struct clime_optimizer *o, int64_t from, int64_t to) {
     size_t bytes = (size_t)(to - from) * sizeof(float);
     if (from == to) return;
@@ -150,8 +150,7 @@ static void clear_gap(struct clime_optimizer *o, int64_t from, int64_t to) {
     o->ops->zero(o->dev, o->v + from, bytes);
 }
 
-/* 12 bytes an element are touched for the first time here. Offloaded, that is the work of all the host's threads, piece
- * by piece. */
+/* First touch of 12 bytes per element. Offloaded, all host threads share this work, piece by piece. */
 static void start(struct clime_optimizer *o, struct clime_model *m) {
     struct pieces p = pieces_of(o, m);
     struct clime_share s;
@@ -195,7 +194,7 @@ void clime_optimizer_close(struct clime_optimizer *o, struct clime_model *m) {
     o->ops->close(o->dev);
 }
 
-/* As the kernels see them, which compute in fp32. */
+/* Checks the values in fp32, as the kernels use them. */
 enum clime_err clime_optimizer_check(const struct clime_learner_options *o, struct clime_error *e) {
     if ((float)o->adam_beta1 >= 1 || (float)o->adam_beta2 >= 1)
         return clime_fail(e, CLIME_ERR_INPUT, "--adam-beta%d must be below 1", (float)o->adam_beta1 >= 1 ? 1 : 2);
@@ -211,7 +210,7 @@ enum clime_err clime_optimizer_check(const struct clime_learner_options *o, stru
                 e, CLIME_ERR_INPUT,
                 "--%s %g times --weight-decay %g is %g: a step takes so much of each weight away, 1 at most",
                 rates[i].option, rates[i].rate, o->weight_decay, rates[i].rate * o->weight_decay);
-    const bool of_critic = o->critic_lr != 0 && o->critic_lr < o->lr; /* 0: none is given, it has the policy's */
+    const bool of_critic = o->critic_lr != 0 && o->critic_lr < o->lr; /* 0: not set, uses the policy's */
     const double lr = of_critic ? o->critic_lr : o->lr;
     if (o->schedule != CLIME_LR_CONSTANT && o->min_lr > lr)
         return clime_fail(e, CLIME_ERR_INPUT, "--min-lr %g is above --%s %g: the rate would rise where it is to fall",
@@ -229,10 +228,10 @@ double clime_lr_at(const struct clime_learner_options *o, int64_t step) {
     return o->min_lr + (o->lr - o->min_lr) * share;
 }
 
-/* Pieces whose gradients and states follow each other, so that they come down and are updated as one. */
+/* Consecutive pieces whose gradients and states are contiguous: copied and updated as one. */
 struct chunk {
-    struct pieces from;     /* as they stood before the first of them */
-    struct clime_share all; /* n: of all of them */
+    struct pieces from;     /* iterator before the first piece */
+    struct clime_share all; /* n: total elements */
 };
 
 static bool next_chunk(struct pieces *p, struct chunk *out) {
@@ -256,7 +255,7 @@ static void upload(const struct clime_model *m, const struct clime_run *r) {
     m->ops->copy_in_rows_start(m->dev, r->n, r->bytes, r->at[0], r->step[0], r->at[1], r->step[1]);
 }
 
-/* Its weights, which need not lie together: those of experts of which a rank keeps a share lie at even distances. */
+/* Uploads a chunk's weights, which need not be contiguous: a rank's shares of experts are strided. */
 static void upload_chunk(const struct clime_model *m, struct chunk *c, uint16_t *params) {
     struct clime_runs runs = {0};
     struct clime_run run;
@@ -271,7 +270,7 @@ static void upload_chunk(const struct clime_model *m, struct chunk *c, uint16_t 
     while (clime_runs_end(&runs, &run)) upload(m, &run);
 }
 
-/* The next chunk's gradients come down while this one is updated and its parameters go up. */
+/* Copies the next chunk's gradients down while this one is updated and its parameters are copied up. */
 static void step_offloaded(struct clime_optimizer *o, struct clime_model *m, struct clime_adamw *a, float decay,
                            const float *grads) {
     struct pieces p = pieces_of(o, m);
@@ -285,7 +284,7 @@ static void step_offloaded(struct clime_optimizer *o, struct clime_model *m, str
         if (more)
             m->ops->copy_out_start(m->dev, o->piece[!i].grad, grads + next.all.at, (size_t)next.all.n * sizeof *grads,
                                    !i);
-        /* what this chunk's parameters held went up before its gradients came down */
+        /* this buffer's previous upload ended before its gradients were copied down */
         m->ops->copy_wait(m->dev, i, NULL); /* a failure stays: the next sync reports it */
         a->weight_decay = s->decay ? decay : 0;
         o->ops->adamw(o->dev, (size_t)s->n, a, o->piece[i].grad, master_at(o, m, s), o->m + state_at(o, s),
@@ -294,7 +293,7 @@ static void step_offloaded(struct clime_optimizer *o, struct clime_model *m, str
     }
 }
 
-/* A frozen part of a joined tensor has a gradient, made with the rest's; it must not count in the norm. */
+/* The frozen part of a joined tensor also gets a gradient; it must not count in the norm. */
 static void forget_frozen(const struct clime_optimizer *o, const struct clime_model *m, float *grads) {
     struct clime_range r;
     for (int i = 0; i < m->layout.n_slices; i++) {
@@ -306,13 +305,13 @@ static void forget_frozen(const struct clime_optimizer *o, const struct clime_mo
     }
 }
 
-/* ---- over several ranks ---- */
+/* ---- several ranks ---- */
 
 static int64_t blocks_of(const struct clime_model *m, int64_t elements) {
     return (elements + (int64_t)m->ops->norm_block - 1) / (int64_t)m->ops->norm_block;
 }
 
-/* The sums of each rank's blocks, which all ranks get and add in the order of the whole. */
+/* Norm from each rank's block sums, which all ranks gather and add in global order. */
 static enum clime_err norm(const struct clime_optimizer *o, const struct clime_model *m, const float *grads,
                            double *out, struct clime_error *e) {
     struct clime_links *links = o->links;
@@ -337,8 +336,7 @@ static enum clime_err norm(const struct clime_optimizer *o, const struct clime_m
     return rc;
 }
 
-/* Every rank's portion i of n of the weights, share by share in the order of the table, to all others: *number is the
- * exchange's. */
+/* All-gathers portion i of n of every rank's weights, share by share in table order. *number: the exchange. */
 static enum clime_err gather_portion(const struct clime_optimizer *o, struct clime_model *m, int i, int n,
                                      uint32_t *number, struct clime_error *e) {
     struct clime_links *links = o->links;
@@ -351,7 +349,7 @@ static enum clime_err gather_portion(const struct clime_optimizer *o, struct cli
         struct pieces p = portion_of(o, r, i, n);
         struct clime_share s;
         while (next_piece(&p, &s)) {
-            if (!clime_model_everywhere(m, s.offset)) continue; /* it stays where it is made */
+            if (!clime_model_everywhere(m, s.offset)) continue; /* not gathered: it stays on its rank */
             struct clime_move move = {r, clime_model_kept(m, s.offset), (size_t)s.n * clime_dtype_bytes(s.type)};
             if (r != links->rank) receives[n_receives++] = move;
             for (int q = 0; r == links->rank && q < links->world; q++) {
@@ -367,7 +365,7 @@ static enum clime_err gather_portion(const struct clime_optimizer *o, struct cli
     return rc;
 }
 
-/* All weights, when this rank's are made. */
+/* Gathers all weights once this rank's are updated. */
 static enum clime_err gather_weights(const struct clime_optimizer *o, struct clime_model *m, struct clime_error *e) {
     uint32_t number;
     if (!o->links) return CLIME_OK;
@@ -403,7 +401,7 @@ enum clime_err clime_optimizer_step(struct clime_optimizer *o, struct clime_mode
     *lr = clime_lr_at(opts, o->step);
     forget_frozen(o, m, grads);
     enum clime_err rc = norm(o, m, grads, grad_norm, e);
-    if (beside != 0) *grad_norm = hypot(*grad_norm, beside); /* also where it is NaN */
+    if (beside != 0) *grad_norm = hypot(*grad_norm, beside); /* also if NaN */
     *skipped = !isfinite(*grad_norm);
     if (rc || *skipped) return rc;
 

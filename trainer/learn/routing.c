@@ -1,7 +1,7 @@
-/* The layer of a routing mismatch. See routing.h. Called by the step, where one is found; owns nothing.
+/* Finds the layer of a routing mismatch (see routing.h). Called by step.c on a mismatch; owns nothing.
  *
- * Of n layers with k of E experts chosen, n k (E - k) choices are tried against 32 bits: some 46,000 for
- * Qwen3-30B-A3B's shape, so one hash in 90,000 is another layer's by chance.
+ * With k of E experts chosen in n layers, n k (E - k) choices are tried against 32 bits: some 46,000 for
+ * Qwen3-30B-A3B's shape, so one hash in 90,000 matches another layer by chance.
  */
 #include "trainer/learn/routing.h"
 
@@ -11,9 +11,9 @@
 
 #define FACTOR 0xc2b2ae35u /* of clime_choice_fold */
 
-/* What went into the fold: before, turned by 7, ^ terms. */
+/* Inverts the fold: returns before, rotated by 7, ^ terms. */
 static uint32_t unfold(uint32_t x) {
-    uint32_t inverse = FACTOR; /* right in 3 bits; each turn doubles them */
+    uint32_t inverse = FACTOR; /* correct in 3 bits; each iteration doubles them */
     for (int i = 0; i < 4; i++) inverse *= 2 - FACTOR * inverse;
     return (x ^ x >> 16) * inverse;
 }
@@ -28,7 +28,7 @@ static uint32_t terms_of(const int32_t *chosen, int k) {
     return sum;
 }
 
-/* Whether terms are those of chosen, one expert of which is another. */
+/* Whether terms are those of chosen with a single expert replaced. */
 static bool one_other(const struct clime_router *r, const int32_t *chosen, uint32_t terms) {
     uint32_t more = terms - terms_of(chosen, r->k);
     for (int i = 0; i < r->k; i++) {
@@ -44,11 +44,11 @@ static bool one_other(const struct clime_router *r, const int32_t *chosen, uint3
 }
 
 int clime_routing_layer(const struct clime_router *r, int n, const int32_t *chosen, uint32_t said) {
-    uint32_t *before = xmalloc(((size_t)n + 1) * sizeof *before); /* each layer, here */
+    uint32_t *before = xmalloc(((size_t)n + 1) * sizeof *before); /* hash before each layer, here */
     int found = -1, n_found = 0;
     before[0] = 0;
     for (int l = 0; l < n; l++) before[l + 1] = clime_choice_fold(before[l], terms_of(chosen + l * r->k, r->k));
-    for (int l = n - 1; l >= 0; l--) { /* said: after layer l, if those behind it chose alike */
+    for (int l = n - 1; l >= 0; l--) { /* said: hash after layer l if all later layers match */
         const int32_t *own = chosen + l * r->k;
         uint32_t folded = unfold(said);
         if (one_other(r, own, folded ^ turn(before[l], 7))) {

@@ -1,6 +1,6 @@
-/* Numbers of loss rows over ranks. See rows.h.
+/* Gathers numbers of loss rows over ranks (see rows.h).
  *
- * Invariant: a rank's numbers go in the order of its packs, and in a pack in that of its samples, as the loss rows lie.
+ * Invariant: a rank's numbers are in loss-row order: by pack, then by sample.
  */
 #include "trainer/learn/rows.h"
 
@@ -8,7 +8,7 @@ bool clime_rows_idles(const struct clime_team *t, const struct clime_lanes *l, c
     return l->m->ring && i + 1 == p->n_micro && t->rank > clime_lanes_rank(l, i);
 }
 
-/* Those of rank's packs, to or from flat; NULL: they are only counted. Returns how many. */
+/* Copies the numbers of rank's packs to or from flat; NULL: only counts. Returns how many. */
 static size_t flatten(const struct clime_lanes *l, const struct clime_packing *p, const struct clime_stream *s,
                       int rank, float *of_stream, float *flat, bool to_flat) {
     size_t n = 0;

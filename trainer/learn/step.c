@@ -1,8 +1,8 @@
-/* One optimizer step from samples to new weights, and the forward passes that only score. Part of the learner: main
- * thread. Of a team every rank runs its own packs; rank 0 gets the numbers of all.
+/* One training step, from samples to new weights, and the scoring forward passes. Part of the learner: main thread. In
+ * a team every rank runs its own packs; rank 0 gets all numbers.
  *
  * Invariant: the log-probabilities of the training forward are computed from its own logits; the server's numbers enter
- * only as `behave`, so the gap that is reported is measured and not copied. */
+ * only as `behave`, so the reported gap is measured, not copied. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,7 +16,7 @@
 #include "trainer/learn/wire.h"
 #include "trainer/sample/experts.h"
 
-/* Of all tokens that are trained on. */
+/* For all tokens trained on. */
 static bool has_sets(const struct clime_sample *s) {
     bool all = true;
     for (int32_t j = 0; j < s->n_response; j++) all = all && (!s->mask[j] || (s->kept_n && s->kept_n[j]));
@@ -97,7 +97,7 @@ static void fill_gap(const struct clime_loss_sums *sums, const struct clime_stre
     out->gap_at.sampled = (double)s->said[k];
 }
 
-/* Server and trainer, a token; as a float. Otherwise: plus the layer, counted from 1; 0 where it is not known. */
+/* Routing of a token on server and trainer, stored as a float. OTHERWISE: plus the layer, from 1; 0 = unknown. */
 enum routed { ROUTED_UNKNOWN, ROUTED_ALIKE, ROUTED_OTHERWISE };
 
 static void fill_routing(const float *routed, const struct clime_stream *s, int64_t version,
@@ -141,7 +141,7 @@ static void fill_stats(const struct clime_loss_sums *sums, const struct clime_co
     out->reward_rejected = sums->rejected / pairs;
 }
 
-/* From the entries of the stream to the tokens of the responses. */
+/* Copies stream entries to the tokens of the responses. */
 static void give_entropy(const struct clime_stream *s, const float *of_stream, float *const *of_sample) {
     for (int i = 0; i < s->n_samples; i++)
         for (int64_t k = s->first[i]; k < s->first[i + 1]; k++)
@@ -150,7 +150,7 @@ static void give_entropy(const struct clime_stream *s, const float *of_stream, f
 
 /* ---- time ---- */
 
-/* A clock that stands while this rank's host waits for others in exchanges. */
+/* A clock that stops while this rank waits for others in exchanges. */
 static int64_t own_us(const struct clime_learner *l) {
     int64_t us = clime_now_us();
     for (int r = 0; l->team && r < l->team->world; r++) us -= l->team->links->moved.waited_us[r];
@@ -163,7 +163,7 @@ static void begin_times(const struct clime_learner *l) {
 
 _Static_assert(CLIME_GROUP_MAX == CLIME_LANES_MAX, "a rank has a lane at least");
 
-/* Every rank's times to all, which is where rank 0 is. */
+/* Gathers every rank's times. */
 static enum clime_err share_times(const struct clime_learner *l, struct clime_rank_times own, int64_t whole_us,
                                   struct clime_step_stats *out, struct clime_error *e) {
     const struct clime_team *t = l->team;
@@ -183,7 +183,7 @@ static enum clime_err share_times(const struct clime_learner *l, struct clime_ra
 
 /* ---- a step ---- */
 
-struct step { /* what its packs share */
+struct step { /* shared by the packs of a step */
     struct clime_learner *l;
     const struct clime_step_input *in;
     struct clime_stream *s;
@@ -191,7 +191,7 @@ struct step { /* what its packs share */
     struct clime_loss_sums sums;
     struct clime_step_stats *out;
     struct clime_rank_times own;
-    /* [s->n] what this rank's packs gave; of a team rank 0 gets all. NULL where nobody asks. */
+    /* [s->n] results of this rank's packs; in a team rank 0 gets all. NULL if not needed. */
     float *logp, *whole, *entropy, *routed;
 };
 
@@ -210,7 +210,7 @@ static enum clime_err loss(struct step *st, int i, struct clime_error *e) {
                               clime_loss_needs_entropy(o) ? mb->g_entropy : NULL, &st->sums, e);
 }
 
-/* The layer in which loss row k of the micro-batch was drawn otherwise, -1 = not known. choices of the micro-batch. */
+/* Layer in which loss row k of the micro-batch was routed differently, -1 = unknown. choices: of the micro-batch. */
 static int layer_otherwise(const struct clime_model *m, const struct clime_packed_batch *b, int k,
                            const int32_t *choices, uint32_t said) {
     const struct clime_config *c = &m->cfg;
@@ -229,11 +229,11 @@ static int layer_otherwise(const struct clime_model *m, const struct clime_packe
     return found;
 }
 
-/* What the servers said of the experts that drew the micro-batch's tokens, against those that were chosen here. */
+/* Compares the servers' expert hashes of the micro-batch's tokens with the experts chosen here. */
 static void compare_routing(struct step *st, const int32_t *which, int n) {
     struct clime_micro *mb = &st->mb;
     const struct clime_train *t = st->l->train;
-    int32_t *choices = NULL; /* fetched at the first that is not alike */
+    int32_t *choices = NULL; /* fetched at the first mismatch */
     bool asked = false;
     clime_train_routing(t, &mb->b, mb->routing);
     for (int i = 0, k = 0; i < n; i++) {
@@ -283,8 +283,7 @@ static enum clime_err run_micro(void *arg, int i, struct clime_error *e) {
     return err;
 }
 
-/* Of a team: rank 0 sums the loss of all packs in their order, as a rank alone does, from what all ranks have computed.
- */
+/* In a team: rank 0 sums the loss of all packs in order, as a single rank does. */
 static enum clime_err sum_of_all(struct step *st, struct clime_error *e) {
     struct clime_learner *l = st->l;
     const struct clime_packing *p = st->in->packing;
@@ -398,7 +397,7 @@ enum clime_err clime_learner_step(struct clime_learner *l, const struct clime_st
     if (l->critic) err = clime_critic_step(l->critic, in->packing, &s, out, e);
     if (!err && !in->critic_only) err = step_policy(l, in, &s, out, e);
     err = clime_team_done(l->team, err, e);
-    if (!err && in->critic_only) { /* what recovery compares is then the critic's */
+    if (!err && in->critic_only) { /* recovery then compares the critic's figures */
         out->loss = out->value_loss;
         out->grad_norm = out->critic_norm;
         out->trained_tokens = s.n;

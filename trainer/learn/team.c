@@ -1,4 +1,4 @@
-/* Commands to the other ranks. See team.h. */
+/* Team of ranks: commands to the other ranks (see team.h). */
 #include "trainer/learn/team.h"
 
 #include <stdlib.h>
@@ -9,13 +9,13 @@
 #include "trainer/learn/wire.h"
 #include "trainer/plugin/hooks.h"
 
-#define MOST_BYTES ((size_t)1 << 33) /* of a message: a step's samples */
-#define TELL_US 10000000             /* that an end before the team's begin waits for the others */
+#define MOST_BYTES ((size_t)1 << 33) /* of a message with a step's samples */
+#define TELL_US 10000000             /* wait for the others when ending before the team opened */
 #define LIMIT_OPTION "--distributed-timeout-minutes"
 
-static bool was_opened; /* the others have heard of rank 0, or it of them */
+static bool was_opened; /* rank 0 and the others were in contact */
 
-/* Under a launcher: a follower obeys rank 0 whatever its own words are, so other words mean another run's rank. */
+/* Under a launcher a follower ignores its own arguments, so different ones mean a rank of another run. */
 static enum clime_err compare_commands(const struct clime_team *t, struct clime_error *e) {
     struct clime_facts mine = {0};
     clime_command_line_facts(&mine);
@@ -64,7 +64,7 @@ enum clime_err clime_team_open(const struct clime_learner_options *o, struct cli
 
 enum clime_err clime_team_join(const struct clime_place *p, struct clime_learner_options *o, struct clime_team **out,
                                struct clime_error *e) {
-    const int64_t first_limit_us = 600000000; /* until rank 0 says its own */
+    const int64_t first_limit_us = 600000000; /* until rank 0 sends its limit */
     const struct clime_group_options g = {
         .place = *p, .listener = -1, .meet_limit_us = first_limit_us, .limit_us = first_limit_us};
     struct clime_team *t = new_team(p);
@@ -157,8 +157,8 @@ enum clime_err clime_team_done(struct clime_team *t, enum clime_err rc, struct c
     for (int r = 1; r < t->world && !rc; r++)
         rc = clime_group_receive(t->group, r, "the end of a command", clime_group_limit_us(t->group), &t->wire, e);
     if (!rc) return CLIME_OK;
-    /* The others are in the middle of the same command, or wait for the next. A device may still wait for what they
-     * will never send, and whoever frees memory of it, for the device: closing the links ends that. */
+    /* The others are in the same command or wait for the next. A device may wait for data they will never send, and
+     * freeing its memory waits for the device; closing the links ends that. */
     clime_group_fail(t->group, e);
     clime_group_give_up(t->group, e);
     clime_links_close(t->links);

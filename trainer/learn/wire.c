@@ -1,4 +1,4 @@
-/* Messages between ranks of a trainer. See wire.h. */
+/* Serialization of messages between trainer ranks (see wire.h). */
 #include "trainer/learn/wire.h"
 
 #include <stdlib.h>
@@ -9,9 +9,9 @@
 #include "trainer/algorithm/estimator.h"
 #include "trainer/plugin/hooks.h"
 
-/* Structs go as they are, and each of their pointers is sent and replaced one by one: a field that is added to one of
- * them is looked at here, and its size put right. A rank of another build may have them otherwise, with the same sizes:
- * the options begin with a hash of the texts that define them. */
+/* Structs are sent raw, and each pointer in them is sent separately and replaced. A new field must be checked here and
+ * the size updated. Another build may have other structs of the same size, so the options start with a hash of the
+ * defining sources. */
 #if __SIZEOF_POINTER__ == 8
 _Static_assert(sizeof(struct clime_learner_options) == 736, "put_options, clime_wire_options");
 _Static_assert(sizeof(struct clime_sample) == 280, "put_sample, sample");
@@ -57,24 +57,24 @@ void clime_wire_put_int(struct clime_buf *b, int64_t x) {
     clime_buf_add(b, &x, sizeof x);
 }
 
-/* n elements and whether there is an array at all. */
+/* Writes n elements, or that the array is NULL. */
 static void put_array(struct clime_buf *b, const void *x, size_t n, size_t size) {
     clime_wire_put_int(b, x ? (int64_t)n : -1);
     if (x) clime_buf_add(b, x, n * size);
 }
 
-/* NULL where there was none; owned. *n: its elements. */
+/* Reads an array of *n elements; NULL stays NULL. Owned. */
 static void *array(struct clime_wire *w, size_t size, size_t *n) {
     int64_t len = clime_wire_int(w);
     if (len > 0 && (uint64_t)len > (uint64_t)(w->end - w->at) / size) w->bad = true;
     *n = w->bad || len < 0 ? 0 : (size_t)len;
     if (w->bad || len < 0) return NULL;
-    void *out = xcalloc(*n + 1, size); /* a text ends with a zero */
+    void *out = xcalloc(*n + 1, size); /* texts end with a zero */
     take(w, out, *n * size);
     return out;
 }
 
-/* One that must have n elements, or be absent where that is fine. */
+/* Reads an array of n elements, or NULL. */
 static void *array_of(struct clime_wire *w, size_t size, size_t n) {
     size_t got;
     void *out = array(w, size, &got);
@@ -114,7 +114,7 @@ static struct clime_opt_list list(struct clime_wire *w) {
 
 void clime_wire_put_options(struct clime_buf *b, const struct clime_learner_options *o) {
     clime_wire_put_int(b, definitions());
-    clime_buf_add(b, o, sizeof *o); /* its pointers mean nothing there and are replaced */
+    clime_buf_add(b, o, sizeof *o); /* its pointers are replaced by the reader */
     const char *const texts[] = {o->hf_checkpoint, o->ref_load,    o->critic_load,
                                  o->model.device,  o->model.dtype, o->model.dev.isa};
     for (size_t i = 0; i < CLIME_COUNT(texts); i++) clime_wire_put_text(b, texts[i]);
