@@ -1,7 +1,7 @@
-/* Pushing weights by broadcast. Called by the fleet's owner; owns the trainer's end of a server's group.
+/* Weight push by broadcast (see broadcast.h). Called by the fleet's owner; owns the trainer's end of a server's group.
  *
- * A server that refuses answers while the transfer waits for it: its answer cancels the transfer, so a refusal costs no
- * time limit. Weights go from where they lie, in one transfer, when the layout has no gaps; else a tensor at a time.
+ * If a server refuses, its answer cancels the waiting transfer, so no time limit has to expire. Weights are sent in
+ * place, in one transfer if the layout has no gaps, else one tensor at a time.
  */
 #include "trainer/fleet/broadcast.h"
 
@@ -19,7 +19,7 @@
 #define MAX_REPLY ((size_t)64 << 10)
 #define MAX_BODY ((size_t)16 << 20)
 
-/* ---- a request beside the transfer ---- */
+/* ---- request, concurrent with the transfer ---- */
 
 struct post {
     char *url;
@@ -71,7 +71,7 @@ static struct clime_comm_wait begin_post(struct post *p, const struct clime_push
     return (struct clime_comm_wait){.limit_us = (int64_t)LIMIT_S * 1000000, .cancelled = post_failed, .arg = p};
 }
 
-/* mine: what became of this side. The server's words, where it refused, say more. */
+/* mine: result of the transfer on this side. If the server refused, its message is more precise. */
 static enum clime_err end_post(struct post *p, enum clime_err mine, struct clime_error *e) {
     if (p->has_thread) pthread_join(p->thread, NULL);
     if (p->err && e && (!mine || mine == CLIME_ERR_ABORTED)) *e = p->error;

@@ -1,7 +1,6 @@
-/* Weights to a server by broadcast: a group of two, the trainer and that server (NCCL between GPUs, sockets between
- * CPUs), made at the first push and kept. The request and the transfer run at the same time, so each push has a thread
- * for its request while it lasts. The owner's thread.
- */
+/* Pushes weights to a server by broadcast in a group of two, trainer and server (NCCL between GPUs, sockets between
+ * CPUs). The group is made at the first push and kept. Request and transfer run concurrently, so each push starts a
+ * thread for its request. Owner's thread. */
 #ifndef CLIME_TRAINER_FLEET_BROADCAST_H
 #define CLIME_TRAINER_FLEET_BROADCAST_H
 
@@ -13,8 +12,8 @@ struct clime_broadcast { /* zero = no group yet */
     char name[64];
 };
 
-/* Pushes the weights of *p (its checksum is there) and returns when the server has put them into force. After an error
- * the group is closed; the next push makes another. Every wait has a limit of 60 s. */
+/* Pushes the weights of *p (checksum set) and returns once the server uses them. An error closes the group; the next
+ * push makes another. Every wait is limited to 60 s. */
 enum clime_err clime_broadcast_push(struct clime_broadcast *b, const char *url, const struct clime_push *p,
                                     struct clime_error *e);
 void clime_broadcast_close(struct clime_broadcast *b);

@@ -1,6 +1,6 @@
-/* The fleet's own children: clime-router and clime-server, started, watched and started again. Called by the fleet's
- * loop. Invariant: a child that died is seen before anything is sent to its successor: it has no version and no
- * admission until it was pushed to. */
+/* Child processes of the fleet: starts, watches and restarts clime-router and clime-server. Called by the fleet's loop.
+ * Invariant: a child's death is handled before anything is sent to its successor, which has no version or admission
+ * until it was pushed to. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 #include "trainer/fleet/fleet_int.h"
 #include "trainer/ledger/events.h"
 
-/* clime-router and clime-server are beside clime-train. */
+/* Path of a program in clime-train's directory. */
 static enum clime_err program_path(const char *name, char **out, struct clime_error *e) {
     char self[4096];
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
@@ -33,7 +33,7 @@ static enum clime_err init_program(struct clime_fleet *f, struct clime_program *
     char key[3][64];
     static const char *const names[] = {"CLIME_API_KEY", "CLIME_ADMIN_API_KEY", "CLIME_WORKER_API_KEY"};
     for (size_t i = 0; i < CLIME_COUNT(names); i++) snprintf(key[i], sizeof key[i], "%s=%s", names[i], f->key);
-    const char *const vars[] = {key[0], key[1], key[2], NULL}; /* a command line is for all to read */
+    const char *const vars[] = {key[0], key[1], key[2], NULL}; /* not on the command line, which all users can read */
     const struct clime_program_options o = {.name = name,
                                             .path = path,
                                             .run_dir = f->o.run_dir,
@@ -46,8 +46,8 @@ static enum clime_err init_program(struct clime_fleet *f, struct clime_program *
     return clime_program_init(p, &o, e);
 }
 
-/* On whose devices server i is, and whose weights it computes with: the servers take the ranks in turn, each as many as
- * it has devices; one that has more devices than there are ranks hands rank 0's out. gpus: for the server's --gpu. */
+/* Ranks that provide server i's devices and weights: servers take consecutive ranks, one per device; a server with more
+ * devices than ranks uses rank 0's weights. gpus: the server's --gpu. */
 static const struct clime_model_card *owner_of(const struct clime_fleet_options *o, int i, struct clime_buf *gpus) {
     const bool each = o->owners && o->n_owners % o->tp_size == 0;
     const struct clime_model_card *first = o->owners ? &o->owners[each ? i * o->tp_size % o->n_owners : 0] : NULL;
@@ -82,7 +82,7 @@ static enum clime_err make_server(struct clime_fleet *f, int i, const char *prog
                          clime_buf_str(&gpus).ptr,
                          "--mem-fraction-static",
                          owner ? "0.85" : "0.5",
-                         "--enable-return-routed-experts"}; /* the last where it is wanted */
+                         "--enable-return-routed-experts"}; /* the last one is optional */
     int n_own = (int)CLIME_COUNT(own) - !f->o.says_experts, n = n_own + more->n;
     const char **args = xcalloc((size_t)n, sizeof *args);
     char name[CLIME_CHILD_NAME];
@@ -100,7 +100,7 @@ static enum clime_err make_server(struct clime_fleet *f, int i, const char *prog
     return rc;
 }
 
-/* A key for the time of the run: what is started here listens to nobody else on this machine. */
+/* Makes the run's key, so that the children reject other users of this machine. */
 static enum clime_err make_key(struct clime_fleet *f, struct clime_error *e) {
     char *path = xasprintf("%s/ports/api-key", f->o.run_dir);
     enum clime_err rc = clime_secret_make(path, f->key, e);
@@ -108,7 +108,7 @@ static enum clime_err make_key(struct clime_fleet *f, struct clime_error *e) {
     return rc;
 }
 
-/* Requests that a server of ours will say that it runs together, at most. */
+/* Maximum of requests that our server will report to run together. */
 static int most_together(const struct clime_opt_list *args) {
     static const char *const names[] = {"--max-running-requests", "--max-num-seqs"};
     int64_t n = 0;
@@ -136,7 +136,7 @@ static enum clime_err make_router(struct clime_fleet *f, const char *program, st
         args[n++] = "--max-concurrent-requests";
         args[n++] = room;
     }
-    for (int i = 0; i < more->n; i++) args[n++] = more->items[i]; /* what the user says comes last and holds */
+    for (int i = 0; i < more->n; i++) args[n++] = more->items[i]; /* the user's arguments come last and win */
     enum clime_err rc = init_program(f, &f->router, "router", program, args, n, e);
     free(args);
     return rc;
@@ -157,7 +157,7 @@ enum clime_err clime_fleet_open_children(struct clime_fleet *f, struct clime_err
     f->n_children = f->o.num_servers;
     f->children = xcalloc((size_t)f->n_children, sizeof *f->children);
     for (int i = 0; i < f->n_children && !rc; i++) rc = make_server(f, i, server, e);
-    if (!rc) rc = clime_fleet_poll_children(f, e); /* starts them all */
+    if (!rc) rc = clime_fleet_poll_children(f, e); /* starts all of them */
 done:
     free(router);
     free(server);

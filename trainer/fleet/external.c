@@ -1,6 +1,6 @@
-/* An external router and its workers, which somebody else starts and stops. Called by the fleet's loop, but for open.
- * Invariant: the servers of the fleet are the workers that the router lists, and those that we took out of it because
- * they could not be given the weights; another one that it lists no more is forgotten, and nobody waits for it. */
+/* External router and workers, started and stopped by others. Called by the fleet's loop, except open. Invariant: the
+ * fleet's servers are the workers that the router lists, plus those we removed because they could not get the weights;
+ * any other unlisted one is forgotten and not waited for. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,14 +11,14 @@
 #include "common/log.h"
 #include "trainer/fleet/fleet_int.h"
 
-#define ANNOUNCE_AGAIN_US 100000 /* after an announcement that failed for what passes */
+#define ANNOUNCE_AGAIN_US 100000 /* retry after a transient failure of an announcement */
 
 static bool is_loopback(const char *host) {
     return !strncmp(host, "127.", 4) || !strncmp(host, "::1", 3) || !strncmp(host, "[::1]", 5) ||
            !strncmp(host, "localhost", 9);
 }
 
-/* Who is to pull from a loopback address finds itself there, when it is on another host; said once. */
+/* Warns once if a server on another host would pull from a loopback address, which is itself. */
 static void look_at_host(struct clime_fleet *f, const struct clime_fleet_server *s) {
     const char *host = strstr(s->url, "://");
     bool listens = f->o.transport == CLIME_TRANSPORT_PULL && !f->o.pull.folder && !f->o.serve_folder;
@@ -34,14 +34,14 @@ static struct clime_fleet_server *find_server(struct clime_fleet *f, struct clim
     if (f->n_servers == CLIME_FLEET_SERVERS || url.len >= CLIME_FLEET_URL) return NULL;
     struct clime_fleet_server *s = clime_fleet_add(f);
     snprintf(s->url, sizeof s->url, CLIME_STR_FMT, CLIME_STR_ARG(url));
-    s->lent = f->o.lends; /* to a trainer before this one, perhaps */
+    s->lent = f->o.lends; /* an earlier trainer may have released its KV memory */
     clime_fleet_enter(s, CLIME_SERVER_LOADING);
     LOG_INFO("worker %s", s->url);
     look_at_host(f, s);
     return s;
 }
 
-/* False: it is no list, such as what stands in a router's place for a moment would say. */
+/* False: not a worker list, e.g. from a temporary replacement of the router. */
 static bool read_list(struct clime_fleet *f, struct clime_json *j, bool *listed) {
     struct clime_str key, v;
     bool is_list = false;
@@ -66,8 +66,8 @@ static bool read_list(struct clime_fleet *f, struct clime_json *j, bool *listed)
     return is_list;
 }
 
-/* What the answer of GET /workers, which was asked for at `since`, says: new workers join; known ones that are missing
- * leave. What we told the router of a worker meanwhile holds. */
+/* Applies the answer of GET /workers, requested at `since`: adds new workers, removes missing ones. Our own later
+ * registrations take precedence. */
 static enum clime_err take_list(struct clime_fleet *f, struct clime_str reply, int64_t since, struct clime_error *e) {
     bool listed[CLIME_FLEET_SERVERS] = {false};
     struct clime_arena a;
@@ -87,8 +87,8 @@ static enum clime_err take_list(struct clime_fleet *f, struct clime_str reply, i
         bool telling =
             s->doing == CLIME_DOING_ADMIT || s->doing == CLIME_DOING_DRAIN || s->with_owner || s->told_us >= since;
         if (telling) continue;
-        if (listed[i]) s->unlisted = false; /* it is back before it was forgotten */
-        if (listed[i] && s->out && clime_now_us() < s->retry_us) s->lost = true; /* somebody else told of it */
+        if (listed[i]) s->unlisted = false; /* listed again before it was forgotten */
+        if (listed[i] && s->out && clime_now_us() < s->retry_us) s->lost = true; /* registered by another process */
         s->in_router = listed[i];
         if (listed[i] || s->out || s->unlisted) continue;
         LOG_INFO("worker %s is gone", s->url);
@@ -154,9 +154,9 @@ void clime_fleet_poll_external(struct clime_fleet *f, int64_t now) {
     clime_http_loop_start(f->http, &call, &f->list_result, &f->list_error, list_ended, f);
 }
 
-/* ---- the version that the fleet is on ---- */
+/* ---- the fleet's version ---- */
 
-/* What passes is tried again soon; what the router refuses, at the next look. Either is said once. */
+/* Retries soon after a transient failure, at the next poll after a refusal. Each is logged once. */
 static void announce_ended(void *arg, enum clime_err rc) {
     struct clime_fleet *f = arg;
     const struct clime_http_result *r = &f->announce_result;

@@ -1,8 +1,8 @@
-/* The fleet is made, asked what it is, and closed (fleet.h has the promise it keeps). Versions go out in publish.c,
- * what all servers are told in tell.c; what moves them is loop.c and server.c.
+/* Fleet: open, queries, close (invariant: see fleet.h). publish.c publishes versions, tell.c sends commands to all
+ * servers, loop.c and server.c drive their states.
  *
- * The owner's thread. Owns the fleet and its memory. The router's URL is under a lock of its own, because the thread
- * that asks /generate wants it before every try and it changes when the router is restarted on another port.
+ * Owner's thread. Owns the fleet and its memory. The router's URL has its own lock: the /generate thread reads it
+ * before every try, and it changes when the router restarts on another port.
  */
 #include "trainer/fleet/fleet.h"
 
@@ -18,8 +18,8 @@
 #include "common/os/files.h"
 #include "trainer/fleet/fleet_int.h"
 
-#define UNKNOWN_TOGETHER 64 /* in flight for a server that has not said how many it runs together */
-#define MEET_US 2000000     /* for an external router that does not answer at the start */
+#define UNKNOWN_TOGETHER 64 /* requests in flight for a server that does not report `together` */
+#define MEET_US 2000000     /* limit for an external router to answer at the start */
 #define KEPT_CONNECTIONS 1024
 
 bool clime_fleet_url(const struct clime_fleet *f, char *out, size_t size) {
@@ -49,7 +49,7 @@ void clime_fleet_free_server(struct clime_fleet_server *s) {
     free(s);
 }
 
-/* ---- what it is ---- */
+/* ---- queries ---- */
 
 const char *clime_fleet_api_key(const struct clime_fleet *f) {
     return f->key[0] ? f->key : f->o.api_key;
@@ -61,7 +61,7 @@ static int room_of(const struct clime_fleet *f, int together) {
 
 int clime_fleet_room(const struct clime_fleet *f) {
     static bool said;
-    int64_t n = 0, files = clime_files_limit() / 4; /* a request has a connection, and may have a session's */
+    int64_t n = 0, files = clime_files_limit() / 4; /* a request has a connection, perhaps also a session's */
     pthread_mutex_lock(f->lock);
     for (int i = 0; i < f->n_servers; i++)
         n += f->servers[i]->out || f->servers[i]->unlisted ? 0 : room_of(f, f->servers[i]->together);
@@ -108,11 +108,11 @@ static void unmake(struct clime_fleet *f) {
     free(f);
 }
 
-/* NULL: no file descriptor is left. */
+/* NULL: out of file descriptors. */
 static struct clime_fleet *make(const struct clime_fleet_options *o, struct clime_error *e) {
     struct clime_fleet *f = xcalloc(1, sizeof *f);
     f->o = *o;
-    f->has_push = o->serve_folder; /* of version 0, without a body */
+    f->has_push = o->serve_folder; /* version 0, without a body */
     clime_label_write(f->push.label, 0, o->run);
     f->known = clime_metric_gauge("clime_train_servers", "", "Servers that the trainer knows");
     f->serving =
@@ -130,8 +130,7 @@ static struct clime_fleet *make(const struct clime_fleet_options *o, struct clim
     return NULL;
 }
 
-/* A router that is just being started again, or a connection that breaks, is asked again before the run is called off.
- */
+/* Retries a restarting router or a broken connection before failing the run. */
 static enum clime_err meet_router(struct clime_fleet *f, struct clime_error *e) {
     struct clime_retry again = {.what = "--router-url",
                                 .deadline_us = clime_now_us() + MEET_US,
@@ -174,7 +173,7 @@ enum clime_err clime_fleet_open(const struct clime_fleet_options *o, struct clim
     return rc;
 }
 
-/* A worker that was taken out of its router belongs there, whoever comes after us. */
+/* Registers a removed worker with its router again, for the next user. */
 static void give_back(struct clime_fleet *f, const struct clime_fleet_server *s) {
     struct clime_http_result r = {0};
     struct clime_error e;
@@ -204,7 +203,7 @@ void clime_fleet_close(struct clime_fleet *f) {
         clime_http_loop_wake(f->http);
         pthread_join(f->thread, NULL);
     }
-    clime_http_loop_free(f->http); /* ends what is under way, which is the servers' */
+    clime_http_loop_free(f->http); /* ends the servers' calls in flight */
     clime_http_loop_free(f->owner_http);
     f->http = f->owner_http = NULL;
     clime_source_close(f->source);

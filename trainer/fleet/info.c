@@ -1,7 +1,6 @@
-/* What a server says of itself in /server_info, and whether it is taken for that. Called by the fleet's loop when a
- * server has answered, under the lock. Owns nothing. Invariant: a server that is taken samples as the trainer computes,
- * as far as both say what they are; else somebody has allowed the difference by its key.
- */
+/* Checks a server's /server_info and accepts or refuses the server. Called by the fleet's loop on an answer, under the
+ * lock. Owns nothing. Invariant: an accepted server samples as the trainer computes, as far as both report it, except
+ * differences that the user allowed by key. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,9 +13,9 @@
 
 struct server_info {
     char device_name[64], device_unit[64], host_id[64], dtype[64], instance[64], weight_version[CLIME_VERSION_LABEL];
-    int together;    /* 0: it does not say */
-    int gpus;        /* 1 where it does not say */
-    int64_t context; /* tokens of a sequence that it has room for; 0: it does not say */
+    int together;    /* 0: not reported */
+    int gpus;        /* 1 if not reported */
+    int64_t context; /* longest sequence, tokens; 0: not reported */
     bool says_experts;
     struct clime_facts identity; /* owned */
 };
@@ -74,7 +73,7 @@ static enum clime_err read_info(const struct clime_fleet_server *s, struct serve
     return rc;
 }
 
-/* By which way it gets weights. */
+/* Chooses how the server gets weights. */
 static void choose_way(struct clime_fleet *f, struct clime_fleet_server *s, const struct server_info *info) {
     static const enum clime_way asked[] = {[CLIME_TRANSPORT_AUTO] = CLIME_BY_HTTP,
                                            [CLIME_TRANSPORT_HTTP] = CLIME_BY_HTTP,
@@ -89,13 +88,13 @@ static void choose_way(struct clime_fleet *f, struct clime_fleet_server *s, cons
         const bool other = strcmp(info->device_unit, clime_dev_info(m->dev)->unit) != 0;
         clime_host_id(host, sizeof host);
         if (!strncmp(info->device_unit, "GPU-", 4) && host[0] && !strcmp(host, info->host_id))
-            s->way = other && !m->ring ? CLIME_BY_NCCL : CLIME_BY_IPC; /* parts: from all ranks' devices */
+            s->way = other && !m->ring ? CLIME_BY_NCCL : CLIME_BY_IPC; /* sharded: from all ranks' devices */
     }
     s->way_known = true;
     LOG_INFO("weights go to %s %s", clime_fleet_name(s), clime_way_names[s->way]);
 }
 
-/* One that cannot serve here as it is: at the begin an error, later it stays out. */
+/* Refuses an unsuitable server: an error at the beginning, later it stays out. */
 static void refuse(struct clime_fleet *f, struct clime_fleet_server *s) {
     if (!f->was_published || s->child)
         f->fatal = s->last;
@@ -103,7 +102,7 @@ static void refuse(struct clime_fleet *f, struct clime_fleet_server *s) {
         clime_fleet_quarantine(f, s);
 }
 
-/* One that is another model than the others: it stays out where there are any. */
+/* Leaves out a server with another model, if there are others. */
 static void leave_out(struct clime_fleet *f, struct clime_fleet_server *s) {
     if (s->child || (!f->was_published && !clime_fleet_leave_out(f, s)))
         f->fatal = s->last;
@@ -111,7 +110,7 @@ static void leave_out(struct clime_fleet *f, struct clime_fleet_server *s) {
         clime_fleet_quarantine(f, s);
 }
 
-/* What differs and may, for those who look at the run later. */
+/* Records allowed differences as an event. */
 static void tell_allowed(const struct clime_fleet *f, const char *name, const struct clime_facts *mine,
                          const struct clime_facts *theirs) {
     for (int i = 0; i < mine->n; i++) {
@@ -123,9 +122,9 @@ static void tell_allowed(const struct clime_fleet *f, const char *name, const st
     }
 }
 
-/* Whether it samples as the trainer computes: what it read from its own folder, and room for the longest sample. */
+/* Whether it samples as the trainer computes, by what it loaded from its folder, and accepts the longest sample. */
 static bool is_alike(const struct clime_fleet *f, struct clime_fleet_server *s, struct server_info *info) {
-    static const char no_word[] = "identity"; /* a key for what says nothing */
+    static const char no_word[] = "identity"; /* key for a server that reports nothing */
     const struct clime_opt_list *allowed = f->o.allowed;
     struct clime_facts mine = {0};
     struct clime_facts_difference d;
@@ -142,7 +141,7 @@ static bool is_alike(const struct clime_fleet *f, struct clime_fleet_server *s, 
     if (weights)
         clime_facts_put(&mine, "weights", weights);
     else
-        clime_facts_drop(&info->identity, "weights"); /* it gets ours */
+        clime_facts_drop(&info->identity, "weights"); /* replaced by ours */
     if (silent && !may)
         rc = clime_fail(&s->last, CLIME_ERR_INPUT,
                         "%s does not say what it serves (\"identity\" in its /server_info): whether it samples as the "
@@ -165,7 +164,7 @@ static bool is_alike(const struct clime_fleet *f, struct clime_fleet_server *s, 
     return !rc;
 }
 
-/* Bits are promised within a kind of device. */
+/* Accepts a server. Equal bits are guaranteed only within one kind of device. */
 static void take(struct clime_fleet *f, struct clime_fleet_server *s, struct server_info *info) {
     if (!f->device[0]) {
         const char *own = f->push.model ? clime_dev_info(f->push.model->dev)->name : info->device_name;

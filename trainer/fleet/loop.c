@@ -1,7 +1,7 @@
-/* The fleet's own thread. Started by clime_fleet_open, ended by clime_fleet_close.
+/* The fleet's thread. Started by clime_fleet_open, ended by clime_fleet_close.
  *
- * It looks at everything a few times a second, and whenever a call ends or the owner wakes it; a look costs what a list
- * of servers costs. Invariant: it never waits but for all calls together.
+ * It passes over all servers a few times a second, and when a call ends or the owner wakes it. Invariant: it waits only
+ * for all calls together.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -10,10 +10,10 @@
 #include "common/metrics.h"
 #include "trainer/fleet/fleet_int.h"
 
-#define LOOK_US 20000 /* while something is under way; QUIET_US when all serve */
+#define LOOK_US 20000 /* while anything is in progress; QUIET_US when all serve */
 #define QUIET_US 100000
 
-/* External: those that their router lists no more are forgotten, when nobody has them in hand. */
+/* External: forgets servers no longer listed by their router, once unused. */
 static void forget_unlisted(struct clime_fleet *f) {
     int n = 0;
     for (int i = 0; i < f->n_servers; i++) {
@@ -26,7 +26,7 @@ static void forget_unlisted(struct clime_fleet *f) {
     f->n_servers = n;
 }
 
-/* Moves all on; true when everything serves. */
+/* Advances all servers; true if all serve. */
 static bool look(struct clime_fleet *f) {
     int64_t now = clime_now_us();
     int n_serving = 0, n_quiet = 0;

@@ -1,10 +1,9 @@
-/* Whose weights a server has. It has those of one trainer at a time: of two that drive it, each finds the other's where
- * its own were. The labels keep their samples apart whatever happens (trainer/sample/label.h); this is so that somebody
- * is told, and so that the one who came second ends and leaves the server to the first.
+/* Detects two trainers on one server. Each then finds the other's weights in place of its own. Labels keep their
+ * samples apart in any case (trainer/sample/label.h); this file reports the conflict and ends the second trainer, so
+ * that the first keeps the server.
  *
- * Who came second knows it: it found the other's weights there when it came, and finds them there again after it had
- * given its own. A run that only follows another, which has ended or was killed, finds them but once; so does one that
- * was killed itself and finds what it had given before.
+ * The second trainer finds the other's weights when it starts, and again after it pushed its own. A run that follows an
+ * ended or killed run finds them only once; so does a killed run that finds its own earlier weights.
  *
  * Under the fleet's lock.
  */
@@ -14,7 +13,7 @@
 #include "trainer/fleet/fleet_int.h"
 #include "trainer/ledger/events.h"
 
-#define MOST_TAKEN 5 /* times one after another that a server is taken back from one that came at the same moment */
+#define MOST_TAKEN 5 /* consecutive pushes to retake a server from a trainer that started at the same moment */
 
 static void remember(char who[CLIME_VERSION_LABEL], struct clime_str run) {
     snprintf(who, CLIME_VERSION_LABEL, CLIME_STR_FMT, CLIME_STR_ARG(run));
@@ -24,7 +23,7 @@ void clime_fleet_see_label(struct clime_fleet *f, struct clime_fleet_server *s, 
     const struct clime_str run = clime_label_run(clime_str_of(label)), name = clime_label_name(run),
                            own = clime_label_name(clime_str_of(f->o.run));
     const bool same = clime_str_eq(name, own);
-    if (clime_str_is(run, f->o.run)) s->was_ours = true; /* of one that left its router and is back it is all we know */
+    if (clime_str_is(run, f->o.run)) s->was_ours = true; /* also after it was unlisted for a while */
     if (!run.len || clime_str_is(run, f->o.run)) return;
     if (!s->was_ours) {
         LOG_INFO("%s has weights \"%s\", of %s: it gets those of this one", clime_fleet_name(s), label,
@@ -50,13 +49,13 @@ void clime_fleet_see_label(struct clime_fleet *f, struct clime_fleet_server *s, 
     clime_event(f->o.ledger, f->o.incarnation, "worker", "%s", e.msg);
 }
 
-/* Pushes that follow each other closely hide the other's from those who only look. */
+/* Polling misses another run's push that is quickly overwritten; the replaced label shows it. */
 void clime_fleet_see_replaced(struct clime_fleet *f, struct clime_fleet_server *s, const char *label) {
     if (s->was_ours && s->met[0] && clime_str_is(clime_label_run(clime_str_of(label)), s->met))
         clime_fleet_see_label(f, s, label);
 }
 
-/* A run's that it had before ours were ever there may just as well be there still: then the push did nothing. */
+/* A foreign label from before our first push may still be in place: the push then had no effect. */
 bool clime_fleet_see_label_after_push(struct clime_fleet *f, struct clime_fleet_server *s, const char *label) {
     const struct clime_str run = clime_label_run(clime_str_of(label));
     const bool between = run.len && !clime_str_is(run, f->o.run) && (s->was_ours || !clime_str_is(run, s->met));

@@ -1,8 +1,7 @@
-/* The fleet's programs: a child each, its port file, and the thread that asks for its health. Called on
- * the fleet's thread, which owns all but what `health` guards.
+/* Program of the fleet: child process, port file and health thread. Called on the fleet's thread, which owns everything
+ * not guarded by `health`.
  *
- * Invariant: the thread speaks of one start of the child (`start`) and only about that one; an answer of a process that
- * was replaced meanwhile is nobody's.
+ * Invariant: the health thread reports on one start of the child (`start`); answers of a replaced process are ignored.
  */
 #include "trainer/fleet/program.h"
 
@@ -16,9 +15,9 @@
 #include "common/http/client.h"
 #include "common/log.h"
 
-#define ANSWER_LIMIT_US 2000000 /* for one /health, at least */
-#define STARTING_PAUSE_US 20000 /* between questions to one that is not up */
-#define STEADY_US 3000000       /* an end sooner than this after it was up counts as a quick death */
+#define ANSWER_LIMIT_US 2000000 /* minimum limit for one /health */
+#define STARTING_PAUSE_US 20000 /* polling interval until it is up */
+#define STEADY_US 3000000       /* ending sooner than this after coming up is a quick death */
 #define MAX_REPLY ((size_t)64 << 10)
 
 struct clime_health {
@@ -27,11 +26,11 @@ struct clime_health {
     int64_t silence_us, ask_every_us;
     struct clime_http_client *http; /* the thread's */
     struct clime_periodic *thread;
-    pthread_mutex_t lock; /* of what follows */
-    int start;            /* number of the child's start that is asked about; 0 = none runs */
+    pthread_mutex_t lock; /* guards the fields below */
+    int start;            /* number of the polled start of the child; 0 = none runs */
     bool up;
     char url[CLIME_PROGRAM_URL]; /* of the first 200 */
-    int64_t heard_us;            /* the last answer */
+    int64_t heard_us;            /* time of the last answer */
 };
 
 /* ---- the thread ---- */
@@ -56,7 +55,7 @@ static bool stopping(void *arg) {
 
 /* The status of /health; 0 = no answer. */
 static int ask(struct clime_health *h, struct clime_periodic *self, const char *url, int64_t limit_us) {
-    static const char *const headers[] = {"Connection: close", NULL}; /* an idle connection holds a thread there */
+    static const char *const headers[] = {"Connection: close", NULL}; /* an idle connection occupies a server thread */
     char full[CLIME_PROGRAM_URL + 16];
     snprintf(full, sizeof full, "%s/health", url);
     struct clime_http_call call = {.method = "GET",
@@ -81,10 +80,9 @@ static int64_t look(struct clime_periodic *self, void *arg) {
     bool up = h->up;
     snprintf(url, sizeof url, "%s", h->url);
     pthread_mutex_unlock(&h->lock);
-    /* until it is up the port is read each time: a killed trainer's server that was starting may have written its own
-     * just before */
+    /* until it is up, read the port each time: a starting server of a killed trainer may have just written its own */
     if (!start || (!up && !read_port(h->port_file, url))) return STARTING_PAUSE_US;
-    int64_t third = h->silence_us / 3; /* a busy one may take its time */
+    int64_t third = h->silence_us / 3; /* a busy server may be slow */
     int status = ask(h, self, url, up && third > ANSWER_LIMIT_US ? third : ANSWER_LIMIT_US);
     int64_t now = clime_now_us();
     pthread_mutex_lock(&h->lock);
@@ -95,7 +93,7 @@ static int64_t look(struct clime_periodic *self, void *arg) {
         memcpy(h->url, url, sizeof url);
     }
     bool silent = current && up && now - h->heard_us > h->silence_us;
-    if (silent) h->start = 0; /* said once */
+    if (silent) h->start = 0; /* report once */
     up = h->up;
     pthread_mutex_unlock(&h->lock);
     if (silent) {

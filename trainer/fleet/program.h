@@ -1,9 +1,7 @@
-/* A program of the fleet that the trainer starts: clime-router or clime-server, on an ephemeral port, with a thread
- * that asks it for /health.
+/* A child process of the fleet: clime-router or clime-server on an ephemeral port, with a thread that polls /health.
  *
- * It is up when it first answers 200. One that is up and then says nothing any more, whatever the reason (it is
- * stopped, it swaps, a device hangs), is killed, and so started again: what waits for its answers gets an error at
- * once. The fleet's thread.
+ * It is up at the first 200. If it then stops answering for any reason (stopped, swapping, hung device), it is killed
+ * and restarted: requests waiting for it fail at once. Fleet's thread.
  */
 #ifndef CLIME_TRAINER_FLEET_PROGRAM_H
 #define CLIME_TRAINER_FLEET_PROGRAM_H
@@ -13,22 +11,22 @@
 
 #define CLIME_PROGRAM_URL 128
 
-struct clime_program_options { /* all of it is copied */
+struct clime_program_options { /* copied */
     const char *name;          /* "router", "server-0" */
     const char *path;          /* of the binary */
-    const char *run_dir;       /* run_dir/ports and run_dir/logs exist */
+    const char *run_dir;       /* must contain ports/ and logs/ */
     const char *const *args;   /* [n_args] without --port and the like */
     int n_args;
-    const char *const *vars; /* as of a child */
+    const char *const *vars; /* environment, as in common/os/child.h */
     int64_t start_limit_us, silence_us,
-        ask_every_us; /* until it is up; without an answer afterwards; between questions */
+        ask_every_us; /* limit to come up; limit without an answer afterwards; polling interval */
 };
 
 struct clime_program {
     struct clime_child child;
     char *port_file;
     char url[CLIME_PROGRAM_URL]; /* "" unless up */
-    struct clime_health *health; /* what the asking thread shares */
+    struct clime_health *health; /* shared with the health thread */
 };
 
 enum clime_err clime_program_init(struct clime_program *p, const struct clime_program_options *o,

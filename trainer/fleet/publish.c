@@ -1,9 +1,8 @@
-/* A version goes out: the owner says which, does the device's part of the pushes, and waits until a quorum has it.
- * Called through fleet.h, and by tell.c, which waits the same way.
+/* Publishing a version: the owner sets it, does the device's part of pushes, and waits for a quorum. Called through
+ * fleet.h, and by tell.c, which waits the same way.
  *
- * The owner's thread, under the fleet's lock, which is let go of while the device is read: the server is `with_owner`
- * meanwhile, and pinned. The device's memory is read only by pushes that any_reading sees, so that after
- * clime_fleet_hold it may change.
+ * Owner's thread, under the fleet's lock, which is released while the device is read; the server is then `with_owner`
+ * and pinned. Only pushes that any_reading detects read device memory, so it may change after clime_fleet_hold.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -15,9 +14,9 @@
 #include "common/log.h"
 #include "trainer/fleet/fleet_int.h"
 
-#define WAIT_US 20000           /* between two looks at what the loop has done */
-#define MOST_AT_ONCE_US 1000000 /* of a look: beyond it we were stopped ourselves */
-#define WORD_EVERY_US 10000000  /* what pushes wait for is said so often */
+#define WAIT_US 20000           /* polling interval of the loop's progress */
+#define MOST_AT_ONCE_US 1000000 /* per poll: longer means this process was stopped */
+#define WORD_EVERY_US 10000000  /* logging interval while pushes wait */
 
 /* ---- the device's part of pushes ---- */
 
@@ -28,7 +27,7 @@ static enum clime_err prepare(struct clime_push *p, enum clime_way way, struct c
     return way == CLIME_BY_IPC ? clime_push_export(p, e) : CLIME_OK;
 }
 
-/* Makes what a push to s needs; a broadcast is made here altogether. The lock is let go of meanwhile. */
+/* Prepares a push to s; runs a broadcast completely. Releases the lock meanwhile. */
 static void help(struct clime_fleet *f, struct clime_fleet_server *s) {
     enum clime_way way = clime_fleet_way_now(f, s);
     struct clime_push push = f->push;
@@ -44,7 +43,7 @@ static void help(struct clime_fleet *f, struct clime_fleet_server *s) {
     pthread_mutex_lock(f->lock);
     f->push = push;
     s->with_owner = false;
-    if (own && f->o.transport != CLIME_TRANSPORT_AUTO) { /* no server's fault, and none can have the version */
+    if (own && f->o.transport != CLIME_TRANSPORT_AUTO) { /* not a server's fault: no server can get the version */
         f->fatal = e;
         return;
     }
@@ -66,7 +65,7 @@ static void close_group(struct clime_fleet *f, struct clime_fleet_server *s) {
     s->with_owner = false;
 }
 
-/* Under the lock, which it lets go of at times. */
+/* Under the lock, which it releases at times. */
 static enum clime_err do_mine(struct clime_fleet *f, struct clime_error *e) {
     bool done = false;
     f->n_pins++;
@@ -97,14 +96,14 @@ void clime_fleet_wait_for_loop(struct clime_fleet *f) {
     clime_cond_wait_until(&f->changed, f->lock, clime_now_us() + WAIT_US);
 }
 
-/* It reads the device's memory, or is about to. */
+/* Whether its push reads device memory or is about to. */
 static bool reads_device(const struct clime_fleet *f, const struct clime_fleet_server *s) {
     if (s->doing == CLIME_DOING_PUSH && clime_way_reads_device(s->call_way)) return true;
     return s->wants_owner && clime_way_reads_device(clime_fleet_way_now(f, s));
 }
 
-/* Enough of the servers that are not out for a while serve the current version, one at least; and the others can get it
- * when the device's weights change. */
+/* Whether a quorum of the servers not quarantined, at least one, serves the current version, and the others can still
+ * get it after the device's weights change. */
 static bool enough_ready(struct clime_fleet *f) {
     int n_ready = 0, n_in = 0;
     for (int i = 0; i < f->n_servers; i++) {
@@ -120,7 +119,7 @@ static bool enough_ready(struct clime_fleet *f) {
     return true;
 }
 
-/* All that have not been left out. */
+/* Whether all servers not left out are up. */
 static bool all_up(const struct clime_fleet *f) {
     for (int i = 0; i < f->n_children; i++)
         if (!clime_program_is_up(&f->children[i]) && !f->servers[i]->n_failures) return false;
@@ -133,7 +132,7 @@ static bool any_pushing(const struct clime_fleet *f) {
     return false;
 }
 
-/* A push that reads what the trainer is about to change: all but those of packets, which never do. */
+/* Whether a push reads memory that the trainer may change: all ways but PULL. */
 static bool any_reading(const struct clime_fleet *f) {
     for (int i = 0; i < f->n_servers; i++) {
         const struct clime_fleet_server *s = f->servers[i];
@@ -142,7 +141,7 @@ static bool any_reading(const struct clime_fleet *f) {
     return false;
 }
 
-/* The first server that a version waits for, or else lacks; NULL = there is none. */
+/* The first server that the version waits for, else one that lacks it; or NULL. */
 static struct clime_fleet_server *first_behind(const struct clime_fleet *f) {
     struct clime_fleet_server *out = NULL;
     for (int i = 0; i < f->n_servers; i++) {
@@ -165,7 +164,7 @@ static enum clime_err not_ready(const struct clime_fleet *f, struct clime_error 
                       CLIME_FLEET_READY_US / 1000000);
 }
 
-/* Says from time to time what a push waits for. */
+/* Logs from time to time what a push waits for. */
 static void say_wait(const struct clime_fleet *f, int64_t begun_us, int64_t *next_us) {
     int64_t now = clime_now_us();
     if (now < *next_us) return;
@@ -180,8 +179,8 @@ static void say_wait(const struct clime_fleet *f, int64_t begun_us, int64_t *nex
     }
 }
 
-/* Each program has a limit of its own for coming up, and each push; what comes beside them has this one, all together:
- * what fails at every push would be waited for without end. */
+/* Startup and pushes have their own limits; this one covers the remaining time in total, since a server that fails
+ * every push would be waited for forever. */
 static enum clime_err wait_for_quorum(struct clime_fleet *f, struct clime_wait *wait, struct clime_error *e) {
     int64_t begun = clime_now_us(), beside_us = 0, word = begun + WORD_EVERY_US;
     for (;;) {
@@ -240,7 +239,7 @@ void clime_fleet_hold(struct clime_fleet *f) {
     pthread_mutex_unlock(f->lock);
 }
 
-/* Pulls of older versions hold servers back from this one. Those that were given up for the last one may end. */
+/* Cancels pulls of older versions, which delay this one, except on servers whose last pull was cancelled too. */
 static void give_up_pulls(struct clime_fleet *f) {
     for (int i = 0; i < f->n_servers; i++) {
         struct clime_fleet_server *s = f->servers[i];
@@ -249,8 +248,8 @@ static void give_up_pulls(struct clime_fleet *f) {
     }
 }
 
-/* Until the router knows the version that is published. One that could not be told the last one is told meanwhile:
- * generation waits for it no more, since samples of another version are refused in any case. */
+/* Waits until the router knows the published version. If the last announcement failed, it does not wait: samples of
+ * another version are refused in any case. */
 static void announce(struct clime_fleet *f) {
     if (!f->o.router_url) return;
     struct clime_wait wait = {0};

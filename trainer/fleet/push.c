@@ -1,6 +1,6 @@
-/* Pushing weights: what is sent. The fleet's owner makes what a push needs, the fleet's loop makes the calls.
+/* Requests of weight pushes. The fleet's owner prepares a push, the fleet's loop makes the calls.
  *
- * Owns nothing but a call's memory: weights and their host copy are the training loop's.
+ * Owns only a call's memory; the training loop owns the weights and their host copy.
  */
 #include "trainer/fleet/push.h"
 
@@ -13,9 +13,9 @@
 #include "trainer/fleet/source.h"
 
 #define MAX_REPLY ((size_t)64 << 10)
-#define MAX_HANDLES ((size_t)1 << 25) /* a body that says where the weights are */
-#define STALL_US 60000000             /* of a body under way, or of a server that puts it into force */
-#define PULL_BYTES_PER_US 8           /* the slowest link that servers may pull by */
+#define MAX_HANDLES ((size_t)1 << 25) /* a body with the addresses of the weights */
+#define STALL_US 60000000             /* limit without progress of a body, or for a server to apply it */
+#define PULL_BYTES_PER_US 8           /* slowest link for pulls */
 
 const char *const clime_way_names[] = {
     [CLIME_BY_HTTP] = "over HTTP",
@@ -115,7 +115,7 @@ static void put_handle(struct clime_buf *b, const char *before, const uint8_t ha
     clime_buf_adds(b, "\"");
 }
 
-/* A version in parts: each of the server's devices copies what it needs of them. */
+/* Sharded version: each of the server's devices copies the parts it needs. */
 static void put_parts(struct clime_buf *b, const struct clime_weight_parts *p) {
     clime_buf_printf(b, "\"checksum\":\"%016" PRIx64 "\",\"handles\":[", p->checksum);
     for (int r = 0; r < p->n_handles; r++) put_handle(b, r ? ",\"" : "\"", p->handles[r]);
@@ -151,7 +151,7 @@ static void make_handle(const struct clime_push *p, enum clime_way way, const ch
     out->call.body = clime_buf_str(b);
 }
 
-/* All that it may have to fetch has time. */
+/* The time limit covers all packets it may fetch. */
 static void make_request(const struct clime_push *p, const char *url, const char *relay, struct clime_push_call *out) {
     int64_t limit_us = STALL_US + (int64_t)(clime_source_bytes(p->source) / PULL_BYTES_PER_US);
     out->url = xasprintf("%s/pull_weights", url);

@@ -1,13 +1,13 @@
-/* Whom a server pulls a version from: a server that has it, so that the trainer's link carries a version a few times
- * however many servers there are. Called by the fleet's loop, under the lock.
+/* Chooses the server that another pulls a version from, so that the trainer's link carries a version only a few times.
+ * Called by the fleet's loop, under the lock.
  *
- * No tree is planned: each server that has the version hands it to so many at a time, and to the next as soon as one is
- * done, so that one that is slow or dies slows nobody but those it serves just then. These go on with the trainer.
- * Invariant: a server or the trainer is left as often as it was taken.
+ * There is no planned tree: each server with the version serves a few others at a time and the next when one is done,
+ * so a slow or dead server delays only those it is serving, which then continue with the trainer. Invariant: take and
+ * leave calls of a server or the trainer are balanced.
  */
 #include "trainer/fleet/fleet_int.h"
 
-#define ALONE 48 /* that the trainer serves at a time when servers hand nothing on; the listener's threads are more */
+#define ALONE 48 /* concurrent pulls from the trainer if servers do not relay; below the listener's threads */
 
 static bool has_version(const struct clime_fleet *f, const struct clime_fleet_server *s) {
     return s->way == CLIME_BY_PULL && s->pushed == f->push.version && !s->lost && !s->unlisted;

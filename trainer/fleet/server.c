@@ -1,9 +1,9 @@
-/* A server's way from state to state (see fleet_int.h). Called by the fleet's loop, under the lock; a call that ends
- * comes back here from within the loop's turn and takes the lock for itself.
+/* State machine of a server (states: fleet_int.h). Called by the fleet's loop, under the lock; callbacks of finished
+ * calls run in the HTTP loop and take the lock themselves.
  *
- * Owns the one call that a server has under way. Invariant: a server is told to the router only after it has itself
- * said that it has the current version, and what failed goes back to the beginning: so start, crash, update, a server
- * that joins and a router's restart are the same code.
+ * Owns a server's one call in flight. Invariant: a server is registered with the router only after it confirmed the
+ * current version, and a failure returns it to the beginning: start, crash, update, join and router restart share one
+ * code path.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -18,9 +18,9 @@
 #include "trainer/fleet/fleet_int.h"
 #include "trainer/ledger/events.h"
 
-#define FIRST_PAUSE_US 1000000 /* before an external server is tried again; twice as long each time, 32 s at most */
-#define AGAIN_US 100000        /* before a router that has not taken a server, or a busy server, is asked again */
-#define MOST_ENDS 5            /* in a row of a child's processes, before it is left out */
+#define FIRST_PAUSE_US 1000000 /* before retrying an external server; doubles each time, up to 32 s */
+#define AGAIN_US 100000        /* before retrying a registration or a busy server */
+#define MOST_ENDS 5            /* consecutive ends of a child's process before it is left out */
 
 const char *clime_fleet_name(const struct clime_fleet_server *s) {
     return s->child ? s->child->child.name : s->url;
@@ -50,15 +50,15 @@ void clime_fleet_enter(struct clime_fleet_server *s, enum clime_fleet_state stat
                          s->last.code ? ": " : "", s->last.code ? s->last.msg : "");
 }
 
-/* ---- what went wrong ---- */
+/* ---- failures ---- */
 
-/* It does not serve (any more). */
+/* Marks a server as not serving. */
 static void lose(struct clime_fleet_server *s) {
     s->lost = true;
     s->void_call = s->doing != CLIME_DOING_NOTHING && s->doing != CLIME_DOING_DRAIN;
     s->pushed = -1;
     s->device[0] = 0;
-    s->way_known = false; /* what failed to a process that died may go well to the next */
+    s->way_known = false; /* a way that failed with a dead process may work with the next */
     s->close_group = true;
     s->wants_owner = false;
 }
@@ -70,12 +70,12 @@ void clime_fleet_replace(struct clime_fleet_server *s) {
     clime_child_kill(&s->child->child);
 }
 
-/* A child is not started again before the end of it. */
+/* A child is not restarted before the quarantine ends. */
 void clime_fleet_quarantine(struct clime_fleet *f, struct clime_fleet_server *s) {
     int64_t pause = (int64_t)FIRST_PAUSE_US << (s->n_failures < 5 ? s->n_failures : 5);
     s->n_failures++;
     s->retry_us = clime_now_us() + pause;
-    s->in_router = s->url[0] != 0; /* as far as the router knows, whoever told it */
+    s->in_router = s->url[0] != 0; /* registered by us or by others */
     clime_fleet_replace(s);
     if (!s->out)
         clime_event(f->o.ledger, f->o.incarnation, "worker", "%s is out of the router: %.300s", clime_fleet_name(s),
@@ -91,7 +91,7 @@ static bool has_others(const struct clime_fleet *f, const struct clime_fleet_ser
 }
 
 bool clime_fleet_leave_out(struct clime_fleet *f, struct clime_fleet_server *s) {
-    if (clime_fleet_left_out(s, clime_now_us())) return true; /* it is already */
+    if (clime_fleet_left_out(s, clime_now_us())) return true; /* already left out */
     bool others = has_others(f, s);
     if (others) clime_fleet_quarantine(f, s);
     return others;
@@ -103,10 +103,10 @@ void clime_fleet_ended(struct clime_fleet *f, struct clime_fleet_server *s) {
     s->killed = s->lent = false;
     if (++s->n_ends < MOST_ENDS) return;
     if (!s->last.code) clime_fail(&s->last, CLIME_ERR_UNAVAILABLE, "%s ends again and again", clime_fleet_name(s));
-    clime_fleet_leave_out(f, s); /* where it is the only one it is no error: what ends it may come from outside */
+    clime_fleet_leave_out(f, s); /* not an error if it is the only one: the cause may be external */
 }
 
-/* A fresh process is simpler than a doubtful one, where it is ours to start. */
+/* Restarts a child: a new process is simpler than a doubtful one. */
 void clime_fleet_failed(struct clime_fleet *f, struct clime_fleet_server *s) {
     if (!s->child) {
         clime_fleet_quarantine(f, s);
@@ -138,14 +138,13 @@ void clime_fleet_took(struct clime_fleet *f, struct clime_fleet_server *s) {
     clime_fleet_enter(s, CLIME_SERVER_PUSHED);
 }
 
-/* ---- what it has ---- */
+/* ---- its version ---- */
 
-/* Whether it says that it has the version; label: what it says. */
+/* Whether it reports the version; label: the report. */
 static bool says_version(struct clime_fleet_server *s, int64_t version, struct clime_push_label *label) {
     if (clime_push_read_label(s->url, clime_buf_str(&s->result.reply), label, &s->last)) return false;
     s->last.code = CLIME_OK;
-    if (label->instance[0] &&
-        strcmp(label->instance, s->instance)) { /* it was started again: what it serves is not known yet */
+    if (label->instance[0] && strcmp(label->instance, s->instance)) { /* restarted: its version is unknown */
         s->device[0] = 0;
         s->way_known = false;
         return false;
@@ -153,8 +152,9 @@ static bool says_version(struct clime_fleet_server *s, int64_t version, struct c
     return clime_label_version(clime_str_of(label->now), clime_str_of(s->fleet->o.run)) == version;
 }
 
-/* In the answer of a pull. A server may keep nothing, or have no room for so much (--weight-relay-memory). One that had
- * the bits and fetched nothing is as good as one that relays: who comes to it is on to the trainer for a manifest. */
+/* Whether the answer of a pull says that it can relay. A server may keep nothing, or lack memory
+ * (--weight-relay-memory). One that had the bits and fetched nothing also counts: clients fall back to the trainer for
+ * a manifest. */
 static bool says_it_relays(const struct clime_fleet_server *s) {
     struct clime_arena a;
     struct clime_json j;
@@ -238,7 +238,7 @@ static void drain(struct clime_fleet *f, struct clime_fleet_server *s, const cha
     start(f, s, CLIME_DOING_DRAIN, &call);
 }
 
-/* A step may be rewriting the device's weights while a server that restarted is pushed to. */
+/* A step may be rewriting the device's weights during a push to a restarted server. */
 enum clime_way clime_fleet_way_now(const struct clime_fleet *f, const struct clime_fleet_server *s) {
     return f->o.moving && !f->publishing && clime_way_reads_device(s->way) ? CLIME_BY_HTTP : s->way;
 }
@@ -254,7 +254,7 @@ static bool prepared(const struct clime_fleet *f, enum clime_way way) {
     case CLIME_BY_PULL:
         return f->push.packed;
     default:
-        return false; /* a broadcast is the owner's from beginning to end */
+        return false; /* the owner runs broadcasts completely */
     }
 }
 
@@ -273,7 +273,7 @@ static void push(struct clime_fleet *f, struct clime_fleet_server *s) {
     start(f, s, CLIME_DOING_PUSH, &s->push.call);
 }
 
-/* ---- what calls bring ---- */
+/* ---- results of calls ---- */
 
 static void end_check(struct clime_fleet *f, struct clime_fleet_server *s, enum clime_err rc) {
     struct clime_push_label label;
@@ -281,7 +281,7 @@ static void end_check(struct clime_fleet *f, struct clime_fleet_server *s, enum 
     if (!rc && (says_version(s, f->push.version, &label) || (f->o.serve_folder && !s->last.code && s->device[0]))) {
         clime_fleet_enter(s, CLIME_SERVER_ADMITTED);
     } else if (!rc && !s->last.code) {
-        s->pushed = -1; /* it was started again behind our back, or another run gave it weights */
+        s->pushed = -1; /* restarted externally, or another run pushed to it */
         clime_fleet_see_label(f, s, label.now);
     } else if (s->state == CLIME_SERVER_SUSPECT) {
         clime_fleet_failed(f, s);
@@ -299,9 +299,8 @@ static void end_confirm(struct clime_fleet *f, struct clime_fleet_server *s, enu
         clime_fleet_took(f, s);
     } else if (!has) {
         if (!rc && !s->last.code) {
-            if (!s->device[0]) return; /* it has ended and is another one: it is asked what that is */
-            if (clime_fleet_see_label_after_push(f, s, label.now))
-                return; /* no fault of the way: it is given ours again */
+            if (!s->device[0]) return; /* replaced by another process: identify it */
+            if (clime_fleet_see_label_after_push(f, s, label.now)) return; /* not the way's fault: push again */
             clime_fail(&s->last, CLIME_ERR_INTERNAL, "%s serves version \"%s\" after the push of %" PRId64, s->url,
                        label.now, s->call_version);
         }
@@ -310,7 +309,7 @@ static void end_confirm(struct clime_fleet *f, struct clime_fleet_server *s, enu
 }
 
 static void end_push(struct clime_fleet *f, struct clime_fleet_server *s, enum clime_err rc) {
-    bool outdated = s->call_way == CLIME_BY_PULL && s->call_version != f->push.version; /* its packets may be gone */
+    bool outdated = s->call_way == CLIME_BY_PULL && s->call_version != f->push.version; /* its packets may be deleted */
     s->spared = rc && atomic_load(&s->outdated);
     if (s->spared)
         LOG_INFO("the pull of version %" PRId64 " by %s is given up: version %" PRId64 " is out", s->call_version,
@@ -323,13 +322,13 @@ static void end_push(struct clime_fleet *f, struct clime_fleet_server *s, enum c
     } else if (outdated) {
         if (!s->spared) LOG_INFO("%s", s->last.msg);
     } else if (s->result.status == 429 && clime_now_us() - s->since_us < CLIME_FLEET_CONTROL_US) {
-        s->retry_us = clime_now_us() + AGAIN_US; /* another update is going on there, which ends */
-    } else if (rc != CLIME_ERR_ABORTED || !atomic_load(&f->holding)) { /* held: another version is coming */
+        s->retry_us = clime_now_us() + AGAIN_US;                       /* another update is in progress there */
+    } else if (rc != CLIME_ERR_ABORTED || !atomic_load(&f->holding)) { /* held: a new version follows */
         int status = s->result.status;
         bool refused = s->call_way == CLIME_BY_HTTP && status >= 400 && !clime_http_status_passes(status);
         clime_error_prefix(&s->last, clime_way_reads_device(s->call_way) ? "handing weights over" : "pushing weights");
         clime_fleet_push_failed(f, s);
-        /* Of another model, or no servers of ours: a run that has not begun does not wait for that to pass. */
+        /* Another model, or not a clime-server: fatal for a run that has not begun. */
         if (refused && !s->child && !f->was_published && !has_others(f, s)) f->fatal = s->last;
     }
 }
@@ -344,7 +343,7 @@ static void end_admit(struct clime_fleet_server *s, enum clime_err rc) {
     s->in_router = true;
 }
 
-/* why: that it is drained, which is what is told of it. */
+/* why: the reason of the drain, for the log. */
 static void end_drain(struct clime_fleet_server *s, enum clime_err rc, const struct clime_error *why) {
     if (rc) LOG_DEBUG("%s", s->last.msg);
     s->last = *why;
@@ -358,7 +357,7 @@ static void ended(void *arg, enum clime_err rc) {
     pthread_mutex_lock(f->lock);
     enum clime_fleet_doing doing = s->doing;
     s->doing = CLIME_DOING_NOTHING;
-    bool was_asked = doing != CLIME_DOING_ADMIT && doing != CLIME_DOING_DRAIN; /* these are its router's */
+    bool was_asked = doing != CLIME_DOING_ADMIT && doing != CLIME_DOING_DRAIN; /* these calls go to its router */
     if (was_asked && s->result.status) s->answered_us = clime_now_us();
     if (doing == CLIME_DOING_PUSH && s->call_way == CLIME_BY_PULL) clime_fleet_leave_relay(f, s);
     struct clime_buf reply = s->result.reply;
@@ -416,7 +415,7 @@ static bool serves(const struct clime_fleet *f, const struct clime_fleet_server 
     return s->in_router && !s->lost && !s->unlisted && f->has_push && s->pushed == f->push.version;
 }
 
-/* It does not serve: out of the router first, then its beginning. */
+/* Removes it from the router, then starts over. */
 static void leave(struct clime_fleet *f, struct clime_fleet_server *s) {
     if (s->in_router && f->url[0]) {
         drain(f, s, "");
@@ -427,12 +426,12 @@ static void leave(struct clime_fleet *f, struct clime_fleet_server *s) {
     s->died = false;
 }
 
-/* It answers and lacks the version. */
+/* The server answers and lacks the version. */
 static void load(struct clime_fleet *f, struct clime_fleet_server *s) {
     clime_fleet_enter(s, CLIME_SERVER_LOADING);
     if (!s->device[0])
         get(f, s, CLIME_DOING_INFO, "/server_info", CLIME_FLEET_CONTROL_US);
-    else if (s->out && s->n_probed != s->n_failures) /* a push may wait long for what does not answer */
+    else if (s->out && s->n_probed != s->n_failures) /* probe first: a push to a dead server may wait long */
         get(f, s, CLIME_DOING_PROBE, "/get_weight_version", CLIME_FLEET_PROBE_US);
     else if (s->lent && !f->lending)
         resume(f, s);
@@ -447,13 +446,13 @@ static void serve(struct clime_fleet *f, struct clime_fleet_server *s, int64_t n
     if (s->out) clime_event(f->o.ledger, f->o.incarnation, "worker", "%s is back in the router", clime_fleet_name(s));
     s->out = false;
     s->n_failures = s->n_probed = 0;
-    if (s->child || now < s->next_look_us) return; /* a child has a thread that asks it */
+    if (s->child || now < s->next_look_us) return; /* a child has a health thread */
     get(f, s, CLIME_DOING_CHECK, "/get_weight_version",
         s->state == CLIME_SERVER_SUSPECT ? CLIME_FLEET_PROBE_US : CLIME_FLEET_CONTROL_US);
 }
 
-/* External, and without an answer for so long while another one serves: it is forgotten, and makes room in the list.
- * The router is told that it may come back; where it lists it again, it is a new one. */
+/* External, silent for evict_us while another serves: evicts it from the router and forgets it. If listed again it is a
+ * new server. */
 static bool is_given_up(struct clime_fleet *f, struct clime_fleet_server *s, int64_t now) {
     bool anyone = false;
     if (s->child || !s->out || !f->o.evict_us || now - s->answered_us < f->o.evict_us) return false;

@@ -1,8 +1,8 @@
-/* The trainer's packets. Opened with the fleet; a version is published by the owner's thread when the first server
- * needs it, the loop's thread writes bodies, the listener's threads hand packets out.
+/* Source of weight packets (see source.h). Opened with the fleet; the owner's thread publishes a version when the first
+ * server needs it, the loop's thread writes bodies, the listener's threads serve packets.
  *
- * Owns a copy of the version that was published last, with which the next is compared, and the packets: in memory, or
- * as files, which go when two newer versions are out, in a folder that it has locked.
+ * Owns a copy of the last version, for the next delta, and the packets: in memory, or as files in a locked folder,
+ * deleted once two newer versions exist.
  */
 #include "trainer/fleet/source.h"
 
@@ -24,13 +24,13 @@
 #include "common/thread/threadpool.h"
 #include "model/packet/shelf.h"
 
-#define THREADS 64 /* of the listener: what one fan-out of servers asks for at a time, and more */
+#define THREADS 64 /* of the listener; more than one fan-out of servers */
 #define SUFFIX ".packet"
 #define LOCK_US 1000000
 #define LOCK_LOOK_US 10000
-#define HALF ".tmp." /* behind it while it is written (common/os/atomic_file.h) */
+#define HALF ".tmp." /* suffix during writing (common/os/atomic_file.h) */
 
-struct name { /* a packet's, in hex */
+struct name { /* of a packet, in hex */
     char hex[65];
 };
 
@@ -47,9 +47,9 @@ struct clime_source {
     struct clime_http_server *http;
     struct clime_pool *pool;
     struct clime_packet_shape shape;
-    void *last;           /* of shape: the version that was published last; NULL = none was */
-    int n_deltas;         /* since the last whole one */
-    struct names dropped; /* files that the next version makes go */
+    void *last;           /* the last version, of shape; NULL = none */
+    int n_deltas;         /* since the last whole packet */
+    struct names dropped; /* files to delete at the next version */
     struct clime_source_packet made;
 };
 
@@ -60,7 +60,7 @@ static void serve(struct clime_http_request *rq, void *context) {
 static const struct clime_http_route routes[] = {
     {.methods = "GET", .path = CLIME_PACKETS_PATH "{id}", .auth = CLIME_HTTP_ADMIN, .handler = serve}, {0}};
 
-/* A packet's, or that of one that was being written when its trainer was killed. */
+/* Whether name is a packet's, complete or interrupted. */
 static bool is_ours(const char *name) {
     uint8_t id[CLIME_PACKET_ID];
     const size_t hex = sizeof id * 2, end = strlen(SUFFIX);
@@ -69,8 +69,8 @@ static bool is_ours(const char *name) {
     return !memcmp(name + hex, SUFFIX, end) && (!*rest || !strncmp(rest, HALF, strlen(HALF)));
 }
 
-/* Two runs in one folder would each remove what servers of the other are about to read. The kernel drops the lock with
- * the process; a child of a trainer that was killed may hold it until its exec. */
+/* Two runs in one folder would delete each other's packets. The kernel releases the lock with the process; a child of a
+ * killed trainer may hold it until its exec. */
 static enum clime_err lock_folder(struct clime_source *s, struct clime_error *e) {
     int64_t limit_us = clime_now_us() + LOCK_US;
     enum clime_err rc = clime_make_dirs(s->o.folder, e);
@@ -92,7 +92,7 @@ static enum clime_err lock_folder(struct clime_source *s, struct clime_error *e)
     return rc;
 }
 
-/* What a predecessor has left. */
+/* Deletes a predecessor's files. */
 static enum clime_err empty_folder(const char *folder, struct clime_error *e) {
     DIR *d = opendir(folder);
     if (!d) return clime_fail(e, CLIME_ERR_IO, "cannot read the folder %s", folder);
@@ -106,7 +106,7 @@ static enum clime_err empty_folder(const char *folder, struct clime_error *e) {
 static enum clime_err listen_at(struct clime_source *s, struct clime_error *e) {
     const struct clime_http_options http = {
         .host = s->o.host, .n_threads = THREADS, .max_body = 4096, .api_key = s->o.key, .routes = routes, .context = s};
-    if (!strcmp(s->o.host, "0.0.0.0") || !strcmp(s->o.host, "::")) /* a server would look for us on its own host */
+    if (!strcmp(s->o.host, "0.0.0.0") || !strcmp(s->o.host, "::")) /* servers would connect to their own host */
         return clime_fail(e, CLIME_ERR_INPUT,
                           "--update-weight-host %s: name the address that servers reach this host at", s->o.host);
     enum clime_err rc = clime_http_server_start(&http, &s->http, e);
@@ -178,8 +178,8 @@ static enum clime_err write_file(const struct clime_source *s, const struct clim
     return clime_atomic_close(&f, rc, e);
 }
 
-/* On the shelf, where `before` was. In a folder: its bytes are in its file by now, and the files of what the version
- * before this one took off the shelf are removed; a server that has begun with those of this one may end. */
+/* Puts p on the shelf. In a folder its bytes are only in its file, and files dropped by the previous version are
+ * deleted; servers still reading those dropped now can finish. */
 static enum clime_err put(struct clime_source *s, struct clime_packet *p, struct clime_error *e) {
     struct names before = {0}, after = {0}, gone = {0};
     enum clime_err rc = s->folder ? write_file(s, p, e) : CLIME_OK;
@@ -238,7 +238,7 @@ enum clime_err clime_source_publish(struct clime_source *s, const struct clime_l
         s->n_deltas = 0;
     }
     if (rc) {
-        free(s->last); /* the next version is whole again */
+        free(s->last); /* the next packet is whole */
         s->last = NULL;
         return rc;
     }

@@ -1,8 +1,8 @@
-/* One word to all servers at the same time, and what the owner says with it: weights are about to be rewritten, memory
- * is to be lent or taken back, requests are to be given up, those that are behind are out of the router.
+/* Commands to all servers concurrently: weights will be rewritten, KV memory is released or resumed, requests are
+ * aborted, outdated servers leave the router.
  *
- * The owner's thread, with an HTTP loop of its own, so that the fleet's thread goes on meanwhile; the servers are
- * pinned as long as their answers are looked at.
+ * Owner's thread, with its own HTTP loop, so the fleet's thread continues; servers are pinned while their answers are
+ * used.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@
 
 #define ABORT_TIMEOUT_US 3000000
 
-struct told { /* a server, and the call to it */
+struct told { /* a server and its call */
     struct clime_fleet_server *s;
     char *url;
     int64_t limit_us;
@@ -33,12 +33,12 @@ static void told(void *arg, enum clime_err rc) {
     clime_buf_free(&t->result.reply);
 }
 
-/* It gave no answer when it was asked last, or is out for what went wrong: all others would wait for it. */
+/* Whether it missed its last answer or is out after a failure; the others would wait for it. */
 static bool is_doubtful(const struct clime_fleet_server *s) {
     return s->lost || s->n_failures || s->state == CLIME_SERVER_SUSPECT;
 }
 
-/* POSTs body to all[n].url at the same time. Under the lock, which is let go of. e.code: OK where it was well. */
+/* POSTs body to all[n].url concurrently. Under the lock, released meanwhile. e.code: CLIME_OK on success. */
 static void post_all(struct clime_fleet *f, struct told *all, int n, struct clime_str body) {
     pthread_mutex_unlock(f->lock);
     for (int i = 0; i < n; i++) {
@@ -53,8 +53,8 @@ static void post_all(struct clime_fleet *f, struct told *all, int n, struct clim
     pthread_mutex_lock(f->lock);
 }
 
-/* Tells all servers that are up, and which `whom` takes; they have until limit_us, doubtful ones a probe's time.
- * *out[n]: what they say, until let_go. */
+/* Sends to all running servers accepted by `whom`; limit_us for each, the probe limit for doubtful ones. *out[n]:
+ * answers, until let_go. */
 static int tell_all(struct clime_fleet *f, bool (*whom)(const struct clime_fleet_server *s), const char *path,
                     struct clime_str body, int64_t limit_us, struct told **out) {
     struct told *all = *out = xcalloc((size_t)f->n_servers + 1, sizeof *all);
@@ -90,7 +90,7 @@ void clime_fleet_leave_behind(struct clime_fleet *f) {
         all[n++].url = xasprintf("%s%s", f->url, path);
         free(path);
         s->out = true;
-        s->with_owner = true; /* it is not told to the router again before it is out */
+        s->with_owner = true; /* not registered again before it is removed */
         clime_event(f->o.ledger, f->o.incarnation, "worker", "%s is out of the router: it lacks version %" PRId64,
                     clime_fleet_name(s), f->push.version);
     }
@@ -103,7 +103,7 @@ void clime_fleet_leave_behind(struct clime_fleet *f) {
     let_go(f, all, n);
 }
 
-/* A server of ours that did not do its part is started again: it must not go on with half of it. */
+/* Restarts our server if it failed the command, so that it is not left half done. */
 static void replace(const struct told *t) {
     LOG_WARN("%s", t->e.msg);
     if (t->s->died) return;
@@ -154,7 +154,7 @@ void clime_fleet_offload(struct clime_fleet *f) {
     pthread_mutex_unlock(f->lock);
 }
 
-/* A doubtful one gets its memory back when it answers again, before any weights. */
+/* A doubtful server resumes its memory when it answers again, before any weights. */
 static bool is_to_resume(const struct clime_fleet_server *s) {
     return !s->lent || !is_doubtful(s);
 }
@@ -169,7 +169,7 @@ enum clime_err clime_fleet_onload(struct clime_fleet *f, struct clime_error *e) 
         struct clime_fleet_server *s = all[i].s;
         if (!all[i].e.code) {
             s->lent = false;
-        } else if (!s->died && !s->killed) { /* a fresh child plans its memory anew, and says so when there is none */
+        } else if (!s->died && !s->killed) { /* a new child plans its memory again and reports a shortage */
             s->last = all[i].e;
             clime_fleet_failed(f, s);
         }
