@@ -1,6 +1,6 @@
-/* The thread of rollouts in the background. Main thread, but for make and what it calls, which are the thread.
- * Owns the thread's ledger connection and the rollouts until they are taken. `control` and, under its lock, `ready` are
- * the only things that both sides touch while it runs. */
+/* Background rollout thread (see ahead.h). Main thread, except make and its callees, which run on the thread. Owns the
+ * thread's ledger connection and the rollouts until they are taken. Both threads share only `control` and, under its
+ * lock, `ready`. */
 #include "trainer/rollout/ahead.h"
 
 #include <stdatomic.h>
@@ -33,7 +33,7 @@ static void put(struct clime_ahead *a, struct clime_rollout *r) {
     pthread_mutex_unlock(&a->control.lock);
 }
 
-/* The next rollout; the last one of the thread comes when nothing is in flight any more. */
+/* Makes the next rollout; before the thread's last one is queued, everything in flight is stopped. */
 static enum clime_err make_one(struct clime_ahead *a, struct clime_rollouts *rs, int64_t id, bool *paused) {
     struct clime_rollout r;
     enum clime_err rc = clime_rollouts_fill(rs, id, paused, &a->error);
@@ -57,7 +57,7 @@ static void *make(void *arg) {
     return NULL;
 }
 
-/* The groups of the rollouts that are ready are open in the ledger, but not to be used again. */
+/* Notes the groups of ready rollouts: still open in the ledger, but not to be reused. */
 static void note_held(struct clime_ahead *a) {
     int n = 0;
     for (int i = 0; i < a->n_ready; i++) n += a->ready[i].n;
@@ -134,7 +134,7 @@ enum clime_err clime_ahead_take(struct clime_ahead *a, struct clime_rollout *r, 
     }
     pthread_mutex_unlock(&a->control.lock);
     enum clime_err rc = there && r->id + 1 < a->end ? CLIME_OK : join(a, e);
-    CHECK(rc || there); /* a thread ends with an error, by order, or with its last rollout */
+    CHECK(rc || there); /* the thread ended with an error, by order, or with its last rollout */
     if (rc && there) clime_rollout_free(r);
     return rc;
 }

@@ -1,10 +1,10 @@
-/* Rollouts that are generated while the trainer does something else (--async): a thread that makes them.
+/* Background thread that generates rollouts ahead of training (--async).
  *
- * Plain --async makes one, and the thread ends. --fully-async makes one after another to the end of the run, as far as
- * they are wanted (clime_ahead_want), and keeps those that are complete until they are taken, in order.
+ * With plain --async the thread makes one rollout and ends. With --fully-async it makes one after another to the end of
+ * the run, as far as wanted (clime_ahead_want), and queues complete ones in order until they are taken.
  *
- * While there is a thread it has the client, the fleet and the dataset to itself, but for what lies between hold and
- * release; the main thread must not touch them. All functions are the main thread's.
+ * While the thread runs it owns the client, the fleet and the dataset, except between hold and release; the main thread
+ * must not touch them. All functions: main thread.
  */
 #ifndef CLIME_TRAINER_ROLLOUT_AHEAD_H
 #define CLIME_TRAINER_ROLLOUT_AHEAD_H
@@ -16,47 +16,47 @@
 struct clime_ahead { /* all zero = closed */
     struct clime_rollout_context context;
     struct clime_db *db;                  /* the thread's reading connection */
-    struct clime_progress progress;       /* that shows nothing: the screen is the main thread's */
-    struct clime_rollout_control control; /* valid when db is open */
+    struct clime_progress progress;       /* shows nothing: the screen belongs to the main thread */
+    struct clime_rollout_control control; /* valid if db is open */
     int64_t id, end;                      /* the thread makes rollouts id to end - 1 */
-    int64_t version;                      /* at its start */
-    int64_t *held;                        /* [n_held] groups of the rollouts that were ready then; the thread's */
+    int64_t version;                      /* at the thread's start */
+    int64_t *held;                        /* [n_held] groups of the rollouts ready at that time; the thread's */
     int n_held;
-    bool running; /* there is a thread to be joined */
+    bool running; /* the thread must be joined */
     pthread_t thread;
-    struct clime_rollout *ready; /* [n_ready] complete ones, in order; both under control.lock while it runs */
+    struct clime_rollout *ready; /* [n_ready] complete rollouts, in order; both under control.lock while it runs */
     int n_ready;
-    struct clime_rollout before; /* effort of its parts before it was paused; no samples */
+    struct clime_rollout before; /* statistics from before a pause; no samples */
     enum clime_err rc;
     struct clime_error error;
 };
 
 struct clime_ahead_range {
-    int64_t id, end; /* rollouts id to end - 1 are made ... */
-    int64_t last;    /* ... and those above this one when they are wanted */
+    int64_t id, end; /* the thread makes rollouts id to end - 1 ... */
+    int64_t last;    /* ... but those above this one only when wanted */
 };
 
-/* Begins with the weights `version`. range.id follows those that are ready. c is copied but for its db, progress and
- * control. path: the ledger. */
+/* Starts the thread with the weights `version`. range.id follows the ready rollouts. c is copied except its db,
+ * progress and control. path: the ledger. */
 enum clime_err clime_ahead_start(struct clime_ahead *a, const struct clime_rollout_context *c, const char *path,
                                  struct clime_ahead_range range, int64_t version, struct clime_error *e);
 
-/* Rollouts up to this one are wanted. */
+/* Requests rollouts up to this one. */
 void clime_ahead_want(struct clime_ahead *a, int64_t last);
 
-/* Stops the thread: samples that were in flight keep their tokens in the ledger, and a later start goes on from there.
- * What is complete can be taken. */
+/* Stops the thread. Samples in flight keep their tokens in the ledger, and a later start continues them. Complete
+ * rollouts can still be taken. */
 enum clime_err clime_ahead_pause(struct clime_ahead *a, struct clime_error *e);
 
-/* Until release the client and the fleet are the main thread's, which gives the fleet `version`; requests in flight go
- * on. False when there is nothing to hold: the thread has come to its end, or none was begun. */
+/* Gives the main thread the client and the fleet until release, to publish `version`; requests in flight continue.
+ * False if no thread runs. */
 bool clime_ahead_hold(struct clime_ahead *a, int64_t version);
 void clime_ahead_release(struct clime_ahead *a);
 
-/* Waits until the next rollout is complete. *r is the caller's. Joins the thread that has made its last one. */
+/* Waits for the next complete rollout. The caller owns *r. Joins the thread after its last one. */
 enum clime_err clime_ahead_take(struct clime_ahead *a, struct clime_rollout *r, struct clime_error *e);
 
-/* Ends the thread at once; what it did is in the ledger. Closed is fine. */
+/* Ends the thread at once; its work is in the ledger. No-op if closed. */
 void clime_ahead_close(struct clime_ahead *a);
 
 #endif

@@ -1,4 +1,4 @@
-/* See alike.h. Called by the loop after a rollout and by evaluation; no state. */
+/* Alarms for identical rewards (see alike.h). Called by the loop after a rollout and by evaluation; no state. */
 #include "trainer/rollout/alike.h"
 
 #include <inttypes.h>
@@ -8,10 +8,10 @@
 #include "common/buf.h"
 #include "common/json/write.h"
 
-#define MOST_COMMAND 1200 /* bytes of the command: a line of the log holds 2048 */
-#define MOST_TEXT 600     /* bytes that are shown of a response: its end, where answers stand */
+#define MOST_COMMAND 1200 /* bytes of the command; a log line holds 2048 */
+#define MOST_TEXT 600     /* bytes shown of a response: its end, where answers are */
 
-/* How many samples have a reward, all of them the same; 0 when they differ or none has one. */
+/* Number of rewarded samples if all rewards are equal, else 0. */
 static int count_alike(struct clime_sample *const *samples, int n, const struct clime_sample **first) {
     int scored = 0;
     *first = NULL;
@@ -24,14 +24,14 @@ static int count_alike(struct clime_sample *const *samples, int n, const struct 
     return scored;
 }
 
-/* The last `most` bytes of text, from the beginning of a character on. */
+/* The last `most` bytes of text, starting at a character. */
 static struct clime_str end_of(const char *text, size_t most) {
     size_t n = text ? strlen(text) : 0, skip = n > most ? n - most : 0;
     while (skip < n && ((unsigned char)text[skip] & 0xc0) == 0x80) skip++;
     return (struct clime_str){text ? text + skip : "", n - skip};
 }
 
-/* {"response", "label"?, "metadata"?} for the shell, between single quotes. False: it is far too long for a line. */
+/* {"response", "label"?, "metadata"?} for the shell, in single quotes. False: too long for a line. */
 static bool put_question(const struct clime_sample *s, bool metadata, size_t most, struct clime_buf *out) {
     struct clime_buf json;
     struct clime_jw w;
@@ -44,7 +44,7 @@ static bool put_question(const struct clime_sample *s, bool metadata, size_t mos
     clime_jw_close(&w);
     for (size_t i = 0; i < json.len; i++)
         if (json.data[i] == '\'')
-            clime_buf_adds(out, "\\u0027"); /* in JSON a single quote stands in strings only */
+            clime_buf_adds(out, "\\u0027"); /* in JSON a single quote occurs only in strings */
         else
             clime_buf_addc(out, json.data[i]);
     const bool whole = !json.full;
@@ -52,8 +52,8 @@ static bool put_question(const struct clime_sample *s, bool metadata, size_t mos
     return whole;
 }
 
-/* The doubt, and "printf %s '{...}' | clime-train grade --rm-type T" (some shells' echo reads \\n), of as much of the
- * response as a line holds; not when not even the label fits. */
+/* Adds the advice and "printf %s '{...}' | clime-train grade --rm-type T" (some shells' echo interprets \\n) with as
+ * much of the response as fits; no command if the label does not fit. */
 static void put_advice(const struct clime_rl_options *o, const char *rm_type, const struct clime_sample *s,
                        const char *doubt_of_it, struct clime_buf *out) {
     for (size_t most = MOST_TEXT; most > 0; most /= 2) {

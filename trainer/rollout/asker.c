@@ -1,8 +1,7 @@
-/* The asker's event loop. Called by trainer/rollout/client.c: anybody asks, one thread does.
+/* Event loop of the /generate client. Called by trainer/rollout/client.c: any thread asks, one thread works.
  *
- * Owns one `asked` for each request that is under way or pauses between two tries, its body, its reply, and the loop of
- * HTTP calls. Invariant: a request that was asked is done in the end, whatever the network does: every call has the
- * request's deadline, and what pauses is looked at as long as it does.
+ * Owns one `asked` per request in flight or paused between tries, its body and reply, and the HTTP loop. Invariant:
+ * every request ends whatever the network does: calls have the request's deadline, and paused requests are polled.
  */
 #include "trainer/rollout/asker.h"
 
@@ -21,11 +20,11 @@
 #include "trainer/rollout/generate.h"
 
 #define MAX_BODY ((size_t)64 << 20)
-#define MAX_REFUSAL ((size_t)4096) /* of an answer that is no stream: its message */
+#define MAX_REFUSAL ((size_t)4096) /* message of an answer that is not a stream */
 #define FIRST_PAUSE_US 50000
 #define MAX_PAUSE_US 1000000
 #define MAX_ENDING_US 1000000 /* from the last event of a stream to its end */
-#define STOP_CHECK_US 200000  /* what pauses is asked so often whether it was stopped */
+#define STOP_CHECK_US 200000  /* interval to check paused requests for a stop */
 #define AT_ONCE 256
 
 struct asked {
@@ -34,16 +33,16 @@ struct asked {
     clime_asker_done_fn *done;
     void *arg;
     struct clime_retry again;
-    int64_t next_us; /* clime_now_us scale: of the try after a pause */
+    int64_t next_us; /* time of the next try; clime_now_us scale */
     struct clime_buf body;
     struct clime_http_result result;
-    struct clime_generate_stream *stream; /* of a try whose answer is told as it comes; NULL: it is wanted whole */
-    int64_t over_us;                      /* since when its answer is known to be all there; 0 = it is not */
-    int status;                           /* of its answer */
-    struct clime_buf refusal;             /* an answer that is no stream */
+    struct clime_generate_stream *stream; /* of a streamed try; NULL = not streamed */
+    int64_t over_us;                      /* when its answer was complete; 0 = not yet */
+    int status;                           /* HTTP status */
+    struct clime_buf refusal;             /* an answer that is not a stream */
     struct clime_error e;
     char url[CLIME_FLEET_URL + 16];
-    struct asked *after; /* in the list of those that pause */
+    struct asked *after; /* next in `pausing` */
     struct clime_wait wait;
 };
 
@@ -55,16 +54,16 @@ struct clime_asker {
     atomic_int n_most;
     atomic_bool stop, closed;
     /* the thread's own */
-    int n_asked;           /* under way, or pausing */
-    int n_kept;            /* connections that the loop keeps */
-    struct asked *pausing; /* in no order */
+    int n_asked;           /* in flight or pausing */
+    int n_kept;            /* connections kept by the loop */
+    struct asked *pausing; /* unordered */
 };
 
 static bool stopping(const struct clime_asker *a) {
     return atomic_load(&a->stop);
 }
 
-/* A stream whose answer is all there is waited for only so that its connection can be used again. */
+/* A stream with a complete answer is awaited only to reuse its connection. */
 static bool ends_too_late(struct asked *q) {
     if (!q->stream || !clime_generate_stream_over(q->stream)) return false;
     if (!q->over_us) q->over_us = clime_now_us();
@@ -76,8 +75,8 @@ static bool cancelled(void *arg) {
     return stopping(q->a) || clime_request_left(q->r) || ends_too_late(q);
 }
 
-/* True when the text of the response ends inside a stop string, or inside a character: what comes next may complete it,
- * and the server that continues looks for stop strings in new text only. */
+/* True if the response ends inside a stop string or a character: new text may complete it, but the next server searches
+ * for stop strings only in new text. */
 static bool ends_inside_stop(const struct clime_tokenizer *tok, const struct clime_request *r) {
     const struct clime_sample *s = r->sample;
     const struct clime_opt_list *stop = &r->sampling->stop;
@@ -87,7 +86,7 @@ static bool ends_inside_stop(const struct clime_tokenizer *tok, const struct cli
     clime_tokenizer_decode(tok, s->ids + s->n_prompt, (size_t)s->n_response, r->sampling->skip_special_tokens, &text);
     inside = text.len >= 3 && !memcmp(text.data + text.len - 3, "\xef\xbf\xbd", 3);
     for (int i = 0; i < stop->n && !inside; i++)
-        for (size_t n = strlen(stop->items[i]); n-- > 1 && !inside;) /* an empty one is none */
+        for (size_t n = strlen(stop->items[i]); n-- > 1 && !inside;) /* skips an empty one */
             inside = text.len >= n && !memcmp(text.data + text.len - n, stop->items[i], n);
     clime_buf_free(&text);
     return inside;
@@ -110,7 +109,7 @@ static void end(struct asked *q) {
     free(q);
 }
 
-/* A try broke: another one after a pause, or none. */
+/* A try failed: retries after a pause, or gives up. */
 static void broke(struct asked *q, int64_t retry_after_us) {
     struct clime_asker *a = q->a;
     int64_t pause;
@@ -142,14 +141,14 @@ static bool on_data(void *arg, const char *data, size_t len) {
     return true;
 }
 
-/* The request is finished, or is to be tried again. */
+/* Finishes the request (true) or schedules a retry. */
 static bool finished_by(struct asked *q, enum clime_generate_outcome out) {
     if (out == CLIME_GENERATE_STALE) q->r->n_stale++;
     if (out == CLIME_GENERATE_BROKEN) clime_sample_fail(q->r->sample, &q->e);
     return out == CLIME_GENERATE_DONE || out == CLIME_GENERATE_BROKEN;
 }
 
-/* What came of a stream. That the connection broke behind the end of the answer does not count. */
+/* Handles the end of a stream. A connection broken after the complete answer is no error. */
 static bool finished_stream(struct asked *q, enum clime_err rc) {
     struct clime_error e = {0};
     enum clime_generate_outcome out = clime_generate_stream_end(q->stream, !rc, &e);
@@ -241,7 +240,7 @@ static void begin(struct asked *q) {
     if (room == 0) {
         clime_fail(&q->e, CLIME_ERR_LIMIT, "the prompt of %d tokens fills the context", s->n_prompt);
         clime_sample_fail(s, &q->e);
-    } else if (room == s->n_response) { /* it was aborted at its last token */
+    } else if (room == s->n_response) { /* aborted at its last token */
         s->status = CLIME_SAMPLE_TRUNCATED;
     }
     if (s->status == CLIME_SAMPLE_PENDING)
@@ -252,7 +251,7 @@ static void begin(struct asked *q) {
 
 /* ---- the thread ---- */
 
-/* Takes in what there is room for. */
+/* Starts queued requests while there is room. */
 static void take_in(struct clime_asker *a) {
     void *items[AT_ONCE];
     int room, n_most = atomic_load(&a->n_most);
@@ -265,11 +264,11 @@ static void take_in(struct clime_asker *a) {
     } while (n > 0);
 }
 
-/* Goes on with those whose pause is over, or that were stopped; returns when the next one is to be looked at. */
+/* Resumes requests whose pause is over or that were stopped; returns the time of the next check. */
 static int64_t look_at_pausing(struct clime_asker *a) {
     int64_t now = clime_now_us(), next = INT64_MAX;
     struct asked *all = a->pausing, *q;
-    a->pausing = NULL; /* those that pause again come to it anew */
+    a->pausing = NULL; /* requests that pause again are re-added */
     while ((q = all)) {
         all = q->after;
         if (now >= q->next_us || clime_request_stopped(q->r) || stopping(a)) {
@@ -291,8 +290,7 @@ static void *asker_main(void *arg) {
         take_in(a);
         int n = a->n_asked;
         int64_t next = look_at_pausing(a);
-        clime_http_loop_turn(a->http,
-                             a->n_asked < n ? 0 : next); /* who has ended leaves room for who waits to come in */
+        clime_http_loop_turn(a->http, a->n_asked < n ? 0 : next); /* a finished request makes room for a queued one */
     }
     return NULL;
 }
@@ -337,7 +335,7 @@ void clime_asker_close(struct clime_asker *a) {
     atomic_store(&a->closed, true);
     clime_asker_stop(a);
     pthread_join(a->thread, NULL);
-    while (clime_queue_pop(a->inbox, &item, 1, 0) == 1) free(item); /* never begun */
+    while (clime_queue_pop(a->inbox, &item, 1, 0) == 1) free(item); /* never started */
     clime_http_loop_free(a->http);
     clime_queue_free(a->inbox);
     free(a);

@@ -2,13 +2,12 @@
  *
  *   main -> asker (HTTP) -> generated -> submitter -> rewarder's workers -> taker -> done -> main
  *
- * with the teacher's threads between asker and `generated` where a request asks for them (teacher.h). With environments
- * a request goes through `todo` to a thread of its own, which serves its session and has the asker make each turn.
+ * with the teacher's threads between asker and `generated` if a request needs them (teacher.h). With environments a
+ * request goes through `todo` to its own thread, which serves its session and uses the asker for each turn.
  *
- * The asker is never held up by a reward. The rewarder wants one thread to submit and one to take; those two do nothing
- * else.
+ * Rewards never block the asker. The rewarder needs one thread to submit and one to take; these two do nothing else.
  *
- * Owns the queues of borrowed requests. Invariant: a request that was submitted comes back, whatever the network does.
+ * Owns the queues of borrowed requests. Invariant: every submitted request returns, whatever the network does.
  */
 #include "trainer/rollout/client.h"
 
@@ -29,7 +28,7 @@
 
 #define STOP_CHECK_US 200000
 
-/* Samples that are being graded. The wait is for the next one of them to come back. */
+/* Samples being graded. The wait is for the next result. */
 struct grading {
     pthread_mutex_t lock;
     int n;
@@ -46,7 +45,7 @@ struct clime_client {
     pthread_t *sessions, submitter, taker; /* sessions[n_sessions], with environments */
     int n_sessions;
     bool has_submitter, has_taker;
-    int64_t n_gatherings; /* of the thread that submits */
+    int64_t n_gatherings; /* submitter's thread */
     int n_most;           /* likewise */
     _Atomic int64_t moved_us;
     atomic_bool stop;
@@ -67,8 +66,8 @@ static void decode(const struct clime_client *c, const struct clime_request *r, 
     s->response = clime_buf_take(&text);
 }
 
-/* Takes over the reward of a part of r's sample: a number, or a member of an object. False: the sample has failed, and
- * then there are no further parts. */
+/* Sets the reward of a part of r's sample: a number, or a member of an object. False: the sample failed and loses its
+ * further parts. */
 static bool score(const struct clime_request *r, struct clime_sample *s, struct clime_reward *given) {
     struct clime_reward picked = {0};
     struct clime_reward *v = given;
@@ -95,7 +94,7 @@ static bool score(const struct clime_request *r, struct clime_sample *s, struct 
 
 /* ---- environments ---- */
 
-struct turn { /* one that a session's thread waits for */
+struct turn { /* a turn awaited by a session's thread */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     bool done;
@@ -143,12 +142,12 @@ static bool sampled_to_its_end(const struct clime_sample *s) {
     return s->status == CLIME_SAMPLE_COMPLETED || s->status == CLIME_SAMPLE_TRUNCATED;
 }
 
-/* Its tokens are there: on to the teacher, or the reward. */
+/* Its tokens are complete: passes it to the teacher or the reward. */
 static void generated(void *arg, struct clime_request *r) {
     struct clime_client *c = arg;
     for (struct clime_sample *s = r->sample; s; s = s->next) {
         if (s->status != CLIME_SAMPLE_FAILED) decode(c, r, s);
-        if (!s->device && c->o.device) s->device = xstrdup(c->o.device); /* else the server said it */
+        if (!s->device && c->o.device) s->device = xstrdup(c->o.device); /* else reported by the server */
     }
     if (r->teach && sampled_to_its_end(r->sample))
         clime_teacher_submit(c->teacher, r);
@@ -167,7 +166,7 @@ static void *session_main(void *arg) {
     return NULL;
 }
 
-/* The part that is to be rewarded next, one after another; NULL = none. */
+/* The next part to be rewarded; NULL = none. */
 static struct clime_sample *unrewarded(const struct clime_request *r) {
     struct clime_sample *s = r->sample;
     if (!sampled_to_its_end(s) || r->scored) return NULL;
@@ -198,7 +197,7 @@ static void count_grading(struct clime_client *c, int more) {
     pthread_mutex_unlock(&g->lock);
 }
 
-/* Its first part; reward_us is its beginning until it is done. */
+/* Submits its first part; until it is done reward_us is the start time. */
 static void begin_reward(struct clime_client *c, struct clime_request *r) {
     if (r->rewarded) return;
     r->reward_us = clime_now_us();
@@ -245,8 +244,8 @@ static void submit_group(struct clime_client *c, struct clime_request **r, int n
     free(q);
 }
 
-/* Back to the owner without a reward. A finished answer loses its last token, which is sampled again when it goes on.
- */
+/* Returns requests to the owner without a reward. A finished answer loses its last token, which is sampled again on
+ * continuing. */
 static void send_back(struct clime_client *c, struct clime_request **r, int n) {
     for (int i = 0; i < n; i++) {
         struct clime_sample *s = r[i]->sample;

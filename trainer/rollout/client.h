@@ -1,19 +1,17 @@
-/* What turns a request into a finished sample: threads behind two queues.
+/* Rollout client: turns requests into finished samples, with threads behind two queues.
  *
- * A request is generation and then reward. The owner (rollout or eval, on the main thread) fills one, submits it, and
- * gets it back from clime_client_next with the sample COMPLETED, TRUNCATED or FAILED, or ABORTED after the owner set
- * the request's stop flag; everything comes back in the end: generation before the request's deadline, the reward
- * before its own. Between submit and next the request and its sample belong to the client.
+ * A request is generation, then reward. The owner (rollout or eval, on the main thread) fills and submits it, and gets
+ * it back from clime_client_next with the sample COMPLETED, TRUNCATED or FAILED, or ABORTED if the owner set the
+ * request's stop flag. Every request returns: generation ends by the request's deadline, the reward by its own. The
+ * client owns the request and its sample between submit and next.
  *
- * A sample that holds response tokens (aborted in an earlier rollout) is continued: prompt and tokens are the input,
- * what comes back is added. An aborted one keeps the tokens that it got; one that was sampled to its end is scored all
- * the same.
+ * A sample with response tokens (aborted in an earlier rollout) is continued: prompt and tokens are the input, new
+ * tokens are appended. An aborted sample keeps its tokens; if it was sampled to its end it is still scored.
  *
- * With group_size the reward is asked for when all members of the group are generated. When one of them comes back
- * without an answer, or the rollout is stopped, those that waited for it come back ABORTED, one token short, so that
- * continuing them ends where they had ended.
+ * With group_size the reward is requested once all members of the group are generated. If a member fails or the rollout
+ * is stopped, the waiting members return ABORTED, one token short, so that continuing them ends at the same point.
  *
- * A try that breaks is repeated (asker.h): by the contract on numerics the result is the same.
+ * Failed tries are repeated (asker.h); by the contract on numerics the result is the same.
  */
 #ifndef CLIME_TRAINER_ROLLOUT_CLIENT_H
 #define CLIME_TRAINER_ROLLOUT_CLIENT_H
@@ -27,43 +25,43 @@ struct clime_fleet;
 struct clime_hook;
 
 struct clime_client_options {
-    const struct clime_fleet *fleet; /* asked for the router's URL before every try */
+    const struct clime_fleet *fleet; /* gives the router's URL before every try */
     const char *api_key;             /* of the fleet, or NULL */
     const struct clime_tokenizer *tokenizer;
-    int n_most; /* requests under way at a time; with environments also sessions, a thread each */
+    int n_most; /* maximum requests in flight; with environments also sessions, one thread each */
     int64_t reward_timeout_us;
     const char *rm_type, *rm_command, *rm_url; /* may be NULL */
-    int rm_batch_size;                         /* answers that a command gets at a time */
-    int rm_workers;                            /* 0 = as many as the type wants */
-    const char *teacher_url;                   /* NULL = no request asks for it */
+    int rm_batch_size;                         /* answers per call of the command */
+    int rm_workers;                            /* 0 = the type's default */
+    const char *teacher_url;                   /* NULL = not used */
     int teacher_threads;
     int64_t teacher_timeout_us;
-    const char *vocabulary;                  /* of the policy (clime_tokenizer_facts), which the teacher's must be */
-    const struct clime_opt_list *allowed;    /* keys of the teacher that may differ ("teacher.vocabulary") */
+    const char *vocabulary;                  /* the policy's (clime_tokenizer_facts), which the teacher must match */
+    const struct clime_opt_list *allowed;    /* teacher keys that may differ ("teacher.vocabulary") */
     struct clime_hook *library;              /* --custom-rm-path or NULL */
-    const char *device;                      /* kind of device of the servers, recorded with each sample; may be NULL */
-    struct clime_environments *environments; /* who makes the samples; NULL = one call of /generate each */
+    const char *device;                      /* the servers' kind of device, recorded with each sample; may be NULL */
+    struct clime_environments *environments; /* make the samples; NULL = one /generate call each */
 };
 
 enum clime_err clime_client_open(const struct clime_client_options *o, struct clime_client **out,
                                  struct clime_error *e);
-/* Gives up what is in flight and joins the threads: after it no request is in anyone's hands but its owner's, and none
- * may be submitted. For a run that ends with an error; twice is fine. */
+/* Cancels everything in flight and joins the threads. All requests are the owner's again, and none may be submitted.
+ * For a run that ends with an error; may be called twice. */
 void clime_client_stop(struct clime_client *c);
 void clime_client_close(struct clime_client *c); /* stop, and free; NULL is fine */
 
-/* At most CLIME_REQUESTS_MAX requests may be submitted and not fetched. */
-int64_t clime_client_gathering(struct clime_client *c); /* another number each time; by who submits */
+/* At most CLIME_REQUESTS_MAX requests may be pending. */
+int64_t clime_client_gathering(struct clime_client *c); /* a new number each time; submitter's thread */
 void clime_client_submit(struct clime_client *c, struct clime_request *r);
 
-/* How many are under way at a time, from now on; with environments never more than at the start. By who submits. */
+/* Sets the maximum in flight; with environments never above the initial one. Submitter's thread. */
 void clime_client_limit(struct clime_client *c, int n_most);
 int clime_client_most(const struct clime_client *c);
 
-/* When any sample last went a step towards its reward or got it (clime_now_us scale). */
+/* Time of the last progress of any sample towards its reward (clime_now_us scale). */
 int64_t clime_client_moved_us(const struct clime_client *c);
 
-/* Finished requests: waits until one is there or the deadline (clime_now_us scale); returns how many (0 to max). */
+/* Returns up to max finished requests; waits for the first until the deadline (clime_now_us scale), then returns 0. */
 int clime_client_next(struct clime_client *c, struct clime_request **out, int max, int64_t deadline_us);
 
 #endif

@@ -1,5 +1,5 @@
-/* Holding and letting go. Called by trainer/rollout/ahead.c (the main thread) and by the rollout on its own.
- * Invariant: while `held` the generating thread waits in look, so the fleet is the other's. */
+/* Hold and release of the generating thread (see control.h). Called by trainer/rollout/ahead.c (main thread) and by the
+ * rollout on its thread. Invariant: while `held` the generating thread waits in look, so the other owns the fleet. */
 #include "trainer/rollout/control.h"
 
 #include <stdatomic.h>
@@ -37,7 +37,7 @@ bool clime_rollout_control_hold(struct clime_rollout_control *c, int64_t version
     c->order = CLIME_ROLLOUT_HOLD;
     while (!c->held && !c->ended) pthread_cond_wait(&c->changed, &c->lock);
     bool held = c->held;
-    if (held) atomic_store(&c->newest, version); /* before a server has it: answers may be of it from now on */
+    if (held) atomic_store(&c->newest, version); /* set before any server has it, since answers may then be of it */
     pthread_mutex_unlock(&c->lock);
     return held;
 }

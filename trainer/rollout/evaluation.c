@@ -1,8 +1,7 @@
-/* Evaluating. Called by the loop between rollouts and by clime-train eval, on the main thread.
+/* Evaluation (see evaluation.h). Called by the loop between rollouts and by clime-train eval, on the main thread.
  *
- * Owns the sets; samples live for one evaluation. An evaluation is recorded whole, in one transaction, or not at all:
- * what a crash cut off is run again. The seeds do not depend on the step, so two evaluations differ by the weights and
- * not by luck.
+ * Owns the sets; samples live for one evaluation. An evaluation is recorded in one transaction; after a crash it runs
+ * again. The seeds do not depend on the step, so two evaluations differ only by their weights.
  */
 #include "trainer/rollout/evaluation.h"
 
@@ -21,7 +20,7 @@
 #include "trainer/rollout/stats.h"
 #include "trainer/rollout/windowed.h"
 
-#define MOST_SAMPLES (1 << 24) /* of all sets, as of a rollout */
+#define MOST_SAMPLES (1 << 24) /* over all sets, as for a rollout */
 
 /* ---- sets ---- */
 
@@ -114,7 +113,7 @@ struct job { /* all samples of one evaluation: set by set, prompt by prompt */
 static void make_sample(struct job *j, const struct clime_evaluation_context *c, const struct clime_evaluation_set *v,
                         int set, int prompt, int member, int64_t step) {
     const struct clime_prompt *p = &v->data.prompts[prompt];
-    /* no rollout has a negative number, so these seeds are never a training sample's */
+    /* rollout numbers are never negative, so these seeds differ from all training seeds */
     const uint64_t words[4] = {c->run->seed, (uint64_t)(-1 - (int64_t)set), (uint64_t)prompt, (uint64_t)member};
     struct clime_sample *s = j->samples[j->n] =
         clime_sample_pending(-1, prompt, member, clime_hash64(words, 4), p->ids, p->n_ids, p->label, p->metadata);
@@ -130,7 +129,7 @@ static void make_sample(struct job *j, const struct clime_evaluation_context *c,
              c->run->incarnation);
 }
 
-/* An answer that fanned out counts with the mean of its parts' rewards; the first part is what is recorded of it. */
+/* An answer with several parts gets the mean of their rewards; only the first part is recorded. */
 static enum clime_err merge_parts(void *arg, struct clime_request *r, struct clime_error *e) {
     struct clime_sample *s = r->sample;
     (void)arg, (void)e;
@@ -163,7 +162,7 @@ static enum clime_err generate(struct job *j, const struct clime_evaluation_cont
     return clime_windowed_run(&w, j->requests, j->n, e);
 }
 
-/* ---- figures ---- */
+/* ---- statistics ---- */
 
 /* Adds the mean over prompts and half the width of its 95 % interval. */
 static void add_interval(struct clime_metrics_line *m, const char *key, const struct clime_scores *scores) {
@@ -213,7 +212,7 @@ static void summarise(struct clime_metrics_line *m, const struct clime_evaluatio
     }
 }
 
-/* A set's score, over what, and where samples failed: how many, and why the last of them did. */
+/* Shows a set's score and size, and the number of failed samples with the last reason. */
 static void show(struct clime_progress *progress, const struct clime_eval_record *r, double seconds) {
     char failed[256] = "";
     for (int i = 0; i < r->n; i++)
@@ -263,7 +262,7 @@ enum clime_err clime_evaluation_run(struct clime_evaluation *v, const struct cli
     }
     enum clime_err rc = generate(&j, c, step, e);
     if (rc)
-        clime_client_stop(c->client); /* what is in flight is ours again */
+        clime_client_stop(c->client); /* requests in flight are ours again */
     else
         rc = record(v, c, &j, step, rollout, (double)(clime_now_us() - t0) / 1e6, e);
     clime_samples_free(j.samples, j.n);

@@ -1,9 +1,9 @@
-/* Evaluation: prompt sets with a sampling of their own, scored and recorded; the policy is not trained on them.
+/* Evaluation: prompt sets with their own sampling options, scored and recorded, not trained on.
  *
- * Metrics under slime's names: eval/NAME (mean reward), eval/NAME-truncated_ratio, eval/NAME/response_len, and with
- * several samples for a prompt eval/NAME-pass@k for k = 1, 2, 4, ... A sample that failed has no reward: it is left out
- * of the mean and counted in eval/NAME-failed. eval/NAME-ci95 and eval/NAME-pass@k-ci95 are half the widths of 95 %
- * intervals (trainer/rollout/scores.h). Main thread.
+ * Metrics have slime's names: eval/NAME (mean reward), eval/NAME-truncated_ratio, eval/NAME/response_len, and with
+ * several samples per prompt eval/NAME-pass@k for k = 1, 2, 4, ... A failed sample has no reward: it is left out of the
+ * mean and counted in eval/NAME-failed. eval/NAME-ci95 and eval/NAME-pass@k-ci95 are half the widths of 95 % intervals
+ * (trainer/rollout/scores.h). Main thread.
  */
 #ifndef CLIME_TRAINER_ROLLOUT_EVALUATION_H
 #define CLIME_TRAINER_ROLLOUT_EVALUATION_H
@@ -37,18 +37,17 @@ struct clime_evaluation_context { /* all borrowed */
     struct clime_metrics_log *log;
     struct clime_progress *progress;
     struct clime_alarms *alarms; /* NULL = none */
-    /* Called with what a set came to, its score NaN where every sample failed, before it is recorded; NULL = not
-     * wanted. */
+    /* Called with a set's result before it is recorded; score is NaN if every sample failed. May be NULL. */
     enum clime_err (*before_record)(void *arg, const struct clime_eval_record *r, struct clime_error *e);
     void *arg;
 };
 
-/* Loads the sets of the options. */
+/* Loads the evaluation sets named in the options. */
 enum clime_err clime_evaluation_load(const struct clime_rl_options *o, const struct clime_tokenizer *t,
                                      struct clime_evaluation *out, struct clime_error *e);
 void clime_evaluation_free(struct clime_evaluation *v);
 
-/* Of all that decides the scores of given weights, but the programs and URLs that reward them. */
+/* Checksum of everything that decides the scores of given weights, except the reward programs and URLs. */
 uint64_t clime_evaluation_checksum(const struct clime_evaluation *v);
 
 /* Evaluates all sets with the weights `step`, which the fleet serves; stores samples and metrics. rollout: the last one

@@ -1,10 +1,10 @@
-/* Samples in flight: leased, sent, collected, stored. Called by rollout.c on its thread; the client does the waiting.
+/* Samples in flight: lease, send, collect, store. Called by rollout.c on its thread; waits happen in the client.
  *
- * Owns one `leased` for each sample in flight. The ledger is written first and memory follows: a lease before a
- * request, the result before it is counted.
+ * Owns one `leased` per sample in flight. The ledger is written first: a lease before its request, a result before it
+ * is counted.
  *
- * Only `window` samples are leased at a time, twice as many as the client has under way: a lease's clock must not run
- * while its request waits in a queue behind a thousand others.
+ * Only `window` samples are leased at a time, twice the client's maximum in flight: a lease must not expire while its
+ * request waits in a long queue.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -15,16 +15,16 @@
 #include "trainer/rollout/rollout_int.h"
 #include "trainer/sample/experts.h"
 
-#define BATCH 256 /* results stored in one transaction */
+#define BATCH 256 /* results per transaction */
 #define LEASE_SLACK_US 10000000
 
 void clime_lease_times(const struct clime_rl_options *o, int64_t *made_us, int64_t *graded_us) {
     *made_us = (int64_t)(o->rollout_request_timeout * 1e6) + LEASE_SLACK_US;
-    *graded_us = 2 * (int64_t)(o->rm_timeout * 1e6) + LEASE_SLACK_US; /* a child that ended is asked once more */
+    *graded_us = 2 * (int64_t)(o->rm_timeout * 1e6) + LEASE_SLACK_US; /* a grader that died is retried once */
     if (o->learner.objective.use_opd) *graded_us += (int64_t)(o->opd_teacher_timeout * 1e6);
 }
 
-/* Members that are rewarded together wait for those of the same number. */
+/* Gathering number shared by members that are rewarded together. */
 static int64_t gathering_of(struct clime_rollouts *r, int slot) {
     int first = slot / r->members * r->members;
     if (!r->c->o->group_rm) return 0;
@@ -76,8 +76,8 @@ static enum clime_err submit(struct clime_rollouts *r, const int *slots, int n, 
     return rc;
 }
 
-/* Whether slot `next` may be sent beside n others. Members that wait for each other are sent together: a window full of
- * parts of groups would wait for ever. */
+/* Whether slot `next` may be sent with n others. Members rewarded together are sent together: a window of incomplete
+ * groups would wait forever. */
 static bool has_room(const struct clime_rollouts *r, int n) {
     bool begun = r->c->o->group_rm && r->next % r->members > 0;
     return r->next < r->n_slots && (r->n_flight + n < r->window || begun);
@@ -97,9 +97,8 @@ enum clime_err clime_flight_submit(struct clime_rollouts *r, struct clime_error 
     return rc;
 }
 
-/* A sample whose tokens must be there by now waits for its reward behind others: its lease expires when none of them
- * has moved for longer than one may take. It is taken again, with a new sample: what has the old one may still write to
- * it. */
+/* After the token limit a sample waits for its reward behind others: its lease expires once none of them progressed for
+ * one reward's limit. It is leased again with a new sample, since the old one may still be written to. */
 enum clime_err clime_flight_renew_expired(struct clime_rollouts *r, struct clime_error *e) {
     enum clime_err rc = CLIME_OK;
     int64_t now = clime_now_us(), made_us, graded_us;
@@ -125,7 +124,7 @@ static int64_t n_trained(const struct clime_sample *s) {
     return n;
 }
 
-/* Samples that fail are told while the rollout is made: it may never be full. */
+/* Reports failures during the rollout, because it may never become full. */
 static void count_failure(struct clime_rollouts *r, const struct clime_request *request) {
     int *n = request->rewarded ? &r->now.n_unrewarded : &r->now.n_ungenerated;
     double all = (double)r->c->o->rollout_batch_size * r->members;
@@ -196,7 +195,7 @@ void clime_flight_move(struct clime_rollouts *r, const int *place) {
             continue;
         }
         int g = w->slot < 0 ? -1 : place[w->slot / r->members];
-        if (g < 0 && !w->abandoned) { /* its worker writes to the sample: it lives until it is back */
+        if (g < 0 && !w->abandoned) { /* the client writes to the sample: keep it until it returns */
             r->slots[w->slot].sample = NULL;
             w->abandoned = true;
         }

@@ -1,8 +1,7 @@
-/* Groups that wait to be rewarded together; see gather.h. Called by the client's submitter thread, which owns it.
+/* Groups that are rewarded together (see gather.h). Called by the client's submitter thread, which owns it.
  *
- * A group is known by the number of its gathering, not by its own: what was given up half way may be taken up again
- * while some of it has not come yet. Invariant: a broken group keeps nobody, so a request is either inside a whole
- * group or has come out.
+ * A group is identified by its gathering number, since an abandoned group may be restarted while some of its members
+ * are still in flight. Invariant: a broken group holds no requests.
  */
 #include "trainer/rollout/gather.h"
 
@@ -12,7 +11,7 @@
 struct group {
     struct group *next;
     int64_t gathering;
-    int size, n_waiting, n_seen; /* seen: came in, one way or the other */
+    int size, n_waiting, n_seen; /* seen: added, answered or not */
     bool broken;
     struct clime_request **member; /* [size] NULL = not here */
 };
@@ -52,7 +51,7 @@ static struct group *find(struct clime_gather *g, const struct clime_request *r)
     return one;
 }
 
-/* Lets go of all that wait in the group. */
+/* Releases all members waiting in the group. */
 static int release(struct group *one, struct clime_request **out) {
     int n = 0;
     for (int i = 0; i < one->size; i++) {
@@ -75,7 +74,7 @@ int clime_gather_add(struct clime_gather *g, struct clime_request *r, struct cli
         n = release(one, out);
         out[n++] = r;
     } else {
-        if (one->member[at]) { /* its lease ran out and it was generated again: the older one goes back */
+        if (one->member[at]) { /* its lease expired and it was generated again: release the older one */
             out[n++] = one->member[at];
             one->n_waiting--;
             one->n_seen--;
@@ -83,7 +82,7 @@ int clime_gather_add(struct clime_gather *g, struct clime_request *r, struct cli
         one->member[at] = r;
         one->n_waiting++;
         *complete = one->n_waiting == one->size;
-        if (*complete) n = release(one, out); /* alone: an older one means that it was here, so nothing else came out */
+        if (*complete) n = release(one, out); /* n was 0: an older duplicate rules out a complete group */
     }
     if (one->n_waiting == 0 && one->n_seen >= one->size) forget(g, one);
     return n;

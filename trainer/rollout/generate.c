@@ -1,9 +1,8 @@
-/* What goes to /generate and what comes back. Called by the client's workers.
+/* Request and reply of /generate (see generate.h). Called by the client's threads.
  *
- * Invariant: ids and log-probabilities come from output_token_logprobs and nowhere else, so the two cannot be out of
- * step; text is never tokenised. A log-probability is read with strtof from the digits the server
- * wrote: reading it as a double and rounding would be wrong in the last bit about once in 2^29 numbers, and the gap
- * must be exactly 0.
+ * Invariant: ids and log-probabilities come only from output_token_logprobs, so they always match; text is never
+ * tokenised. A log-probability is read with strtof from the server's digits: reading a double and rounding would be
+ * wrong in the last bit about once in 2^29 numbers, and the gap must be exactly 0.
  */
 #include "trainer/rollout/generate.h"
 
@@ -18,7 +17,7 @@
 #include "trainer/sample/experts.h"
 #include "trainer/sample/label.h"
 
-#define MAX_EVENT CLIME_GENERATE_MAX_REPLY /* experts of all positions come with the last one */
+#define MAX_EVENT CLIME_GENERATE_MAX_REPLY /* the last event has the experts of all positions */
 
 static void write_sampling(struct clime_jw *w, const struct clime_request *r) {
     const struct clime_sampling_options *s = r->sampling;
@@ -47,7 +46,7 @@ static void write_sampling(struct clime_jw *w, const struct clime_request *r) {
     clime_jw_close(w);
 }
 
-/* The first position whose experts are asked for: those before it are known. */
+/* First position whose experts are requested; earlier ones are known. */
 static int32_t experts_from(const struct clime_request *r) {
     const struct clime_sample *s = r->sample;
     return s->experts ? s->n_prompt + s->n_response - 1 : r->experts_from;
@@ -69,7 +68,7 @@ void clime_generate_body(const struct clime_request *r, struct clime_buf *out) {
     clime_jw_put_bool(&w, "return_logprob", true);
     if (clime_generate_streams(r)) {
         clime_jw_put_bool(&w, "stream", true);
-        clime_jw_key(&w, "incremental_streaming_output"); /* an event has what is new, not all again */
+        clime_jw_key(&w, "incremental_streaming_output"); /* each event has only new tokens */
         clime_jw_bool(&w, true);
     }
     if (r->sampling->kept) clime_jw_put_bool(&w, "return_sampling_mask", true);
@@ -83,7 +82,7 @@ void clime_generate_body(const struct clime_request *r, struct clime_buf *out) {
 
 /* ---- reply ---- */
 
-/* Its rid begins with it. */
+/* The run's name, the first part of the rid. */
 static struct clime_str run_of(const struct clime_request *r) {
     return (struct clime_str){r->rid, strcspn(r->rid, "/")};
 }
@@ -98,11 +97,11 @@ struct reply {
     struct clime_str experts; /* base64 */
     struct clime_str finish;  /* raw JSON */
     char finish_type[16];
-    struct clime_str run;           /* whose weights are asked for */
-    struct clime_version_run *runs; /* [n_runs] version -1 = a label that is not this run's */
+    struct clime_str run;           /* run whose weights are requested */
+    struct clime_version_run *runs; /* [n_runs] version -1 = another run's label */
     int n_runs;
     struct clime_str odd; /* such a label */
-    int32_t first_kept;   /* token whose context held KV of older weights; -1 = none */
+    int32_t first_kept;   /* first token whose context has KV of older weights; -1 = none */
     int64_t completion_tokens, cached_tokens;
     struct clime_str device;
 };
@@ -149,7 +148,7 @@ static void read_routing(struct clime_json *j, struct reply *p) {
     }
 }
 
-/* A set for each token: ids, ascending. */
+/* Reads a set per token: ascending ids. */
 static void read_sets(struct clime_json *j, struct reply *p) {
     for (clime_json_array(j); clime_json_item(j);) {
         uint32_t n = 0;
@@ -251,8 +250,8 @@ static void read_meta(struct clime_json *j, struct reply *p) {
     }
 }
 
-/* Adds the experts of the positions that the reply's tokens make known. Where a request was given up, a server may have
- * none of a row that it would compute anew: all of them are asked for again when the sample goes on. */
+/* Adds the experts of the positions in the reply. An aborted request may lack those of a row to be recomputed; all are
+ * requested again when the sample continues. */
 static enum clime_err add_experts(struct clime_request *r, const struct reply *p, bool aborted, struct clime_error *e) {
     const struct clime_config *c = r->sampling->experts;
     struct clime_sample *s = r->sample;
@@ -273,7 +272,7 @@ static enum clime_err add_experts(struct clime_request *r, const struct reply *p
     return CLIME_OK;
 }
 
-/* Appends the tokens of the reply to those that the sample holds from an earlier rollout, if any. */
+/* Appends the reply's tokens to the sample's earlier ones. */
 static void add_tokens(const struct clime_request *r, const struct reply *p) {
     struct clime_sample *s = r->sample;
     size_t n = (size_t)p->n, old = (size_t)s->n_response, np = (size_t)s->n_prompt;
@@ -284,7 +283,7 @@ static void add_tokens(const struct clime_request *r, const struct reply *p) {
     if (r->sampling->kept) {
         const size_t had = (size_t)s->n_kept * sizeof *s->kept, unknown = s->kept_n ? 0 : old;
         s->kept_n = xrealloc(s->kept_n, (old + n) * sizeof *s->kept_n);
-        memset(s->kept_n, 0, unknown * sizeof *s->kept_n); /* of a run that did not ask; check_samples refuses it */
+        memset(s->kept_n, 0, unknown * sizeof *s->kept_n); /* from a run without sets; check_samples rejects it */
         memcpy(s->kept_n + old, p->kept_n.data, n * sizeof *s->kept_n);
         s->kept_logp = xrealloc(s->kept_logp, (old + n) * sizeof *s->kept_logp);
         memset(s->kept_logp, 0, unknown * sizeof *s->kept_logp);
@@ -293,7 +292,7 @@ static void add_tokens(const struct clime_request *r, const struct reply *p) {
         memcpy((char *)s->kept + had, p->kept.data, p->kept.len);
         s->n_kept += (int64_t)(p->kept.len / sizeof *s->kept);
     }
-    if (p->n_routing || s->routing) { /* what one of them did not say is not known */
+    if (p->n_routing || s->routing) { /* missing values are unknown */
         bool had = s->routing != NULL;
         s->routing = xrealloc(s->routing, (old + n) * sizeof *s->routing);
         if (!had) memset(s->routing, 0, old * sizeof *s->routing);
@@ -328,7 +327,7 @@ static void fill_sample(struct clime_request *r, const struct reply *p, enum cli
     s->temperature = r->sampling->temperature < 1e-6 ? 1.0f : (float)r->sampling->temperature;
 }
 
-/* The versions of the tokens are those that the servers were given since it was asked for, in their order. */
+/* Checks that the tokens' versions are ones pushed since the request, in order. */
 static bool is_stale(const struct clime_request *r, const struct reply *p, struct clime_error *e) {
     int64_t newest = r->newest ? atomic_load(r->newest) : r->version, least = r->version;
     for (int i = 0; i < p->n_runs; least = p->runs[i++].version) {
@@ -353,7 +352,7 @@ static int64_t versioned(const struct reply *p) {
     return n;
 }
 
-/* Each token is in its set. */
+/* Checks that each token is in its set. */
 static enum clime_err check_sets(const struct clime_request *r, const struct reply *p, struct clime_error *e) {
     const uint32_t *len = (const void *)p->kept_n.data;
     const int32_t *id = (const void *)p->kept.data;
@@ -449,16 +448,16 @@ enum clime_generate_outcome clime_generate_read(struct clime_request *r, struct 
     return out;
 }
 
-/* ---- the same as events ---- */
+/* ---- stream of events ---- */
 
 struct clime_generate_stream {
     struct clime_request *r;
-    struct clime_buf held;  /* of the events: what is not whole yet */
+    struct clime_buf held;  /* incomplete event data */
     struct clime_buf event; /* the newest one's JSON: p points into it */
     struct clime_arena arena;
     struct reply p;
-    bool begun, whole; /* something came; it is no event but an object, the answer itself */
-    bool over;         /* nothing that follows counts */
+    bool begun, whole; /* data arrived; it is a plain JSON answer, not events */
+    bool over;         /* ignore further data */
     enum clime_generate_outcome outcome;
     struct clime_error error;
 };
@@ -504,7 +503,7 @@ static bool tell(const struct clime_generate_stream *s) {
     return s->r->listener->news(s->r->listener->arg, &so_far);
 }
 
-/* One event's data. What it says of all tokens takes the place of what was said before; tokens are added. */
+/* Parses one event. Values for the whole answer replace earlier ones; tokens are appended. */
 static void take_event(struct clime_generate_stream *s, struct clime_str data) {
     struct reply *p = &s->p;
     struct clime_json j;

@@ -1,4 +1,4 @@
-/* Open groups in the order of a filter. Called by the rollout; owns the samples until they are taken. */
+/* Open groups in the filter's order (see leftovers.h). Called by the rollout; owns the samples until they are taken. */
 #include "trainer/rollout/leftovers.h"
 
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 #include "trainer/plugin/hooks.h"
 #include "trainer/sample/filter.h"
 
-struct entry { /* one group while they are sorted */
+struct entry { /* sort entry of a group */
     struct clime_sample **samples;
     int64_t id;
     int finished;
@@ -17,7 +17,7 @@ struct entry { /* one group while they are sorted */
 
 static int by_age(const void *a, const void *b) {
     const struct entry *x = a, *y = b;
-    return (x->id > y->id) - (x->id < y->id); /* numbers of groups grow with the rollouts */
+    return (x->id > y->id) - (x->id < y->id); /* group numbers grow with the rollouts */
 }
 
 static int by_progress(const void *a, const void *b) {
@@ -32,7 +32,7 @@ static const struct {
     int (*compare)(const void *, const void *);
 } orders[] = {{"pop_first", by_age}, {"pop_most_complete", by_progress}};
 
-/* The groups of list in this order become those to take. */
+/* Arranges the groups in the order of list. */
 static void arrange(struct clime_leftovers *l, const struct entry *list) {
     struct clime_sample **sorted = xcalloc((size_t)(l->n * l->members) + 1, sizeof *sorted);
     for (int g = 0; g < l->n; g++)
@@ -57,7 +57,7 @@ static void sort(struct clime_leftovers *l, int (*compare)(const void *, const v
     free(list);
 }
 
-/* The library's choice first, what it leaves out behind. */
+/* Puts the library's choice first, omitted groups last. */
 static enum clime_err ask(struct clime_leftovers *l, const struct clime_leftovers_order *o, struct clime_error *e) {
     int32_t *order = xcalloc((size_t)l->n + 1, sizeof *order);
     struct entry *list = xcalloc((size_t)l->n + 1, sizeof *list);
@@ -76,7 +76,7 @@ static enum clime_err ask(struct clime_leftovers *l, const struct clime_leftover
     return rc;
 }
 
-/* The row of orders; -1 = none. */
+/* Index in orders; -1 = none. */
 static int find(const char *name) {
     const char *dot = strrchr(name, '.');
     for (int k = 0; k < (int)CLIME_COUNT(orders); k++)

@@ -1,5 +1,5 @@
-/* Measuring repetition by compression. Called once for every sample of a rollout, main thread; owns nothing. A figure
- * for the metrics only: no decision follows from it. */
+/* Repetition check by compression. Called once per sample of a rollout, main thread; owns nothing. Used for metrics
+ * only. */
 #include "trainer/rollout/repetition.h"
 
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #define WINDOW 10000 /* characters */
 #define RATIO 10
 
-/* The last n characters of the text, NULL when it has no more than n. */
+/* The last n characters of the text; NULL if it has at most n. */
 static const char *tail(const char *text, size_t bytes, int n) {
     const char *p = text + bytes;
     for (; p > text && n > 0; n--) do
@@ -28,7 +28,7 @@ bool clime_has_repetition(const char *text) {
     uLongf packed = compressBound(size);
     Bytef *out = xmalloc(packed);
     int rc = compress2(out, &packed, (const Bytef *)from, size, Z_BEST_COMPRESSION);
-    CHECK(rc == Z_OK); /* there is room for the worst case */
+    CHECK(rc == Z_OK); /* out has room for the worst case */
     free(out);
     return size > RATIO * packed;
 }

@@ -1,5 +1,5 @@
-/* Does a response repeat itself? slime's measure: of a text of more than 10,000 characters the last 10,000 become over
- * ten times smaller when zlib compresses them. Pure. */
+/* Repetition check of a response. slime's measure: the text is over 10,000 characters and zlib compresses the last
+ * 10,000 more than tenfold. Pure. */
 #ifndef CLIME_TRAINER_ROLLOUT_REPETITION_H
 #define CLIME_TRAINER_ROLLOUT_REPETITION_H
 

@@ -1,13 +1,12 @@
-/* Making rollouts: groups are submitted, and those that are complete make one. Called by the loop (rl.c) on the main
- * thread, or by trainer/rollout/ahead.c on its own; the client does the waiting.
+/* Rollout loop: submits groups and assembles rollouts from complete ones. Called by rl.c on the main thread, or by
+ * trainer/rollout/ahead.c on its thread; waits happen in the client.
  *
- * Owns the groups' samples. The ledger is written first and memory follows: groups and pending samples before anything
- * is sent, then what flight.c says. So the same functions make a rollout from nothing and finish one that a
- * crash cut off.
+ * Owns the groups' samples. The ledger is written first: groups and pending samples before any request, then as in
+ * flight.c. So the same functions start a rollout and resume one after a crash.
  *
- * Where rollouts follow each other (--fully-async) their groups are one pool: what a full rollout does not take stays
- * in flight and is the next one's. Invariant: a token's staleness is judged by the rollout that its group ends in, when
- * it is complete and again when the next rollout begins; so none is accepted over the bound.
+ * Consecutive rollouts (--fully-async) share one pool of groups: those a full rollout does not use stay in flight for
+ * the next. Invariant: a token's staleness is measured against the rollout its group ends in, when the group is
+ * complete and again when the next rollout begins, so no token above the bound is accepted.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -23,9 +22,9 @@
 #include "trainer/plugin/hooks.h"
 #include "trainer/rollout/rollout_int.h"
 
-#define ABORT_AGAIN_US 1000000 /* a request that was on its way when the servers were told does not know it yet */
-#define LOOK_US 5000           /* how often another thread's orders are looked for */
-#define MOST_FILTERED 100      /* a filter that drops so many times the groups of a rollout finds nothing to train on */
+#define ABORT_AGAIN_US 1000000 /* repeats an abort for requests that were in transit */
+#define LOOK_US 5000           /* polling interval of another thread's orders */
+#define MOST_FILTERED 100      /* times a rollout's groups that the filter may drop before the run ends */
 
 static uint64_t seed_of(uint64_t run_seed, int64_t rollout, int64_t group, int64_t member) {
     const uint64_t words[4] = {run_seed, (uint64_t)rollout, (uint64_t)group, (uint64_t)member};
@@ -48,7 +47,7 @@ static bool all_old(const struct clime_rollouts *r, int g) {
     return true;
 }
 
-/* Tells the chooser about group g when all its members are finished. */
+/* Reports group g to the chooser once all its members are finished. */
 static enum clime_err finish_group(struct clime_rollouts *r, int g, struct clime_error *e) {
     const struct clime_hook *hook = r->c->o->filter_hook;
     struct clime_verdict v = {.keep = true};
@@ -60,7 +59,7 @@ static enum clime_err finish_group(struct clime_rollouts *r, int g, struct clime
         members[m] = r->slots[g * r->members + m].sample;
     }
     if (complete && r->c->o->learner.objective.mask_offpolicy && all_old(r, g))
-        v = (struct clime_verdict){.reason = "offpolicy"}; /* no token would be trained on */
+        v = (struct clime_verdict){.reason = "offpolicy"}; /* no token could be trained on */
     else if (complete && hook)
         rc = clime_hook_filter(hook, members, r->members, &v, e);
     else if (complete && r->filter)
@@ -76,13 +75,13 @@ void clime_rollouts_failed(struct clime_rollouts *r, int slot) {
     if (!r->chooser.groups[g].ended) clime_chooser_fail(&r->chooser, g);
 }
 
-/* Some token is older than --max-staleness allows when the rollout is trained on. */
+/* Whether a token will exceed --max-staleness when the rollout is trained on. */
 static bool too_old(const struct clime_rollouts *r, const struct clime_sample *s) {
     int64_t limit = r->c->o->max_staleness, trained_at = r->now.id * r->c->o->num_steps_per_rollout;
     return limit >= 0 && s->n_versions && trained_at - s->versions[0].version > limit;
 }
 
-/* The sample is pending again, after the dataset's prompt: an environment may have begun with another. */
+/* Resets the sample to pending with the dataset's prompt, which an environment may have replaced. */
 static enum clime_err begin_again(struct clime_rollouts *r, struct clime_sample *s, struct clime_error *e) {
     const struct clime_prompt *p = clime_dataset_at(r->c->data, s->group, NULL);
     clime_sample_restart(s);
@@ -94,7 +93,7 @@ static enum clime_err begin_again(struct clime_rollouts *r, struct clime_sample 
     return clime_samples_reset(r->c->ledger, &s, 1, e);
 }
 
-/* A finished sample is sampled anew. */
+/* Samples a finished sample again. */
 static enum clime_err renew(struct clime_rollouts *r, int slot, struct clime_error *e) {
     struct clime_slot *s = &r->slots[slot];
     int g = slot / r->members;
@@ -108,8 +107,7 @@ static enum clime_err renew(struct clime_rollouts *r, int slot, struct clime_err
     return begin_again(r, s->sample, e);
 }
 
-/* Finished samples of group g that are too old are sampled anew; where members are rewarded together, all of them, when
- * all are there. */
+/* Samples the too old finished samples of group g again; with --group-rm all members, once all are finished. */
 static enum clime_err renew_old(struct clime_rollouts *r, int g, struct clime_error *e) {
     bool old = false, whole = true, together = r->c->o->group_rm;
     enum clime_err rc = CLIME_OK;
@@ -130,17 +128,17 @@ enum clime_err clime_rollouts_finished(struct clime_rollouts *r, int slot, struc
     return rc ? rc : finish_group(r, g, e);
 }
 
-/* What the ledger holds of a sample cannot be used. */
+/* Whether the recorded state of a sample is unusable. */
 static bool outdated(const struct clime_rollouts *r, const struct clime_sample *s) {
     bool current = s->n_versions == 1 && s->versions[0].version == r->now.version;
     return r->c->o->partial_rollout ? too_old(r, s) : !current;
 }
 
-/* Takes over what the ledger holds of group g: finished samples stay; with --partial-rollout so do the tokens of the
- * others, else those are sampled anew, and so is what is too old. */
+/* Resumes group g from the ledger: keeps finished samples, and with --partial-rollout the tokens of the others;
+ * everything else, and what is too old, is sampled again. */
 static enum clime_err admit(struct clime_rollouts *r, int g, struct clime_error *e) {
     bool partial = r->c->o->partial_rollout;
-    bool whole = true; /* rewarded together, or again together */
+    bool whole = true; /* all members are usable; else --group-rm samples all again */
     enum clime_err rc = CLIME_OK;
     for (int i = g * r->members; i < (g + 1) * r->members; i++)
         whole = whole && clime_sample_finished(r->slots[i].sample) && !outdated(r, r->slots[i].sample);
@@ -167,7 +165,7 @@ static enum clime_err add_groups(struct clime_rollouts *r, struct clime_sample *
     r->slots = xrealloc(r->slots, (size_t)(r->n_slots + n * r->members + 1) * sizeof *r->slots);
     for (int i = 0; i < n * r->members; i++) r->slots[r->n_slots++] = (struct clime_slot){.sample = samples[i]};
     clime_chooser_add(&r->chooser, n);
-    for (int g = first; g < first + n; g++) /* the numbers of a rollout's groups have no gaps but for dropped ones */
+    for (int g = first; g < first + n; g++) /* a rollout's group numbers have gaps only for dropped groups */
         r->chooser.groups[g].skipped = (int)(samples[(g - first) * r->members]->group - r->first_group) - g;
     for (int g = first; g < first + n && !rc; g++) rc = admit(r, g, e);
     return rc;
@@ -211,7 +209,7 @@ static enum clime_err open_groups(struct clime_rollouts *r, int n, struct clime_
     return rc;
 }
 
-/* Adds n groups: from what is left over while there is some, then from the dataset. */
+/* Adds n groups: leftovers first, then from the dataset. */
 static enum clime_err more_groups(struct clime_rollouts *r, int n, struct clime_error *e) {
     struct clime_sample **samples;
     int taken = clime_leftovers_take(&r->leftovers, n, &samples);
@@ -219,7 +217,7 @@ static enum clime_err more_groups(struct clime_rollouts *r, int n, struct clime_
     return rc ? rc : open_groups(r, n - taken, e);
 }
 
-/* Records that group g is not used. Too many of them end the run: it would go on for ever. */
+/* Drops group g in the ledger. Too many dropped groups end the run, which would never finish. */
 static enum clime_err drop_group(struct clime_rollouts *r, int g, struct clime_error *e) {
     const struct clime_chosen *d = &r->chooser.groups[g];
     const char *reason = d->verdict.reason;
@@ -247,7 +245,7 @@ static enum clime_err drop_group(struct clime_rollouts *r, int g, struct clime_e
     return CLIME_OK;
 }
 
-/* Decides what can be decided and adds groups where too few are left. */
+/* Makes all possible decisions and adds groups if too few are left. */
 static enum clime_err settle(struct clime_rollouts *r, struct clime_error *e) {
     for (;;) {
         enum clime_err rc = CLIME_OK;
@@ -259,7 +257,7 @@ static enum clime_err settle(struct clime_rollouts *r, struct clime_error *e) {
     }
 }
 
-/* What the ledger holds of this rollout and, with --partial-rollout, of those before it. */
+/* Resumes this rollout from the ledger and, with --partial-rollout, earlier ones. */
 static enum clime_err resume(struct clime_rollouts *r, const int64_t *held, int n_held, struct clime_error *e) {
     struct clime_db *db = r->c->db;
     const struct clime_rl_options *o = r->c->o;
@@ -281,17 +279,17 @@ static enum clime_err resume(struct clime_rollouts *r, const int64_t *held, int 
                                                .n_held = n_held};
     if (!rc) rc = clime_leftovers_load(db, &left, r->members, &r->leftovers, e);
     if (rc || o->partial_rollout) return rc;
-    /* all of them were submitted before, in this order: what comes of them must not depend on the crash */
+    /* all were submitted in this order before; the result must not depend on the crash */
     n = clime_leftovers_take(&r->leftovers, r->leftovers.n, &samples);
     return add_groups(r, samples, n, e);
 }
 
-/* ---- making one ---- */
+/* ---- generation ---- */
 
 static void show(struct clime_rollouts *r) {
     double seconds = (double)(clime_now_us() - r->t0) / 1e6;
     long long samples = (long long)r->c->o->rollout_batch_size * r->members;
-    if (!r->n_counted) /* a sample is heard of when it is whole */
+    if (!r->n_counted) /* samples return only when complete */
         clime_progress_live(r->c->progress, "rollout %" PRId64 ": %d samples under way, none whole yet  (%.0f s)",
                             r->now.id, r->n_flight, seconds);
     else
@@ -301,7 +299,7 @@ static void show(struct clime_rollouts *r) {
                             r->reward_sum / r->n_counted);
 }
 
-/* What the thread that wants the rollout says. New weights may have come when it returns. */
+/* Executes orders of the controlling thread. The version may have changed on return. */
 static enum clime_err obey(struct clime_rollouts *r, bool *pause, struct clime_error *e) {
     enum clime_rollout_order order =
         r->c->control ? clime_rollout_control_look(r->c->control, &r->now.version) : CLIME_ROLLOUT_GO;
@@ -310,19 +308,19 @@ static enum clime_err obey(struct clime_rollouts *r, bool *pause, struct clime_e
     return clime_fail(e, CLIME_ERR_ABORTED, "rollout %" PRId64 " was given up", r->now.id);
 }
 
-/* How many samples to have under a lease: servers come and go. */
+/* Sets the number of leased samples, which follows the number of servers. */
 static void set_window(struct clime_rollouts *r) {
     r->window = 2 * clime_client_most(r->c->client);
-    if (r->c->o->group_rm && r->window < r->members) r->window = r->members; /* they wait for each other */
+    if (r->c->o->group_rm && r->window < r->members) r->window = r->members; /* members wait for each other */
 }
 
-/* How many groups to have: those of this rollout and, where others may follow it now, theirs. */
+/* Sets the number of groups: for this rollout and any later one wanted now. */
 static void want(struct clime_rollouts *r) {
     int64_t n = r->c->control ? atomic_load(&r->c->control->last) - r->now.id + 1 : 1;
     r->chooser.wanted = (int)(n > 0 ? n : 0) * r->chooser.target;
 }
 
-/* The next rollout begins with what the last one left. */
+/* Begins the next rollout with the last one's remaining groups. */
 static enum clime_err begin_next(struct clime_rollouts *r, int64_t id, struct clime_error *e) {
     int *place = xcalloc((size_t)r->chooser.n + 1, sizeof *place), n = r->chooser.n;
     enum clime_err rc = CLIME_OK;
@@ -383,7 +381,7 @@ enum clime_err clime_rollouts_fill(struct clime_rollouts *r, int64_t id, bool *p
 enum clime_err clime_rollouts_stop(struct clime_rollouts *r, struct clime_error *e) {
     char prefix[64];
     int64_t again = 0;
-    bool pause; /* what a pause wants is going on */
+    bool pause; /* a pause is in progress */
     enum clime_err rc = CLIME_OK;
     atomic_store(&r->stop, true);
     snprintf(prefix, sizeof prefix, "%s/", r->c->run->start);
@@ -455,7 +453,7 @@ enum clime_err clime_rollouts_open(const struct clime_rollout_context *c, int64_
 }
 
 void clime_rollouts_close(struct clime_rollouts *r) {
-    if (r->n_flight > 0) clime_client_stop(r->c->client); /* after an error: what it has is ours again */
+    if (r->n_flight > 0) clime_client_stop(r->c->client); /* after an error: reclaims its requests */
     clime_flight_free(r);
     for (int i = 0; i < r->n_slots; i++) clime_sample_free(r->slots[i].sample);
     free(r->slots);

@@ -13,7 +13,7 @@ double clime_pass_at_k(int n, int c, int k) {
     return 1 - miss;
 }
 
-/* One prompt more (Welford's sums; variance holds the sum of squares until the end). */
+/* Adds one prompt (Welford; variance holds the sum of squares until the end). */
 static void add(struct clime_scores *s, double x) {
     double before = x - s->mean;
     s->mean += before / ++s->n;

@@ -1,5 +1,5 @@
-/* Rewards by source. Called by the loop for a rollout's line of metrics; owns nothing. The ledger says where a group
- * came from, because a group may be left over from a start with the same prompts before this one. */
+/* Rewards by source. Called by the loop for a rollout's metrics line; owns nothing. The source is read from the ledger,
+ * because a group may be left over from an earlier start. */
 #include "trainer/rollout/source_stats.h"
 
 #include <stdio.h>
@@ -38,7 +38,7 @@ enum clime_err clime_source_stats_add(struct clime_metrics_line *m, struct clime
         free(name);
     }
     for (int k = 0; d->n_parts > 1 && k < d->n_parts && !rc; k++) {
-        bool again = false; /* two sources of one name are one line */
+        bool again = false; /* sources with the same name share a line */
         for (int j = 0; j < k; j++) again = again || !strcmp(d->names[j], d->names[k]);
         if (!again) add_lines(m, d->names[k], &sums[k]);
     }

@@ -1,5 +1,5 @@
-/* What the rewards of a rollout are by source: rollout/reward/source/NAME and rollout/samples/source/NAME, where
- * prompts come from several (--prompt-data a b). Main thread. */
+/* Rewards of a rollout by source, rollout/reward/source/NAME and rollout/samples/source/NAME, if there are several
+ * (--prompt-data a b). Main thread. */
 #ifndef CLIME_TRAINER_ROLLOUT_SOURCE_STATS_H
 #define CLIME_TRAINER_ROLLOUT_SOURCE_STATS_H
 

@@ -1,5 +1,5 @@
-/* Figures of a rollout and of an evaluation. Called by rl and eval on the main thread; owns nothing. Sums run in the
- * order of the samples, so equal samples give equal figures. */
+/* Statistics of a rollout and of an evaluation. Called by rl and eval on the main thread; owns nothing. Sums run in
+ * sample order, so equal samples give equal figures. */
 #include "trainer/rollout/stats.h"
 
 #include <math.h>
@@ -44,7 +44,7 @@ void clime_length_stats_add(struct clime_metrics_line *m, const char *prefix, co
 double clime_mean_reward(struct clime_sample *const *samples, int n) {
     double sum = 0;
     int members = 0;
-    for (int i = 0, end; i < n; i = end) { /* a member's parts count as one, with their mean */
+    for (int i = 0, end; i < n; i = end) { /* a member's parts count once, with their mean */
         double own = samples[i]->reward;
         for (end = i + 1; end < n && samples[end]->part > 0; end++) own += samples[end]->reward;
         sum += own / (end - i);
@@ -53,7 +53,7 @@ double clime_mean_reward(struct clime_sample *const *samples, int n) {
     return sum / members;
 }
 
-/* Of the samples that have a reward. */
+/* Over the rewarded samples. */
 static void add_deviation(struct clime_metrics_line *m, struct clime_sample *const *s, int n) {
     double sum = 0, squares = 0, low = INFINITY, high = -INFINITY;
     int scored = 0;
@@ -72,8 +72,7 @@ static void add_deviation(struct clime_metrics_line *m, struct clime_sample *con
     clime_metrics_line_add(m, "rollout/raw_reward_max", high);
 }
 
-/* The share of groups whose rewards are all the same, and zero_std/count_R for every R (to one decimal) that some
- * group's rewards all equal. */
+/* Adds the share of groups with identical rewards, and zero_std/count_R for each such reward R (to one decimal). */
 static void add_zero_std(struct clime_metrics_line *m, struct clime_sample *const *s, int n) {
     enum { MOST = 64 };
     struct {
@@ -105,7 +104,7 @@ static void add_zero_std(struct clime_metrics_line *m, struct clime_sample *cons
     }
 }
 
-/* The parts of weighted sums: rollout/reward/PART, the mean over the samples that have it. */
+/* Adds the parts of weighted sums: rollout/reward/PART, the mean over samples with that part. */
 static void add_parts(struct clime_metrics_line *m, const struct clime_rollout *r) {
     struct {
         char name[80];
@@ -140,7 +139,7 @@ static void add_parts(struct clime_metrics_line *m, const struct clime_rollout *
     }
 }
 
-/* Groups that were not used, by reason; the names of filters' reasons are slime's. */
+/* Adds unused groups by reason; filters' reasons have slime's names. */
 static void add_drops(struct clime_metrics_line *m, const struct clime_rl_options *o, const struct clime_rollout *r) {
     char key[128];
     int failed = 0;
@@ -154,7 +153,7 @@ static void add_drops(struct clime_metrics_line *m, const struct clime_rl_option
     clime_metrics_line_int(m, o->partial_rollout ? "rollout/open_groups" : "rollout/surplus_groups", r->n_left);
 }
 
-/* How far the trained tokens' versions lie behind the weights that are trained, in steps. */
+/* Adds how many steps the trained tokens' versions are behind the weights. */
 static void add_staleness(struct clime_metrics_line *m, const struct clime_rl_options *o, const struct clime_rollout *r,
                           int64_t version) {
     int64_t sum = 0, most = 0, tokens = 0, old = 0;
@@ -185,7 +184,7 @@ static void add_staleness(struct clime_metrics_line *m, const struct clime_rl_op
     if (o->max_staleness >= 0) clime_metrics_line_int(m, "rollout/staleness/reset_samples", r->n_reset);
 }
 
-/* How the turns of sessions went on: the report on drift. */
+/* Adds the sessions' turn counts: the drift report. */
 static void add_turns(struct clime_metrics_line *m, const struct clime_turn_counts *c) {
     char key[64];
     int64_t branched = 0;
@@ -198,7 +197,7 @@ static void add_turns(struct clime_metrics_line *m, const struct clime_turn_coun
     clime_metrics_line_int(m, "rollout/turns/branched", branched);
 }
 
-/* What the learner made of the samples. */
+/* Adds the learner's estimates. */
 static void add_estimate(struct clime_metrics_line *m, const struct clime_rl_options *o,
                          const struct clime_estimate_stats *estimate) {
     clime_metrics_line_add(m, "rollout/advantages", estimate->advantage);
@@ -218,7 +217,7 @@ void clime_rollout_stats_add(struct clime_metrics_line *m, const struct clime_rl
                              const struct clime_rollout *r, int64_t version,
                              const struct clime_estimate_stats *estimate) {
     struct clime_length_stats len;
-    double of_limit = 0, logp = 0; /* of what the policy sampled; other tokens have none */
+    double of_limit = 0, logp = 0; /* of sampled tokens; others have none */
     int64_t sampled = 0, cached = 0, prompt = 0;
     int truncated = 0, repeats = 0;
     for (int i = 0; i < r->n; i++) {

@@ -1,4 +1,4 @@
-/* Figures over samples, under slime's metric names. Pure functions. */
+/* Rollout statistics under slime's metric names. Pure functions. */
 #ifndef CLIME_TRAINER_ROLLOUT_STATS_H
 #define CLIME_TRAINER_ROLLOUT_STATS_H
 
@@ -14,15 +14,15 @@ void clime_length_stats(struct clime_sample *const *samples, int n, struct clime
 /* Adds PREFIXresponse_len/{mean,median,max,min}. */
 void clime_length_stats_add(struct clime_metrics_line *m, const char *prefix, const struct clime_length_stats *s);
 
-/* Adds the figures of a finished rollout: raw_reward, the parts of a weighted sum, advantages, response_len,
- * truncated_ratio, repetition_frac, zero_std/count_R (groups whose rewards are all R), log-probabilities (those of
- * trainer and reference where they were made, and the KL in the reward), prefix cache, dropped groups by reason, and
- * where samples may be older than the weights (`version` is trained on), how old. estimate NULL: nothing is trained. */
+/* Adds the statistics of a finished rollout: raw_reward, the parts of a weighted sum, advantages, response_len,
+ * truncated_ratio, repetition_frac, zero_std/count_R (groups whose rewards are all R), log-probabilities (trainer's and
+ * reference's if computed, and the KL in the reward), prefix cache, dropped groups by reason, and the samples'
+ * staleness if they may be older than the trained `version`. estimate NULL: no training. */
 void clime_rollout_stats_add(struct clime_metrics_line *m, const struct clime_rl_options *o,
                              const struct clime_rollout *r, int64_t version,
                              const struct clime_estimate_stats *estimate);
 
-/* Mean reward of samples that all have one. */
+/* Mean reward; every sample must have one. */
 double clime_mean_reward(struct clime_sample *const *samples, int n);
 
 #endif

@@ -1,11 +1,10 @@
-/* The teacher's threads, and what goes to it and comes back. See teacher.h.
+/* Teacher threads, requests and replies (see teacher.h).
  *
- * Called by the client's generators (submit) and by whoever closes the client. Owns its queue, threads and one HTTP
- * client a thread; requests are borrowed. Invariant: a request that was submitted reaches `out`, unless the teacher was
- * closed meanwhile.
+ * Called by the client. Owns its queue, threads and one HTTP client per thread; requests are borrowed. Invariant: a
+ * submitted request reaches `out` unless the teacher is closed first.
  *
- * The numbers are asked for at temperature 1 (greedy sampling reports that), as slime does: the policy learns the
- * teacher's own distribution, at whatever temperature it samples itself.
+ * Log-probabilities are requested at temperature 1 (as greedy sampling reports), like in slime: the policy learns the
+ * teacher's own distribution whatever its own sampling temperature.
  */
 #include "trainer/rollout/teacher.h"
 
@@ -28,7 +27,7 @@
 #define FIRST_PAUSE_US 100000
 #define MAX_PAUSE_US 2000000
 #define STOP_CHECK_US 200000
-#define ASK_US 10000000 /* for it to say what it is */
+#define ASK_US 10000000 /* limit for its identity */
 
 struct clime_teacher {
     char *url;
@@ -39,10 +38,10 @@ struct clime_teacher {
     atomic_bool stop;
     const char *vocabulary;
     const struct clime_opt_list *allowed;
-    pthread_mutex_t lock;     /* of first and told */
-    atomic_bool known;        /* since the last broken connection it has said what it is */
-    struct clime_facts first; /* what it said first */
-    bool told;                /* that it does not say */
+    pthread_mutex_t lock;     /* guards first and told */
+    atomic_bool known;        /* identified since the last broken connection */
+    struct clime_facts first; /* its first identity */
+    bool told;                /* logged that it reports none */
 };
 
 /* ---- text ---- */
@@ -62,8 +61,7 @@ void clime_teacher_body(const struct clime_sample *s, struct clime_buf *out) {
     clime_jw_put_bool(&w, "skip_special_tokens", false);
     clime_jw_close(&w);
     clime_jw_put_bool(&w, "return_logprob", true);
-    clime_jw_put_int(&w, "logprob_start_len",
-                     s->n_prompt > 0 ? s->n_prompt - 1 : 0); /* the entry at the start itself may be null */
+    clime_jw_put_int(&w, "logprob_start_len", s->n_prompt > 0 ? s->n_prompt - 1 : 0); /* the first entry may be null */
     clime_jw_close(&w);
 }
 
@@ -147,7 +145,7 @@ enum clime_err clime_teacher_read(struct clime_sample *s, struct clime_str reply
     return rc;
 }
 
-/* ---- what it is ---- */
+/* ---- identity ---- */
 
 static char *path_of(const char *url, const char *path) {
     static const char generate[] = "/generate";
@@ -192,7 +190,7 @@ enum clime_err clime_teacher_ask(const char *url, struct clime_facts *out, struc
     return rc;
 }
 
-/* It is what it was, and of the policy's vocabulary. Under the lock. */
+/* Checks that its identity is unchanged and has the policy's vocabulary. Under the lock. */
 static enum clime_err compare(struct clime_teacher *t, struct clime_facts *said, struct clime_error *e) {
     const char *const *allowed = t->allowed ? t->allowed->items : NULL;
     const int n = t->allowed ? t->allowed->n : 0;
@@ -247,7 +245,7 @@ static bool wait_unless_stopping(void *arg, int64_t wait_us) {
     }
 }
 
-/* One try. True when there will be no other: *e is then set, or the sample has its numbers. */
+/* One try. True if final: *e is set or the sample has its log-probabilities. */
 static bool try_once(struct clime_teacher *t, struct clime_http_client *http, struct clime_str body, int64_t left_us,
                      struct clime_sample *s, int64_t *retry_after_us, struct clime_error *e) {
     struct clime_http_call call = {.method = "POST",
@@ -264,7 +262,7 @@ static bool try_once(struct clime_teacher *t, struct clime_http_client *http, st
     if (check(t, http, e)) {
         last = e->code == CLIME_ERR_INPUT;
     } else if (clime_http_client_call(http, &call, &res, e)) {
-        atomic_store(&t->known, false); /* it may be another one when it is back */
+        atomic_store(&t->known, false); /* it may be another server after reconnecting */
         last = e->code == CLIME_ERR_LIMIT;
     } else if (res.status == 200) {
         clime_teacher_read(s, clime_buf_str(&res.reply), e);
@@ -337,7 +335,7 @@ enum clime_err clime_teacher_open(const struct clime_teacher_options *o, struct 
     struct clime_http_client *http = clime_http_client_new();
     enum clime_err rc = check(t, http, e);
     clime_http_client_free(http);
-    if (rc == CLIME_ERR_INPUT) { /* one that does not answer yet is waited for as any other is */
+    if (rc == CLIME_ERR_INPUT) { /* a teacher that does not answer yet is retried later */
         clime_teacher_close(t);
         return rc;
     }

@@ -1,6 +1,6 @@
-/* Requests a window at a time (see windowed.h). Called by evaluation and --replay-generate; owns nothing.
+/* Runs requests with a window in flight (see windowed.h). Called by evaluation and --replay-generate; owns nothing.
  *
- * Invariant: a request's clock runs from its turn on, not while it waits for others of the list.
+ * Invariant: a request's time limit starts at its submission, not while it waits in the list.
  */
 #include "trainer/rollout/windowed.h"
 

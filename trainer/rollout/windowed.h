@@ -1,7 +1,5 @@
-/* A list of requests that is known beforehand, run with so many at a time as keep the client busy:
- * evaluation, and what --replay-generate samples again. (A rollout's next request depends on what came back, and is
- * leased: it has a loop of its own, flight.c.) Main thread.
- */
+/* Runs a fixed list of requests, with enough in flight to keep the client busy: for evaluation and --replay-generate.
+ * (A rollout's requests are leased and depend on earlier results: flight.c.) Main thread. */
 #ifndef CLIME_TRAINER_ROLLOUT_WINDOWED_H
 #define CLIME_TRAINER_ROLLOUT_WINDOWED_H
 
@@ -10,15 +8,15 @@
 
 struct clime_windowed {
     struct clime_client *client;
-    struct clime_fleet *fleet; /* looked after meanwhile */
-    int64_t limit_us;          /* of a request, from its turn on */
-    /* A request has come back; an error ends the run. */
+    struct clime_fleet *fleet; /* polled meanwhile */
+    int64_t limit_us;          /* limit per request, from its submission */
+    /* Called for each returned request; an error ends the run. */
     enum clime_err (*back)(void *arg, struct clime_request *r, struct clime_error *e);
     void (*tell)(void *arg, int done, int n); /* a few times a second */
     void *arg;
 };
 
-/* Runs requests[n] in order. On error the client is stopped, so that all requests are the caller's again. */
+/* Runs requests[n] in order. On error the client is stopped, so the caller owns all requests again. */
 enum clime_err clime_windowed_run(const struct clime_windowed *w, struct clime_request *requests, int n,
                                   struct clime_error *e);
 
