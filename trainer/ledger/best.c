@@ -1,5 +1,5 @@
-/* Choosing rows first, then reading their tokens one by one: a sort over rows moves no tokens. Called by clime-train
- * data. */
+/* Best answers (see best.h). Chooses rows first, then reads their tokens one by one, so the sort moves no tokens.
+ * Called by clime-train data. */
 #include "trainer/ledger/best.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* Answers of a run by their reward, for those who learn from them elsewhere. Any connection. */
+/* Exports a run's answers by reward, as training data for another program. Any connection. */
 #ifndef CLIME_TRAINER_LEDGER_BEST_H
 #define CLIME_TRAINER_LEDGER_BEST_H
 
@@ -11,8 +11,8 @@ struct clime_best_sample {
 };
 typedef enum clime_err clime_best_fn(void *arg, const struct clime_best_sample *s, struct clime_error *e);
 
-/* Calls fn for each completed answer with a reward of at least min_reward whose tokens are still kept, in the order of
- * prompts. best: of each prompt (source and line) the one with the highest reward, among equals the first. */
+/* Calls fn for each completed answer with reward >= min_reward whose tokens are still stored, in prompt order. best:
+ * only the answer with the highest reward per prompt (source and line), the first among equals. */
 enum clime_err clime_best_samples(struct clime_db *db, bool best, double min_reward, clime_best_fn *fn, void *arg,
                                   struct clime_error *e);
 

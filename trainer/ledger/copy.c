@@ -1,6 +1,5 @@
-/* Copying a ledger. Called before the copy is opened, main thread.
- * VACUUM INTO reads one snapshot of a database that may be written meanwhile; the copy appears under its name when it
- * is complete, so a crash leaves nothing that looks like a record. */
+/* Ledger copy. Called before the copy is opened, main thread. VACUUM INTO reads a snapshot of a database that may be
+ * written meanwhile; the copy is renamed when complete, so a crash leaves no partial record. */
 #include "trainer/ledger/copy.h"
 
 #include <errno.h>
@@ -38,7 +37,7 @@ static enum clime_err make_own(const char *path, const char *name, struct clime_
 
 enum clime_err clime_ledger_copy(const char *from, const char *to, const char *name, struct clime_error *e) {
     char *tmp = xasprintf("%s.tmp", to);
-    unlink(tmp); /* of a copy that was cut off */
+    unlink(tmp); /* of an interrupted copy */
     enum clime_err rc = snapshot(from, tmp, e);
     if (!rc) rc = make_own(tmp, name, e);
     if (!rc && rename(tmp, to)) rc = clime_fail(e, CLIME_ERR_IO, "cannot write %s: %s", to, strerror(errno));

@@ -1,8 +1,8 @@
-/* SQLite, once. Used by the writer thread (one writing connection) and by readers with connections of their own.
+/* SQLite wrapper. Used by the writer thread (one writing connection) and by readers with their own connections.
  *
- * Invariant: nothing outside this file knows SQLite, and nothing in this folder's other files runs SQL but through it.
- * WAL lets readers (the report, the sqlite3 shell, a dashboard) look at a run while it writes. synchronous is NORMAL by
- * default and FULL for a transaction that asks: one fsync per step instead of one per sample.
+ * Invariant: only this file uses SQLite; the folder's other files run SQL through it. WAL lets readers (the report, the
+ * sqlite3 shell, a dashboard) read while a run writes. synchronous is NORMAL by default and FULL for durable
+ * transactions: one fsync per step instead of one per sample.
  */
 #include "trainer/ledger/db.h"
 
@@ -20,11 +20,11 @@
 #include "common/log.h"
 #include "trainer/ledger/schema.h"
 
-#define FIRST_STATEMENTS 256                 /* places, a power of two; twice as many when half of them are taken */
-#define CHECK_WHOLE_BYTES ((off_t)256 << 20) /* of a file whose every page is looked at when it is opened */
-#define CLOCK_EVERY 4000 /* instructions of a statement between two looks at the clock: well under a millisecond */
-#define LOCK_S 60        /* how long another program may hold the lock: a user's sqlite3 shell, a copy being made */
-#define LOCK_SAID_S 5    /* after so long it is said what is waited for */
+#define FIRST_STATEMENTS 256                 /* places, a power of two; doubled when half full */
+#define CHECK_WHOLE_BYTES ((off_t)256 << 20) /* maximum size of a file whose pages are all checked on open */
+#define CLOCK_EVERY 4000                     /* instructions between clock checks: well under a millisecond */
+#define LOCK_S 60     /* limit for another program's lock: a user's sqlite3 shell, a copy in progress */
+#define LOCK_SAID_S 5 /* log the wait after this long */
 #define LOCK_LOOKS_A_S 20
 
 struct clime_stmt {
@@ -33,16 +33,16 @@ struct clime_stmt {
     sqlite3_stmt *st;
     int n_bound, n_read;
     bool ran;
-    struct clime_error err; /* the first one since the last done */
+    struct clime_error err; /* first error since the last done */
 };
 
 struct clime_db {
     sqlite3 *h;
-    bool full;                 /* synchronous is FULL now */
-    bool lock_lost;            /* waited for in vain: not again before it was had */
-    bool still;                /* opened as a file that does not change */
-    int64_t deadline_us;       /* of every statement, 0 = none */
-    struct clime_stmt **stmts; /* [n_places] by a hash of the text's address; NULL = free */
+    bool full;                 /* synchronous is FULL */
+    bool lock_lost;            /* a wait timed out: do not wait again until the lock was acquired once */
+    bool still;                /* opened as immutable */
+    int64_t deadline_us;       /* for every statement, 0 = none */
+    struct clime_stmt **stmts; /* [n_places] hashed by the text's address; NULL = free */
     size_t n_stmts, n_places;
 };
 
@@ -50,7 +50,7 @@ static int is_late(void *db) {
     return clime_now_us() >= ((struct clime_db *)db)->deadline_us;
 }
 
-/* SQLite asks after each look that found the lock held; 0 = give up. */
+/* SQLite's busy handler; 0 = give up. */
 static int wait_for_lock(void *arg, int n_looks) {
     struct clime_db *db = arg;
     if (n_looks == LOCK_SAID_S * LOCK_LOOKS_A_S)
@@ -80,7 +80,7 @@ static enum clime_err code_of(int rc) {
     }
 }
 
-/* SQLite's words; where the system refused, also the system's: "unable to open database file" alone says nothing. */
+/* SQLite's message, plus the system's if a system call failed: "unable to open database file" alone is not enough. */
 static const char *words_of(sqlite3 *h, char out[256]) {
     int rc = sqlite3_errcode(h), cause = sqlite3_system_errno(h);
     bool system = cause && ((rc & 0xff) == SQLITE_CANTOPEN || (rc & 0xff) == SQLITE_IOERR);
@@ -125,11 +125,11 @@ static enum clime_err check_with(struct clime_stmt *q, struct clime_error *e) {
     return rc || !strcmp(found, "ok") ? rc : clime_fail(e, CLIME_ERR_INPUT, "%s", found);
 }
 
-/* Pages, for what the file system or a copy did to them: a tree that is damaged is found before it is written to. What
- * this cannot see, a changed value, the checksums of samples and steps do.
+/* Checks pages for damage by the file system or a copy before they are written to. Changed values are detected by the
+ * checksums of samples and steps.
  *
- * The streams of samples are nearly all of a large file, and are read again only with their checksums: there they are
- * left out, or a restart would take as long as reading the file (10 GB from a disk: 20 s and more). */
+ * In a large file the streams of samples are skipped: they are most of it and have checksums, and a restart would take
+ * as long as reading the file (10 GB from a disk: 20 s and more). */
 static enum clime_err check_pages(struct clime_db *db, const char *path, struct clime_error *e) {
     struct stat file;
     if (stat(path, &file) || file.st_size <= CHECK_WHOLE_BYTES)
@@ -149,14 +149,14 @@ static enum clime_err check_pages(struct clime_db *db, const char *path, struct 
 static enum clime_err prepare_to_write(struct clime_db *db, const char *path, bool existed, struct clime_error *e) {
     enum clime_err rc = exec(db, "PRAGMA journal_mode=WAL", e);
     if (!rc) rc = exec(db, "PRAGMA synchronous=NORMAL", e);
-    if (!rc) rc = exec(db, "PRAGMA temp_store=MEMORY", e); /* no file to be opened later */
+    if (!rc) rc = exec(db, "PRAGMA temp_store=MEMORY", e); /* no temporary files */
     if (!rc && existed) rc = check_pages(db, path, e);
     if (rc == CLIME_ERR_INPUT)
         clime_error_prefix(e, "ledger %s is damaged (sqlite3 FILE .recover reads what is left)", path);
     return rc;
 }
 
-/* A finished run leaves no -wal, and SQLite would make one, and an index of it, even to read. */
+/* A finished run leaves no -wal; SQLite would create it and its index even to read. */
 static bool is_still(const char *path) {
     char *wal = xasprintf("%s-wal", path), *folder = xstrdup(path), *end = strrchr(folder, '/');
     if (end) end[end == folder] = 0;
@@ -171,7 +171,7 @@ char *clime_db_uri(const char *path, enum clime_db_mode mode, bool *still) {
     struct clime_buf b;
     clime_buf_init(&b, 1 << 16);
     clime_buf_adds(&b, "file:");
-    if (path[0] == '/') clime_buf_adds(&b, "//"); /* else two slashes at the beginning would name a host */
+    if (path[0] == '/') clime_buf_adds(&b, "//"); /* else two leading slashes would name a host */
     for (const char *p = path; *p; p++)
         if (strchr("%?#", *p))
             clime_buf_printf(&b, "%%%02x", (unsigned)*p);
@@ -204,7 +204,7 @@ enum clime_err clime_db_open(const char *path, enum clime_db_mode mode, struct c
     }
     sqlite3_busy_handler(db->h, wait_for_lock, db);
     if (write && (rc = prepare_to_write(db, path, existed, e))) goto done;
-    rc = migrate(db, path, write, e); /* before references are checked: one migration makes a table anew */
+    rc = migrate(db, path, write, e); /* before foreign keys are enabled: one migration recreates a table */
     if (!rc && write) rc = exec(db, "PRAGMA foreign_keys=ON", e);
 done:
     if (rc) {
@@ -236,7 +236,7 @@ void clime_db_deadline(struct clime_db *db, int64_t at_us) {
 /* ---- transactions ---- */
 
 enum clime_err clime_db_begin(struct clime_db *db, bool durable, struct clime_error *e) {
-    int moved = 0; /* SQLite would go on writing to a file that nobody finds again */
+    int moved = 0; /* SQLite would keep writing to an unlinked file */
     if (sqlite3_file_control(db->h, "main", SQLITE_FCNTL_HAS_MOVED, &moved) == SQLITE_OK && moved)
         return clime_fail(e, CLIME_ERR_IO, "ledger: %s was moved or deleted while it was in use",
                           sqlite3_db_filename(db->h, "main"));
@@ -275,7 +275,7 @@ static void note(struct clime_stmt *q, int rc) {
     clime_fail(&q->err, code_of(rc), "ledger: %s (in \"%.60s\")", words_of(q->db->h, words), q->sql);
 }
 
-/* Where the statement of this text is, or would be. */
+/* Place of the statement with this text, used or free. */
 static struct clime_stmt **place_of(const struct clime_db *db, const char *sql) {
     const uint64_t word = (uintptr_t)sql;
     size_t i = clime_hash64(&word, 1) & (db->n_places - 1);
@@ -297,7 +297,7 @@ struct clime_stmt *clime_db_stmt(struct clime_db *db, const char *sql) {
     if (2 * db->n_stmts >= db->n_places) grow_statements(db);
     struct clime_stmt **place = place_of(db, sql), *q = *place;
     if (q) {
-        CHECK(!q->ran && q->n_bound == 0); /* still in use: a done was forgotten */
+        CHECK(!q->ran && q->n_bound == 0); /* still in use: missing clime_db_done */
         return q;
     }
     q = *place = xcalloc(1, sizeof *q);

@@ -1,5 +1,5 @@
-/* Rows of evals and eval_samples. Main thread, after an evaluation has ended.
- * An evaluation that a crash cut off leaves nothing and is run again; it takes no part in the weights. */
+/* Rows of evals and eval_samples. Main thread, after an evaluation. One interrupted by a crash leaves no rows and runs
+ * again; it does not affect the weights. */
 #include "trainer/ledger/evals.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* Rows of events. Any thread; the log says the same, so that a log and a ledger tell one story. */
+/* Rows of events. Any thread; each event is also logged, so log and ledger agree. */
 #include "trainer/ledger/events.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* Rows of groups, and the birth of their samples. Called by the rollout on the main thread.
- * A group and its members come into being in one transaction, so that a restart never meets half a group. */
+/* Rows of groups, and creation of their samples. Called by the rollout. A group and its members are created in one
+ * transaction, so a restart never finds half a group. */
 #include "trainer/ledger/groups.h"
 
 #include <stdio.h>

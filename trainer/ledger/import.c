@@ -1,6 +1,5 @@
-/* Importing rollouts. Called before the ledger is opened, main thread.
- * The versions are forgotten: a version is a number of steps of its own run, and here it would be taken for ours. So
- * the rows have no checksum: it would be of other numbers. */
+/* Import of rollouts. Called before the ledger is opened, main thread. Versions are dropped, because they count the
+ * other run's steps and would be taken for ours. The rows therefore have no checksum, which covers the versions. */
 #include "trainer/ledger/import.h"
 
 #include <stdlib.h>
@@ -21,7 +20,7 @@ static const char samples_sql[] =
     " FROM source.sample_rows s JOIN source.groups g ON g.id = s.group_id"
     " WHERE g.state = 'done' AND NOT EXISTS (SELECT 1 FROM main.sample_rows) ORDER BY s.group_id, s.member, s.part";
 
-/* What the other run's steps made of them is not taken over, nor the experts of its servers' weights. */
+/* Excludes results of the other run's steps and the experts of its servers' weights. */
 static const char streams_sql[] =
     "INSERT INTO sample_streams(sample_id, name, type, data) SELECT m.id, t.name, t.type, t.data"
     " FROM main.sample_rows m JOIN source.sample_rows s USING(group_id, member, part)"
@@ -42,7 +41,7 @@ static enum clime_err copy_rows(struct clime_db *db, struct clime_error *e) {
 
 enum clime_err clime_ledger_import(const char *to, const char *from, struct clime_error *e) {
     struct clime_db *db;
-    enum clime_err rc = clime_db_open(from, CLIME_DB_READ, &db, e); /* is it one, and of this schema? */
+    enum clime_err rc = clime_db_open(from, CLIME_DB_READ, &db, e); /* checks that it is a ledger of this schema */
     if (rc) return rc;
     clime_db_close(db);
     if ((rc = clime_db_open(to, CLIME_DB_WRITE, &db, e))) return rc;

@@ -12,7 +12,7 @@ static enum clime_err put(struct clime_db *db, void *arg, struct clime_error *e)
     const struct put *p = arg;
     bool same = true;
     char was[160] = "";
-    struct clime_stmt *q = /* a run that has done nothing yet (its first start failed) may be begun with another */
+    struct clime_stmt *q = /* a run that has done nothing yet (its first start failed) may begin with another */
         clime_db_stmt(db, "INSERT INTO inputs(name, checksum) VALUES(?, ?) ON CONFLICT DO UPDATE SET checksum ="
                           " excluded.checksum WHERE NOT EXISTS (SELECT 1 FROM versions)"
                           " AND NOT EXISTS (SELECT 1 FROM evals)");

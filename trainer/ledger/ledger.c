@@ -1,11 +1,10 @@
-/* The writer thread of the ledger. Callers on any thread link a job into the list and sleep; the writer takes the whole
+/* Writer thread of the ledger. Callers on any thread append a job to the list and wait; the writer takes the whole
  * list, runs it as one transaction and wakes them.
  *
  * Owns: the writing connection (writer thread only) and the reading one (main thread only). The list is guarded by
  * `lock`; a job lives on its caller's stack until `done`.
  *
- * A list without a limit is safe here because every caller waits for its own job: it is never longer than the number of
- * threads.
+ * The list needs no limit because every caller waits for its job: it is never longer than the number of threads.
  */
 #include "trainer/ledger/ledger.h"
 
@@ -41,7 +40,7 @@ static void fail_all(struct job *jobs, const struct clime_error *e) {
         }
 }
 
-/* Runs the jobs as one transaction; each job's rc says what became of it. */
+/* Runs the jobs as one transaction and sets each job's rc. */
 static void run_batch(struct clime_db *db, struct job *jobs) {
     struct clime_error e = {0};
     bool durable = false;
@@ -74,7 +73,7 @@ static void *writer_main(void *arg) {
         run_batch(l->writer, jobs);
         pthread_mutex_lock(&l->lock);
         for (struct job *j = jobs, *next; j; j = next) {
-            next = j->next; /* the caller may return as soon as done is set and the lock is free */
+            next = j->next; /* the caller may return once done is set and the lock is free */
             j->done = true;
         }
         pthread_cond_broadcast(&l->done);

@@ -1,9 +1,9 @@
-/* The ledger of a run: one writer thread that owns the writing connection, and a reading connection for the main
- * thread. The system of record (docs/ledger.md): queues in memory are only views of it.
+/* The ledger of a run, its system of record (docs/ledger.md): a writer thread that owns the writing connection, and a
+ * reading connection for the main thread. Queues in memory are only views of it.
  *
- * Every write is a call that waits until its transaction is committed. The writer takes all the calls that wait, runs
- * each in a savepoint of one transaction, commits, and wakes them: rows are batched per commit without a caller ever
- * believing in a row that is not there. A call that fails undoes only itself.
+ * Every write blocks until its transaction is committed. The writer runs all waiting calls in one transaction, each in
+ * a savepoint, commits, and wakes them: writes are batched, and a returned write is always committed. A failed call
+ * rolls back only itself.
  */
 #ifndef CLIME_TRAINER_LEDGER_LEDGER_H
 #define CLIME_TRAINER_LEDGER_LEDGER_H
@@ -16,8 +16,8 @@ struct clime_ledger;
 enum clime_err clime_ledger_open(const char *path, struct clime_ledger **out, struct clime_error *e);
 void clime_ledger_close(struct clime_ledger *l); /* NULL is fine; no call may be waiting */
 
-/* Runs fn(db, arg, e) on the writer thread inside a transaction and waits for its commit. When fn fails, what it wrote
- * is undone and its error is returned. durable: on the disk when this returns. Any thread. */
+/* Runs fn(db, arg, e) on the writer thread inside a transaction and waits for its commit. If fn fails, its writes are
+ * rolled back and its error is returned. durable: on disk when this returns. Any thread. */
 typedef enum clime_err clime_ledger_fn(struct clime_db *db, void *arg, struct clime_error *e);
 enum clime_err clime_ledger_write(struct clime_ledger *l, clime_ledger_fn *fn, void *arg, bool durable,
                                   struct clime_error *e);

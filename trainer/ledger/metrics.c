@@ -1,13 +1,12 @@
-/* Rows of metrics. Written by the loop on the main thread, read at recovery and by the report.
- * Keeping the lines here makes metrics.jsonl exact after a crash: it is written anew from rows that were committed
- * together with what they tell of. */
+/* Rows of metrics. Written by the loop on the main thread, read at recovery and by the report. They make metrics.jsonl
+ * exact after a crash: it is rewritten from rows that were committed together with the data they describe. */
 #include "trainer/ledger/metrics.h"
 
 #include <string.h>
 
 #include "common/json/scan.h"
 
-#define MAX_NAMES ((size_t)4 << 20) /* bytes of names with escapes: a set may be called anything */
+#define MAX_NAMES ((size_t)4 << 20) /* bytes of names with escapes: a set may have any name */
 
 enum clime_err clime_metrics_insert(struct clime_db *db, const char *kind, int64_t step, const char *line,
                                     struct clime_error *e) {

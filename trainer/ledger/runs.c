@@ -1,6 +1,6 @@
-/* Rows of runs and incarnations. Main thread, at the start.
- * Leases of an earlier incarnation are void: nobody is left who could finish them. A copy of a run folder has the name
- * of the run, and counts its incarnations from the same on; what tells its trainer apart is the token of its start. */
+/* Rows of runs and incarnations. Main thread, at the start. Leases of an earlier incarnation are void, since its
+ * process is gone. A copy of a run folder has the run's name and continues its incarnation count; the start's token
+ * distinguishes its trainer. */
 #include "trainer/ledger/runs.h"
 
 #include <inttypes.h>
@@ -29,7 +29,7 @@ static enum clime_err begin(struct clime_db *db, void *arg, struct clime_error *
     clime_db_int(q, now);
     if ((rc = clime_db_run(q, NULL, e))) return rc;
 
-    /* a run that has done nothing yet (its first start failed) may be begun with other options */
+    /* a run that has done nothing yet (its first start failed) may begin with other options */
     q = clime_db_stmt(db, "UPDATE runs SET options = ?, seed = ? WHERE NOT EXISTS (SELECT 1 FROM versions)"
                           " AND NOT EXISTS (SELECT 1 FROM evals)");
     clime_db_text(q, b->options);

@@ -1,9 +1,9 @@
-/* Rows of samples. Leases and results are written by the rollout (main thread); reading serves rollout and recovery.
+/* Rows of samples. The rollout writes leases and results; rollout and recovery read.
  *
  * Invariant: a sample's tokens are written once, by the holder of its newest lease. The UPDATE names incarnation and
- * attempt, so a worker that was given up and answers late changes no row.
+ * attempt, so the late answer of an abandoned request changes no row.
  *
- * versions is JSON text and not a blob: it is one pair in nearly every row, and a user asks for it in the shell.
+ * versions is JSON text, not a blob: it is usually one pair, and users query it in the shell.
  */
 #include "trainer/ledger/samples.h"
 
@@ -75,7 +75,7 @@ static void write_versions(const struct clime_sample *s, struct clime_buf *b) {
     clime_jw_close(&w);
 }
 
-/* Binds what became of a sample: the columns of RESULT, in its order. Its streams are rows of their own. */
+/* Columns of a sample's result, in binding order. Its streams are separate rows. */
 #define RESULT                                                                                                         \
     "status, n_prompt, n_response, versions, mixed_kv, temperature, finish, reward, reward_json, metadata, error,"     \
     " device, submit_us, done_us, cached_tokens, checksum"
@@ -240,8 +240,7 @@ static enum clime_err compare_checksum(const struct clime_sample *s, bool record
                       (long long)s->rollout, (long long)s->group, s->member);
 }
 
-/* A group that no step has is not worth a run that cannot go on: here is the way out, for whoever has read what it is.
- */
+/* Adds a remedy to the error: a damaged group in no step can be dropped rather than block the run. */
 static enum clime_err say_way_out(const struct clime_sample *s, enum clime_err rc, struct clime_error *e) {
     struct clime_error was = *e;
     return clime_fail(
@@ -251,7 +250,7 @@ static enum clime_err say_way_out(const struct clime_sample *s, enum clime_err r
         was.msg, (long long)s->rollout, (long long)s->group);
 }
 
-/* estimate: also what its step knows of it; NULL = not wanted. */
+/* estimate: its step's estimate; may be NULL. */
 static enum clime_err read_sample(struct clime_db *db, struct clime_stmt *q, struct clime_estimate *estimate,
                                   struct clime_sample **out, struct clime_error *e) {
     struct clime_sample *s = clime_sample_new();
@@ -295,7 +294,7 @@ void clime_samples_free(struct clime_sample **samples, int n) {
     free(samples);
 }
 
-/* Collects the rows of q, whose columns are COLUMNS and then, when estimate is not NULL, advantage and removed. */
+/* Collects the rows of q, with COLUMNS and, if estimate is not NULL, advantage and removed. */
 static enum clime_err collect(struct clime_db *db, struct clime_stmt *q, struct clime_sample ***out,
                               struct clime_estimate **estimate, int *n, struct clime_error *e) {
     struct clime_sample **list = NULL;
@@ -331,7 +330,7 @@ static enum clime_err collect(struct clime_db *db, struct clime_stmt *q, struct 
     return rc;
 }
 
-/* The same, where the parts of a member are to hang together: rows come part by part. */
+/* The same with the parts of a member linked; rows are ordered by part. */
 static enum clime_err collect_members(struct clime_db *db, struct clime_stmt *q, struct clime_sample ***out, int *n,
                                       struct clime_error *e) {
     enum clime_err rc = collect(db, q, out, NULL, n, e);
@@ -390,7 +389,7 @@ enum clime_err clime_sample_load(struct clime_db *db, int64_t row_id, struct cli
     *out = NULL;
     enum clime_err rc = collect(db, q, &list, NULL, &n, e);
     if (rc) return rc;
-    CHECK(n == 1); /* its group holds it for ever */
+    CHECK(n == 1); /* its group keeps it forever */
     *out = list[0];
     free(list);
     return CLIME_OK;

@@ -1,25 +1,23 @@
-/* The SQL of the ledger's tables: the first schema, and what led from each to the next. Called by db.c when a writing
- * connection opens a file that is new or of an older schema.
+/* SQL of the ledger: the first schema and the migrations. Called by db.c when a writing connection opens a new file or
+ * an older schema.
  *
- * A row holds figures and short text; what grows with a sample's length is in sample_streams, a row each. So a figure
- * over all samples reads a few hundred bytes of each. Where tokens stood before it in the row, avg(reward) went through
- * every one of them: 54 ms for 2,000 samples of 8,000 tokens, now 3.
+ * A row has figures and short text; data that grows with a sample's length is in sample_streams, so an aggregate reads
+ * a few hundred bytes per sample. With tokens in the row, avg(reward) over 2,000 samples of 8,000 tokens took 54 ms,
+ * now 3.
  *
- * Invariant: a step that was released is never edited, only followed by another; each runs in one durable
- * transaction together with its user_version. The first is 13: what came before it was never released, and is refused.
- * Times are wall-clock microseconds since 1970 (UTC). Blobs are
- * little-endian: ids u32, log-probabilities f32, packing i32. Checksums are clime_sample_checksum's and steps.c's; NULL
- * in rows that an older schema wrote.
+ * Invariant: a released migration is never edited, only followed by another; each runs in one durable transaction with
+ * its user_version. The first schema is 13; earlier ones were never released and are refused. Times are wall-clock
+ * microseconds since 1970 (UTC). Blobs are little-endian: ids u32, log-probabilities f32, packing i32. Checksums are
+ * clime_sample_checksum's and steps.c's; NULL in rows that an older schema wrote.
  *
- * What must never be false is written as constraints, so that the sqlite3 shell cannot break it either: a sample is in
- * at most one step (UNIQUE), a sample that is finished has no lease, a failed one has no reward, a further part is
- * finished.
+ * Invariants are constraints, so that the sqlite3 shell cannot break them: a sample is in at most one step (UNIQUE), a
+ * finished sample has no lease, a failed one no reward, a further part is finished.
  */
 #include "trainer/ledger/schema.h"
 
 #include "common/err.h"
 
-/* The view `samples`: each stream a column, read where it is asked for. kept: more of them. */
+/* The view `samples`: each stream is a column, read on demand. kept: further streams. */
 #define STREAM(name) ", (SELECT data FROM sample_streams WHERE sample_id = r.id AND name = '" name "') AS " name
 #define SAMPLES(kept)                                                                                                  \
     "CREATE VIEW samples AS SELECT r.*" STREAM("ids") STREAM("logp") STREAM("teacher_logp") kept STREAM("routing")     \
@@ -30,14 +28,14 @@ enum { FIRST = 13 };
 
 static const char *const steps[] = {
     "CREATE TABLE runs("
-    " id INTEGER PRIMARY KEY CHECK(id = 1)," /* one run in a ledger */
-    " name TEXT NOT NULL,"                   /* what every rid begins with */
+    " id INTEGER PRIMARY KEY CHECK(id = 1)," /* one run per ledger */
+    " name TEXT NOT NULL,"                   /* first part of every rid */
     " seed INTEGER NOT NULL,"
-    " options TEXT NOT NULL," /* JSON object: the options that decide the weights */
+    " options TEXT NOT NULL," /* JSON object of the weight-deciding options */
     " created_us INTEGER NOT NULL);"
 
     "CREATE TABLE incarnations("
-    " id INTEGER PRIMARY KEY," /* one for each start of the trainer on this run */
+    " id INTEGER PRIMARY KEY," /* one per start of the trainer */
     " pid INTEGER NOT NULL,"
     " started_us INTEGER NOT NULL);"
 
@@ -46,7 +44,7 @@ static const char *const steps[] = {
     " checksum TEXT NOT NULL) WITHOUT ROWID;"
 
     "CREATE TABLE groups("
-    " id INTEGER PRIMARY KEY," /* the prompt's number in the run; grows for ever */
+    " id INTEGER PRIMARY KEY," /* the prompt's number in the run; only grows */
     " rollout INTEGER NOT NULL,"
     " epoch INTEGER NOT NULL,"
     " line INTEGER NOT NULL," /* of the prompt file, from 1 */
@@ -58,7 +56,7 @@ static const char *const steps[] = {
     " opened_us INTEGER NOT NULL,"
     " ended_in INTEGER," /* the rollout that used or dropped it; NULL: open */
     " cause TEXT,"       /* dropped: failed, filter, surplus */
-    " source TEXT);"     /* of several, the prompt's; NULL: there is one */
+    " source TEXT);"     /* the prompt's source; NULL: there is only one */
     "CREATE INDEX groups_by_rollout ON groups(rollout);"
     "CREATE INDEX groups_open ON groups(id) WHERE state = 'open';"
     "CREATE INDEX groups_by_end ON groups(ended_in);"
@@ -68,7 +66,7 @@ static const char *const steps[] = {
     " rollout INTEGER NOT NULL,"
     " group_id INTEGER NOT NULL REFERENCES groups(id),"
     " member INTEGER NOT NULL,"
-    " part INTEGER NOT NULL DEFAULT 0," /* of a member that fans out; 0 stands for the member while it is pending */
+    " part INTEGER NOT NULL DEFAULT 0," /* of a member with several parts; 0 represents the member while pending */
     " seed INTEGER NOT NULL,"           /* as signed 64 bits */
     " status TEXT NOT NULL CHECK(status IN ('pending', 'completed', 'truncated', 'aborted', 'failed')),"
     " attempt INTEGER NOT NULL DEFAULT 0," /* leases taken so far; last part of the rid */
@@ -87,7 +85,7 @@ static const char *const steps[] = {
     " reward_json TEXT,"
     " metadata TEXT," /* JSON object in place of the group's; NULL: the group's */
     " error TEXT,"
-    " checksum INTEGER," /* of all that decides, streams too, as signed 64 bits */
+    " checksum INTEGER," /* of all deciding data including streams, as signed 64 bits */
     " UNIQUE(group_id, member, part),"
     " CHECK(status = 'pending' OR lease_incarnation IS NULL),"
     " CHECK(status <> 'failed' OR reward IS NULL),"
@@ -98,20 +96,20 @@ static const char *const steps[] = {
     " sample_id INTEGER NOT NULL REFERENCES sample_rows(id) ON DELETE CASCADE,"
     " name TEXT NOT NULL,"
     " type TEXT NOT NULL CHECK(type IN ('u8', 'u32', 'f32', 'text')),"
-    " data BLOB NOT NULL,"       /* elements of the type, without padding; text as text */
+    " data BLOB NOT NULL,"       /* elements of the type, unpadded; text as text */
     " UNIQUE(sample_id, name));" /* WITHOUT ROWID would read whole arrays to compare names */
     SAMPLES("")
 
         "CREATE TABLE steps("
-        " step INTEGER PRIMARY KEY," /* optimizer steps done when it is done, so the first is 1 */
+        " step INTEGER PRIMARY KEY," /* from 1: optimizer steps done after this one */
         " rollout INTEGER NOT NULL,"
         " global_batch INTEGER NOT NULL," /* divisor of the per-sample mean */
         " packing_first BLOB NOT NULL,"   /* i32[n_micro + 1] */
         " packing_sample BLOB NOT NULL,"  /* i32[samples], positions in step_samples */
         " chosen_us INTEGER NOT NULL,"
         " done_us INTEGER,"           /* NULL: chosen, not trained yet */
-        " loss REAL, grad_norm REAL," /* NULL where not finite */
-        " stats TEXT,"                /* JSON object of every figure */
+        " loss REAL, grad_norm REAL," /* NULL if not finite */
+        " stats TEXT,"                /* JSON object of all figures */
         " checksum INTEGER);"         /* of its samples' checksums, estimates and packing */
         "CREATE INDEX steps_by_rollout ON steps(rollout);"
 
@@ -120,7 +118,7 @@ static const char *const steps[] = {
         " position INTEGER NOT NULL," /* order of training */
         " sample_id INTEGER NOT NULL UNIQUE REFERENCES sample_rows(id),"
         " advantage REAL NOT NULL,"
-        " removed INTEGER NOT NULL DEFAULT 0," /* not 0: none of its tokens is trained on */
+        " removed INTEGER NOT NULL DEFAULT 0," /* nonzero: none of its tokens is trained on */
         " PRIMARY KEY(step, position)) WITHOUT ROWID;"
 
         "CREATE TABLE versions("
@@ -132,14 +130,14 @@ static const char *const steps[] = {
         " step INTEGER PRIMARY KEY,"
         " path TEXT NOT NULL,"
         " made_us INTEGER NOT NULL,"
-        " checksum INTEGER);" /* of its state.json, which holds those of the others */
+        " checksum INTEGER);" /* of its state.json, which has those of the other files */
 
         "CREATE TABLE evals("
         " id INTEGER PRIMARY KEY,"
         " step INTEGER NOT NULL,"
         " rollout INTEGER NOT NULL,"
         " name TEXT NOT NULL,"
-        " score REAL," /* mean reward; NULL when every sample failed */
+        " score REAL," /* mean reward; NULL if every sample failed */
         " n_prompts INTEGER NOT NULL,"
         " n_samples INTEGER NOT NULL,"
         " n_failed INTEGER NOT NULL,"
@@ -152,7 +150,7 @@ static const char *const steps[] = {
         " member INTEGER NOT NULL,"
         " status TEXT NOT NULL,"
         " n_prompt INTEGER NOT NULL,"
-        " reward REAL," /* before what is long */
+        " reward REAL," /* before long columns */
         " error TEXT,"
         " label TEXT,"
         " response TEXT,"
@@ -175,7 +173,7 @@ static const char *const steps[] = {
 
         "PRAGMA user_version = 13;",
 
-    /* Streams of samples that were drawn from a part of the vocabulary (--rollout-top-p, --rollout-top-k). */
+    /* Streams of samples drawn from a truncated vocabulary (--rollout-top-p, --rollout-top-k). */
     "DROP VIEW samples;" SAMPLES(STREAM("kept_n") STREAM("kept") STREAM("kept_logp")) "PRAGMA user_version = 14;",
 };
 

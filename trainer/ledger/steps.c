@@ -1,9 +1,9 @@
-/* Rows of steps and step_samples. The heart of exact recovery (docs/ledger.md): written before a step runs, read when
+/* Rows of steps and step_samples, the basis of exact recovery (docs/ledger.md): written before a step runs, read when
  * it runs again. Main thread.
  *
- * Invariant: a sample belongs to one step for ever (UNIQUE in the schema), and a step once chosen never changes: it may
- * only run again. The estimates are recorded too, although they follow from rewards and weights: a re-run must not
- * depend on the code that made them, nor on weights that are gone.
+ * Invariant: a sample belongs to one step forever (UNIQUE in the schema), and a chosen step never changes; it may only
+ * run again. The estimates are recorded too, because a re-run must not depend on the code that computed them or on
+ * weights that no longer exist.
  */
 #include "trainer/ledger/steps.h"
 
@@ -24,7 +24,7 @@ struct choose {
     const char *metrics_line, *perf_line;
 };
 
-/* Of all that a step is made from; a zero has no sign, as in the ledger. */
+/* Checksum of a step's inputs; zero has no sign, as in the ledger. */
 static uint64_t checksum_of(const struct clime_chosen_step *p) {
     const struct clime_packing *k = &p->packing;
     const int64_t words[] = {p->step, p->rollout, p->global_batch, p->n, k->n_micro};
@@ -159,7 +159,7 @@ enum clime_err clime_steps_last(struct clime_db *db, int64_t *step, struct clime
     return clime_db_done(q, e);
 }
 
-/* A recorded packing is our own data, but the file may be damaged: the step must not read outside its samples. */
+/* The file may be damaged, and a step must not read outside its samples. */
 static bool packing_is_sound(const struct clime_packing *p, size_t n_first, size_t n_sample, int n) {
     if (n_first < 2 || n_sample != (size_t)n || p->first[0] != 0 || p->first[n_first - 1] != n) return false;
     for (size_t i = 1; i < n_first; i++)
@@ -195,7 +195,7 @@ enum clime_err clime_step_load(struct clime_db *db, int64_t step, struct clime_c
         result->done = clime_db_get_int(q) != 0;
         result->loss = clime_db_get_real(q);
         result->grad_norm = clime_db_get_real(q);
-        has_checksum = !clime_db_get_null(q); /* else an older schema chose it */
+        has_checksum = !clime_db_get_null(q); /* false: chosen under an older schema */
         checksum = (uint64_t)clime_db_get_int(q);
     }
     enum clime_err rc = clime_db_done(q, e);

@@ -1,5 +1,5 @@
 /* Rows of sample_streams. Called by the files of samples, groups and steps in their transactions; owns nothing.
- * Invariant: a stream's length follows from the sample's row, and what has another is refused when it is read. */
+ * Invariant: a stream's length follows from the sample's row; any other length is rejected on reading. */
 #include "trainer/ledger/streams.h"
 
 #include <stddef.h>
@@ -7,19 +7,18 @@
 #include <string.h>
 
 enum extent {
-    EXTENT_ALL,
-    EXTENT_RESPONSE,
-    EXTENT_EXPERTS,
-    EXTENT_KEPT,
-    EXTENT_TEXT
-}; /* elements: of prompt and response, of the response; of all positions but the last, as many bytes each; as many as
-      kept_n says; a text */
+    EXTENT_ALL,      /* tokens of prompt and response */
+    EXTENT_RESPONSE, /* tokens of the response */
+    EXTENT_EXPERTS,  /* bytes, equally many for every position but the last */
+    EXTENT_KEPT,     /* the sum of kept_n */
+    EXTENT_TEXT      /* bytes of a text */
+};
 
 struct stream {
     const char *name, *type;
     enum extent extent;
     size_t element; /* bytes */
-    size_t at;      /* of the pointer in its structure */
+    size_t at;      /* offset of the pointer in its structure */
 };
 
 #define OF_SAMPLE(m) offsetof(struct clime_sample, m)
@@ -39,7 +38,7 @@ static const struct stream of_sample[] = {
 };
 
 static const struct stream of_estimate[] = {
-    /* CLIME_STEP_STREAMS names them, and entropy */
+    /* listed in CLIME_STEP_STREAMS, with entropy */
     {"advantages", "f32", EXTENT_RESPONSE, 4, OF_ESTIMATE(adv)},
     {"old_logp", "f32", EXTENT_RESPONSE, 4, OF_ESTIMATE(old)},
     {"old_values", "f32", EXTENT_RESPONSE, 4, OF_ESTIMATE(value)},
@@ -49,7 +48,7 @@ static const struct stream of_estimate[] = {
 static const struct stream of_run = {"entropy", "f32", EXTENT_RESPONSE, 4, 0};
 
 static const void *pointer_in(const void *structure, const struct stream *r) {
-    const void *p; /* members differ in what they point to, not in size */
+    const void *p; /* the pointers differ in type, not in size */
     memcpy(&p, (const char *)structure + r->at, sizeof p);
     return p;
 }
@@ -108,13 +107,13 @@ static const struct stream *find(const struct stream *rows, size_t n, const char
     return NULL;
 }
 
-/* Takes the stream whose data is the next column of q. */
+/* Reads a stream from the next column of q. */
 static enum clime_err take(struct clime_stmt *q, struct clime_sample *s, const struct stream *r, void *structure,
                            struct clime_error *e) {
     size_t bytes = 0;
     void *data = NULL;
     memcpy(&data, (char *)structure + r->at, sizeof data);
-    if (data) /* a file that was damaged: the table has one of each */
+    if (data) /* damaged file: each stream occurs once */
         return clime_fail(e, CLIME_ERR_INPUT, "ledger: %s of sample %lld is there twice", r->name,
                           (long long)s->row_id);
     data = r->extent == EXTENT_TEXT ? clime_db_dup_text(q) : clime_db_dup_blob(q, &bytes);

@@ -1,4 +1,4 @@
-/* Aggregates over the ledger. Called by the report on a reading connection; any thread with its own. */
+/* Aggregate queries over the ledger. Called by the report on its own reading connection; any thread. */
 #include "trainer/ledger/summary.h"
 
 #include <stdio.h>
@@ -144,7 +144,7 @@ enum clime_err clime_summary_sample(struct clime_db *db, bool best, char **promp
                                     struct clime_error *e) {
     *prompt = *response = NULL;
     *reward = 0;
-    struct clime_stmt *q = clime_db_stmt(/* the text of one row, not of all that are sorted */
+    struct clime_stmt *q = clime_db_stmt(/* reads the text of one row, not of all sorted rows */
                                          db, "SELECT g.prompt, s.response, s.reward FROM samples s JOIN groups g ON "
                                              "g.id = s.group_id WHERE s.id ="
                                              " (SELECT id FROM sample_rows WHERE reward IS NOT NULL AND rollout ="

@@ -1,5 +1,5 @@
-/* Rows of versions and checkpoints. Main thread.
- * Comparing the hash of a version that is made a second time turns "reproducible" from a hope into a check. */
+/* Rows of versions and checkpoints. Main thread. The hash of a version that is computed again is compared, which checks
+ * reproducibility. */
 #include "trainer/ledger/versions.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* Prompts that several weights have answered, for those who compare. See browse.h for the threads. */
+/* JSON of prompts answered with several weights, for comparison. Threads: browse.h. */
 #include "trainer/ledger/browse/browse.h"
 #include "trainer/ledger/browse/rows.h"
 
@@ -23,7 +23,7 @@ enum clime_err clime_browse_repeated(struct clime_db *db, int64_t line, int64_t 
     return rc;
 }
 
-/* The ids of the prompt of a set, from the first answer to it. */
+/* Prompt ids of a set's prompt, from its first answer. */
 static enum clime_err prompt_of_set(struct clime_db *db, const char *set, int64_t prompt, int32_t **ids, size_t *n_ids,
                                     struct clime_error *e) {
     struct clime_stmt *q = clime_db_stmt(db, "SELECT s.n_prompt, s.ids FROM evals v JOIN eval_samples s"

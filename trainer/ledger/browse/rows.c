@@ -1,4 +1,4 @@
-/* Rows as JSON. Called by the files of this folder that read for somebody who looks, on a reading connection. */
+/* Rows as JSON. Called by the files of this folder, on a reading connection. */
 #include "trainer/ledger/browse/rows.h"
 
 #include <string.h>
@@ -38,11 +38,11 @@ void clime_row_members(struct clime_stmt *q, struct clime_jw *w) {
             clime_jw_double(w, clime_db_get_real(q));
             break;
         case CLIME_DB_TEXT:
-            data = clime_db_get_blob(q, &bytes); /* with its length: it may hold a NUL */
+            data = clime_db_get_blob(q, &bytes); /* with length: it may contain a NUL */
             write_text(w, (struct clime_str){data, bytes}, is_json);
             break;
         default:
-            clime_db_get_int(q); /* takes it */
+            clime_db_get_int(q); /* consumes it */
             clime_jw_null(w);
         }
     }

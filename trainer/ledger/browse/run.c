@@ -1,4 +1,4 @@
-/* The run as a whole, for those who look: figures, options, lines of metrics, events. See browse.h for the threads. */
+/* JSON of the run: figures, options, metrics lines, events. Threads: browse.h. */
 #include "trainer/ledger/browse/browse.h"
 
 #include "trainer/ledger/browse/rows.h"
@@ -52,7 +52,7 @@ enum clime_err clime_browse_metrics(struct clime_db *db, int64_t from, int64_t l
     clime_jw_array(w);
     while (clime_db_row(q)) {
         int64_t step = clime_db_get_int(q);
-        more = n >= limit && step != last; /* a step's lines stay together: the next page begins with a step */
+        more = n >= limit && step != last; /* a step's lines stay on one page */
         if (more) break;
         last = step;
         n++;

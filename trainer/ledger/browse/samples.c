@@ -1,9 +1,8 @@
-/* Samples for those who look. See browse.h for the threads.
+/* JSON of samples. Threads: browse.h.
  *
- * A list reads figures alone: a hundred thousand rows are 20 MB, and no index beside those that the trainer needs is
- * kept for it. In the order of ids it goes through the table in windows and looks at the clock after each, since one
- * query for what nothing matches would read all of it, with a text to look for all the text of the run: the answer
- * then is what was found, and where to go on. */
+ * A list reads only figures (a hundred thousand rows are 20 MB) and needs no extra index. In id order it scans the
+ * table in windows and checks the clock after each, since a filter without matches would read the whole table, and a
+ * text search all text of the run. When time runs out it returns the matches so far and where to continue. */
 #include "trainer/ledger/browse/samples.h"
 
 #include <math.h>
@@ -14,8 +13,8 @@
 #include "trainer/ledger/browse/rows.h"
 
 #define WINDOW 20000    /* ids: a few milliseconds of figures */
-#define TEXT_WINDOW 200 /* the same of text */
-#define WORDS "160"     /* characters of a response that a list shows */
+#define TEXT_WINDOW 200 /* the same with text */
+#define WORDS "160"     /* characters of a response shown in a list */
 
 const char *const clime_browse_order_names[] = {"newest", "oldest", "best", "worst", "longest", "shortest", NULL};
 
@@ -34,7 +33,7 @@ const char *const clime_browse_order_names[] = {"newest", "oldest", "best", "wor
 #define AFTER(column, less)                                                                                            \
     " AND " column " IS NOT NULL AND (?13 IS NULL OR " column less "?13 OR (" column " = ?13 AND s.id < ?14))"
 
-/* By a value: ids are sorted first, with nothing but the value beside them, and the figures read of those that stay. */
+/* Order by value: sorts (id, value) first, then reads the figures of the selected rows. */
 #define BY_VALUE(column, less, order)                                                                                  \
     "SELECT " FIGURES " FROM sample_rows s WHERE s.id IN (SELECT s.id" MATCHES HAS_TEXT AFTER(                         \
         column, less) " ORDER BY " column order ", s.id DESC LIMIT ?12) ORDER BY " column order ", s.id DESC"
@@ -48,7 +47,7 @@ static const char *const selects[] = {
     [CLIME_BROWSE_SHORTEST] = BY_VALUE("s.n_response", " > ", ""),
 };
 
-/* For LIKE: what it would read as its own signs is quoted. */
+/* LIKE pattern with its special characters escaped. */
 static char *pattern_of(const char *text) {
     if (!text) return NULL;
     char *out = xmalloc(2 * strlen(text) + 3), *at = out;
@@ -62,7 +61,7 @@ static char *pattern_of(const char *text) {
     return out;
 }
 
-/* The ids that can match at all; low > high: none. */
+/* Range of ids that can match; low > high: none. */
 static enum clime_err bounds(struct clime_db *db, const struct clime_browse_filter *f, int64_t *low, int64_t *high,
                              struct clime_error *e) {
     struct clime_stmt *q;
@@ -93,7 +92,7 @@ struct list {
     double last_value;
 };
 
-/* The first words, or those around what was looked for. */
+/* Writes the first words, or those around the searched text. */
 static enum clime_err write_words(struct list *l, struct clime_error *e) {
     struct clime_stmt *q =
         clime_db_stmt(l->db, "SELECT substr(data, max(1, ifnull(instr(lower(data), lower(?2)), 0) - 50), " WORDS
@@ -104,7 +103,7 @@ static enum clime_err write_words(struct list *l, struct clime_error *e) {
     return clime_db_done(q, e);
 }
 
-/* What is listed of the ids low..high, until the page is full. */
+/* Lists matches among the ids low..high until the page is full. */
 static enum clime_err window(struct list *l, int64_t low, int64_t high, struct clime_error *e) {
     const struct clime_browse_filter *f = l->f;
     bool by_length = f->order == CLIME_BROWSE_LONGEST || f->order == CLIME_BROWSE_SHORTEST;
@@ -145,7 +144,7 @@ static enum clime_err window(struct list *l, int64_t low, int64_t high, struct c
     return clime_db_done(q, e);
 }
 
-/* Newest and oldest. *complete: nothing is left to look at, or the page is full. */
+/* Newest and oldest. *complete: the table is exhausted or the page is full. */
 static enum clime_err by_id(struct list *l, int64_t low, int64_t high, bool *complete, struct clime_error *e) {
     const struct clime_browse_filter *f = l->f;
     int64_t size = l->pattern ? TEXT_WINDOW : WINDOW;
@@ -158,7 +157,7 @@ static enum clime_err by_id(struct list *l, int64_t low, int64_t high, bool *com
         enum clime_err rc = window(l, first, last, e);
         if (rc) return rc;
         if (l->n == f->limit) return CLIME_OK;
-        l->last_id = down ? first : last; /* so far all is looked at */
+        l->last_id = down ? first : last; /* scanned up to here */
         if (down)
             high = first - 1;
         else

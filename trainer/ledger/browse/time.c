@@ -1,4 +1,4 @@
-/* When what happened, and what is under way, for those who look. See browse.h for the threads. */
+/* JSON of event times and current activity. Threads: browse.h. */
 #include "trainer/ledger/browse/browse.h"
 #include "trainer/ledger/browse/rows.h"
 
