@@ -1,9 +1,8 @@
-/* What ends requests: /abort_request (SGLang's), /abort_requests (vLLM's), the pauses whose mode is abort, and updates
- * with abort_all_requests. Those that wait in the queue are ended here, and so are those that lose their worker after
- * it; the others by their workers. Runs on HTTP threads; owns nothing.
+/* Calls that end requests: /abort_request (SGLang's), /abort_requests (vLLM's), pauses with mode abort, and updates
+ * with abort_all_requests. Waiting requests are ended here, and so are those that lose their worker later; the rest by
+ * their workers. Runs on HTTP threads; owns nothing.
  *
- * Those that wait are meant first: one that gets its turn meanwhile is found by its worker.
- */
+ * The queue is searched first: a request that gets its turn meanwhile is found by its worker. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,12 +11,12 @@
 #include "router/policy/request.h"
 #include "router/queue.h"
 
-#define ANSWER_CAP ((size_t)512 << 20) /* of all workers together */
+#define ANSWER_CAP ((size_t)512 << 20) /* all workers together */
 
-struct meant { /* what the body says; a body that the workers refuse means nobody */
+struct meant { /* parsed body; one that the workers refuse matches nothing */
     bool all;
     struct clime_str prefix; /* empty = none */
-    struct clime_str *ids;   /* [n] whole ones */
+    struct clime_str *ids;   /* [n] complete ids */
     int n;
 };
 
@@ -27,16 +26,15 @@ static bool means_one(const struct meant *m, struct clime_str rid) {
     return is;
 }
 
-/* A text as it stands in JSON, where nothing in it is escaped: nearly every id, and all that are under way are looked
- * at for each abort. */
+/* True for a JSON string without escapes. Nearly every id is one, and every abort compares all running ids. */
 static bool is_plain(struct clime_str json, struct clime_str *out) {
     if (json.len < 2 || json.ptr[0] != '"' || memchr(json.ptr, '\\', json.len)) return false;
     *out = (struct clime_str){json.ptr + 1, json.len - 2};
     return true;
 }
 
-/* Of a request with several prompts all are meant, by one abort or several, or it waits on: the answers of the others
- * are wanted. */
+/* True when aborts have named all of a request's prompts, at once or over several aborts; else it waits on for the
+ * answers of the others. */
 static bool means(const void *arg, struct clime_router_queue_call *call) {
     const struct meant *m = arg;
     struct clime_arena arena;
@@ -50,7 +48,7 @@ static bool means(const void *arg, struct clime_router_queue_call *call) {
     clime_json_init(&j, call->rids.ptr, call->rids.len, &arena, &e);
     bool listed = clime_json_peek(&j) == CLIME_JSON_ARRAY;
     if (listed) clime_json_array(&j);
-    if (!call->meant) call->meant = xcalloc(call->rids.len, sizeof *call->meant); /* more than it can list */
+    if (!call->meant) call->meant = xcalloc(call->rids.len, sizeof *call->meant); /* more than the list can hold */
     for (; (listed ? clime_json_item(&j) : n == 0) && clime_json_string(&j, &rid); n++) {
         call->meant[n] = call->meant[n] || means_one(m, rid);
         n_meant += call->meant[n];
@@ -84,7 +82,7 @@ static void read_ids(struct clime_json *j, struct meant *m) {
     }
 }
 
-/* null, or no such member, means all. */
+/* null or an absent member means all. */
 static void read_list(struct clime_json *j, struct meant *m) {
     struct clime_str key;
     m->all = true;
@@ -99,7 +97,7 @@ static void read_list(struct clime_json *j, struct meant *m) {
     }
 }
 
-/* As SGLang's pause has it: abort is the mode where none is said. */
+/* SGLang's pause: the default mode is abort. */
 static void read_pause(struct clime_json *j, struct meant *m) {
     struct clime_str key, mode = {"abort", 5};
     for (clime_json_object(j); clime_json_key(j, &key);) {
@@ -122,7 +120,7 @@ static void read_update(struct clime_json *j, struct meant *m) {
             clime_json_skip(j, NULL);
 }
 
-/* What a body means by `read`; without one, or of one that is no JSON, m stays as it is. */
+/* Reads a body with `read`; without one, or if it is not JSON, m stays unchanged. */
 static void read_body(const struct clime_http_request *rq, void (*read)(struct clime_json *j, struct meant *m),
                       struct clime_arena *arena, struct meant *m) {
     struct clime_str body = clime_http_body(rq);
@@ -139,7 +137,7 @@ static void read_body(const struct clime_http_request *rq, void (*read)(struct c
     *m = said;
 }
 
-/* Ends those that wait, then asks all workers. */
+/* Ends waiting requests, then asks all workers. */
 static void run(struct clime_http_request *rq, struct clime_router *r, const struct meant *m) {
     struct clime_fanout f;
     struct clime_buf out;
@@ -189,7 +187,7 @@ int clime_router_update_aborts(const struct clime_http_request *rq, struct clime
     return clime_router_queue_abort(r->queue, means, &m);
 }
 
-/* vLLM's, by the query: abort is the mode where none is said, but for what its wait was called of old. */
+/* vLLM's pause, by query: the default mode is abort, unless the older wait_for_inflight_requests is set. */
 void clime_router_pause_by_query(struct clime_http_request *rq, void *context) {
     struct meant m = {0};
     struct clime_error e;

@@ -1,4 +1,4 @@
-/* See address.h. */
+/* Visibility of workers' addresses (address.h). */
 #include "router/address.h"
 
 #include <stdio.h>

@@ -1,6 +1,6 @@
-/* Who gets a request: the session's worker, or the policy's choice, among those that may. Called by handlers (any HTTP
- * thread) under the table's mutex; nothing is copied but what the lease needs, since a fleet may have 1,024 workers and
- * a pick is all that requests wait for each other. */
+/* Choice of a worker: the session's worker, or the policy's choice among those allowed. Called by handlers (any HTTP
+ * thread) under the table's mutex. Copies only what the lease needs: a fleet may have 1,024 workers, and picks are the
+ * only thing that requests serialise on. */
 #include <stdio.h>
 #include <string.h>
 
@@ -10,10 +10,10 @@
 #include "router/policy/request.h"
 #include "router/workers_int.h"
 
-#define FREE_TOKENS 4096 /* load under which nothing leaves its worker */
+#define FREE_TOKENS 4096 /* load below which a session never leaves its worker */
 #define TRIAL_US ((int64_t)5000000)
 
-/* ---- who may ---- */
+/* ---- allowed workers ---- */
 
 static bool has_label(const struct clime_worker_view *v, struct clime_str label) {
     for (const char *at = v->labels; label.len && (at = strchr(at, '\n')); at++)
@@ -21,7 +21,7 @@ static bool has_label(const struct clime_worker_view *v, struct clime_str label)
     return label.len == 0;
 }
 
-/* The worker that is meant is said by its URL, or as in SGLang's gateway by its place, from 0, among all. */
+/* The target is the worker's URL, or as in SGLang's gateway its index, from 0, among all. */
 static bool is_target(const struct clime_worker_view *v, int place, struct clime_str target) {
     char number[16];
     if (!target.len || clime_str_is(clime_workers_trim_url(target), v->url)) return true;
@@ -33,17 +33,17 @@ static bool is_full(const struct clime_workers *w, const struct clime_worker_vie
     return w->opts.max_load > 0 && v->capacity > 0 && (double)v->tokens >= w->opts.max_load * (double)v->capacity;
 }
 
-struct census { /* of those that were left out, for the message */
+struct census { /* workers left out, for the message */
     int n_known, n_full;
-    int64_t tokens, capacity; /* of the full ones */
+    int64_t tokens, capacity; /* totals of the full ones */
 };
 
-/* A worker on trial has one request, until that has ended or goes on for long enough. */
+/* A worker on trial gets one request, until it ended or has run for TRIAL_US. */
 static bool waits_for_trial(const struct worker *k, int64_t now) {
     return k->v.trial && k->v.requests > 0 && now - k->trial_us < TRIAL_US;
 }
 
-/* Fills w->ready. all: those that wait for a trial too, since there is nobody else. */
+/* Fills w->ready. all: include workers that wait for a trial, when there are no others. */
 static int find_ready(struct clime_workers *w, const struct clime_route_request *rq, const uint64_t *tried, bool all,
                       int64_t now, struct census *c) {
     int n = 0;
@@ -88,7 +88,7 @@ static enum clime_err nobody(const struct clime_workers *w, const struct clime_r
 
 /* ---- loads ---- */
 
-/* Tokens to do; where all say what they hold, a worker that holds twice as much may have twice as many. */
+/* Sets loads: tokens to do, scaled by relative capacity where all workers report theirs. */
 static void weigh(struct clime_workers *w, int n) {
     double sum = 0, capacities = 0;
     bool known = true;
@@ -105,7 +105,7 @@ static void weigh(struct clime_workers *w, int n) {
     for (int i = 0; i < n; i++) w->ready[i]->overloaded = w->ready[i]->load > most;
 }
 
-/* ---- its session ---- */
+/* ---- the session ---- */
 
 static uint64_t session_hash(struct clime_str session) {
     return clime_hash_bytes(session.ptr, session.len, 0x73657373);

@@ -1,7 +1,7 @@
-/* The pool of kept connections (see connections.h). Handlers take and give, the prober's thread reaps.
+/* The pool of idle connections (connections.h). Called by handlers; the prober's thread reaps.
  *
- * Why a client a connection and not a client a thread: threads times workers connections would be kept, 4,096 at the
- * defaults and 8 workers, and a thread's next request would mostly find that another thread has the idle one. */
+ * One client per connection, not per thread: per thread the router would keep threads times workers connections, 4,096
+ * at the defaults with 8 workers, and the idle one would mostly belong to another thread. */
 #include "router/connections.h"
 
 #include <pthread.h>
@@ -13,7 +13,7 @@
 struct kept {
     struct clime_http_client *client;
     int64_t since_us;
-    struct kept *next; /* idle for longer */
+    struct kept *next; /* idle longer */
 };
 
 struct clime_connections {
@@ -78,7 +78,7 @@ void clime_connections_reap(struct clime_connections *c, int64_t idle_us) {
     int64_t until = clime_now_us() - idle_us;
     for (int i = 0; i < CLIME_WORKERS_MAX; i++) {
         pthread_mutex_lock(&c->lock);
-        struct kept **at = &c->kept[i]; /* the first that is too old, and so are all behind it */
+        struct kept **at = &c->kept[i]; /* the first that is too old; all after it are too */
         int n_young = 0;
         for (; *at && (*at)->since_us > until; at = &(*at)->next) n_young++;
         struct kept *old = *at;

@@ -1,14 +1,13 @@
-/* Fits the router to the limit of open files (see router.h). Called by main before anything starts.
+/* Fits the router to the limit of open files (router.h). Called by main before anything starts.
  *
- * Without it a burst of clients takes the last descriptor, no worker can be reached, and the router would have to
- * refuse what it has let in. */
+ * Without it a burst of clients uses up the descriptors, no worker can be reached, and accepted requests fail. */
 #include <sys/resource.h>
 
 #include "common/log.h"
 #include "router/connections.h"
 #include "router/router.h"
 
-/* Of the process, of connections that wait for a thread, of probes and control calls. */
+/* For the process, queued connections, probes and control calls. */
 #define OTHER_DESCRIPTORS (64 + 128 + 32 * CLIME_CLIENT_DESCRIPTORS)
 
 static int64_t of_a_thread(const struct clime_concurrency *c) {
@@ -24,8 +23,8 @@ enum clime_err clime_router_fit_descriptors(struct clime_concurrency *c, struct 
     int64_t want = needed(c);
     int asked = c->n_threads;
     if (getrlimit(RLIMIT_NOFILE, &l) || l.rlim_cur == RLIM_INFINITY || (int64_t)l.rlim_cur >= want) return CLIME_OK;
-    int64_t limit = (int64_t)l.rlim_cur; /* clime_process_begin has raised it as far as it goes */
-    /* A quarter of the threads' number of kept connections, as long as it is short. */
+    int64_t limit = (int64_t)l.rlim_cur; /* clime_process_begin has raised it to the maximum */
+    /* Reserves idle connections for a quarter of the threads while descriptors are short. */
     c->n_threads = (int)((limit - OTHER_DESCRIPTORS) * 4 / (of_a_thread(c) * 4 + CLIME_CLIENT_DESCRIPTORS));
     if (c->n_threads / 4 < c->max_kept) c->max_kept = c->n_threads / 4;
     if (c->n_threads < 8)

@@ -1,8 +1,8 @@
-/* See discovery.h. main starts and stops it; all else is on its thread.
+/* Worker discovery (discovery.h). main starts and stops it; the rest runs on its thread.
  *
- * A source is compared with what it said before: what is new is added (and asked by the prober soon), what is gone is
- * drained. A source that cannot be read, or a name without an address, says nothing, and nothing changes: a resolver or
- * a shared disk that fails must not take a fleet out. */
+ * Each source is compared with its previous content: new workers are added (and probed soon), missing ones are drained.
+ * A source that cannot be read, or a name without an address, changes nothing: a failing resolver or shared disk must
+ * not take down a fleet. */
 #include "router/discovery.h"
 
 #include <errno.h>
@@ -21,26 +21,26 @@
 #include "router/worker_body.h"
 
 #define LARGEST_FILE ((size_t)16 << 20)
-#define STOP_US ((int64_t)1000000) /* what stop waits for a file */
+#define STOP_US ((int64_t)1000000) /* how long stop waits for a file */
 #define LOOKUP_US ((int64_t)10000000)
 
 struct found {
     char *url;
     int64_t id; /* of the worker */
-    bool ours;  /* no option and no other source had named it */
+    bool ours;  /* not named by an option or another source */
     bool still;
 };
 
 struct source {
-    const char *name; /* of the file, or host:port */
+    const char *name; /* the file, or host:port */
     char *host;       /* NULL: a file */
     int port;
-    struct timespec changed; /* of the file as it was read last */
+    struct timespec changed; /* mtime of the file when last read */
     off_t size;
     ino_t inode;
     struct found *found; /* [n] */
     int n, n_room;
-    bool failing; /* and that has been logged */
+    bool failing; /* and it was logged */
 };
 
 struct clime_discovery {
@@ -54,7 +54,7 @@ struct clime_discovery {
     bool stopping; /* guarded by lock */
 };
 
-/* ---- what a source says now ---- */
+/* ---- the current content of a source ---- */
 
 static struct found *find(struct source *s, struct clime_str url) {
     for (int i = 0; i < s->n; i++)
@@ -80,11 +80,11 @@ static enum clime_err take_worker(struct clime_discovery *d, struct source *s, c
         LOG_INFO("worker %s found in %s", f->url, s->name);
     }
     f->still = true;
-    clime_workers_set(d->workers, f->id, &b->settings, NULL); /* not there: somebody has removed it, and may */
+    clime_workers_set(d->workers, f->id, &b->settings, NULL); /* fails if an operator removed it, which is fine */
     return CLIME_OK;
 }
 
-/* Another source names it too: then that one has it from now on. */
+/* Passes ownership of the worker to another source that names it. */
 static bool hand_over(struct clime_discovery *d, const struct source *from, const struct found *f) {
     for (int i = 0; i < d->n_sources; i++) {
         struct source *s = &d->sources[i];
@@ -113,7 +113,7 @@ static void drop_gone(struct clime_discovery *d, struct source *s) {
     s->n = n;
 }
 
-/* A line: a URL or an object; empty ones and those that begin with # say nothing. */
+/* Reads a line: a URL or an object; empty lines and lines that begin with # are skipped. */
 static enum clime_err read_line(struct clime_discovery *d, struct source *s, struct clime_str line, bool apply,
                                 struct clime_error *e) {
     struct clime_arena arena;
@@ -141,13 +141,13 @@ static enum clime_err read_lines(struct clime_discovery *d, struct source *s, st
     return CLIME_OK;
 }
 
-/* Read whole before any of it counts: a file that is being written is not half a fleet. A worker that the table refuses
- * ends it there, and nothing is drained. */
+/* Reads the whole file before it applies any of it: a file being written must not halve the fleet. A worker that the
+ * table refuses ends it, and nothing is drained. */
 static enum clime_err look_at_file(struct clime_discovery *d, struct source *s, struct clime_error *e) {
     struct stat st;
     struct clime_buf text;
     if (stat(s->name, &st)) return clime_fail(e, CLIME_ERR_IO, "%s", strerror(errno));
-    if (S_ISFIFO(st.st_mode)) /* empty the second time, which would be a fleet of nobody; or nobody writes */
+    if (S_ISFIFO(st.st_mode)) /* a second read would find no workers; without a writer it would block */
         return clime_fail(e, CLIME_ERR_INPUT, "it is a pipe, which cannot be read again and again");
     bool same = st.st_size == s->size && st.st_ino == s->inode && st.st_mtim.tv_sec == s->changed.tv_sec &&
                 st.st_mtim.tv_nsec == s->changed.tv_nsec;
@@ -195,7 +195,7 @@ static enum clime_err look(struct clime_discovery *d, struct source *s, struct c
     return err;
 }
 
-/* Says once that a source fails, and once that it no longer does. */
+/* Logs once that a source fails, and once that it recovered. */
 static void note(struct source *s, enum clime_err err, const struct clime_error *e) {
     if (err == CLIME_ERR_ABORTED) return; /* we are stopping */
     if (err && !s->failing) LOG_WARN("workers in %s: %s; they stay as they were", s->name, e->msg);

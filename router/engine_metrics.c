@@ -1,7 +1,7 @@
-/* GET /engine_metrics: the /metrics of all workers as one text, each sample with its worker's label. Runs on HTTP
- * threads; owns nothing. What is no line of such a text is left out, or one worker's would cost those of all.
- * Prometheus wants the samples of a metric together, below one HELP and TYPE; so lines are sorted by the first place of
- * their metric in any worker's text, and keep their order otherwise. */
+/* GET /engine_metrics: the /metrics of all workers in one text, each sample labelled with its worker. Runs on HTTP
+ * threads; owns nothing. Invalid lines are dropped, or one worker's would void those of all. Prometheus wants a
+ * metric's samples together, below one HELP and TYPE: lines are sorted by where any worker's text first has their
+ * metric, and otherwise keep their order. */
 #include <stdlib.h>
 
 #include "router/fanout.h"
@@ -9,7 +9,7 @@
 
 #define TEXT_CAP ((size_t)256 << 20)
 #define WORKER "worker"
-#define MOST_METRICS 4096 /* each line's is looked for among them; a server has some hundred */
+#define MOST_METRICS 4096 /* searched for each line; a server has a few hundred */
 
 struct line {
     struct clime_str text, name;
@@ -21,11 +21,11 @@ struct line {
 struct lines {
     struct line *at;
     int n, size;
-    struct clime_str *metrics; /* names, by first place */
+    struct clime_str *metrics; /* names, in order of first appearance */
     int n_metrics, metrics_size;
 };
 
-/* A histogram's samples have longer names than its comments. */
+/* Samples of a histogram have longer names than its comments. */
 static bool is_of(struct clime_str sample, struct clime_str metric) {
     static const char *const ends[] = {"", "_bucket", "_sum", "_count"};
     if (sample.len < metric.len || memcmp(sample.ptr, metric.ptr, metric.len) != 0) return false;
@@ -35,9 +35,9 @@ static bool is_of(struct clime_str sample, struct clime_str metric) {
     return false;
 }
 
-/* -1: it would be one too many. */
+/* -1: too many metrics. */
 static int metric_of(struct lines *l, struct clime_str name, int before, bool comment) {
-    if (before >= 0 && !comment && is_of(name, l->metrics[before])) return before; /* mostly that of the line before */
+    if (before >= 0 && !comment && is_of(name, l->metrics[before])) return before; /* mostly the line before's */
     for (int i = 0; i < l->n_metrics; i++)
         if (clime_str_eq(name, l->metrics[i])) return i;
     if (l->n_metrics == MOST_METRICS) return -1;
@@ -73,8 +73,7 @@ static int by_metric(const void *a, const void *b) {
     return x->comment != y->comment ? y->comment - x->comment : x->order - y->order;
 }
 
-/* A label `worker` of its own, as of a router that is a worker here, becomes exported_worker: Prometheus' name for it.
- */
+/* An existing label `worker`, as from a router that is a worker here, becomes exported_worker as in Prometheus. */
 static void write_sample(struct clime_buf *out, const struct line *line, const char *worker) {
     const char *rest = line->text.ptr + line->name.len, *end = line->text.ptr + line->text.len;
     const char *own = clime_sample_label(line->text, WORKER);
@@ -96,7 +95,7 @@ void clime_router_engine_metrics(struct clime_http_request *rq, void *context) {
     struct clime_fanout f;
     struct clime_buf out;
     struct lines l = {0};
-    int first = -1; /* the worker whose comments the metric has */
+    int first = -1; /* the worker whose comments are used */
     clime_fanout_run_to(&f, context, rq, "/metrics");
     for (int i = 0; i < f.n; i++)
         if (f.results[i].status == 200) add_text(&l, clime_buf_str(&f.results[i].body), i);

@@ -1,9 +1,9 @@
-/* Who is gone for good: a worker that added itself, and of which nothing has been heard for --evict-after, makes room.
- * Called by the prober, and by handlers that are asked about a worker; the table's mutex guards all of it.
+/* Eviction of dead workers: a worker that registered itself and has been silent for --evict-after is removed. Called by
+ * the prober, and by handlers for requests about a worker; guarded by the table's mutex.
  *
- * What an option, a file or a name says of the fleet stays: it is theirs to say. When nobody is heard it is the
- * network, or ourselves, and all stay. Of those that are out the router keeps the hash of the url, so that one that was
- * only cut off learns of it and comes back (server/registration.c), and one that an operator has taken out does not. */
+ * Workers from an option, a file or a name are never evicted. When all workers are silent the network or this host is
+ * at fault, and all stay. The router keeps the url's hash of evicted workers, so one that was only cut off learns of it
+ * and registers again (server/registration.c), while one that an operator removed does not. */
 #include "common/clock.h"
 #include "common/log.h"
 #include "router/workers_int.h"
@@ -35,7 +35,7 @@ bool clime_workers_name(struct clime_workers *w, int64_t id) {
 void clime_workers_give_up(struct clime_workers *w, struct clime_str url) {
     struct clime_error e;
     url = clime_workers_trim_url(url);
-    clime_workers_remove(w, 0, url, &e); /* it may be out already */
+    clime_workers_remove(w, 0, url, &e); /* it may be removed already */
     pthread_mutex_lock(&w->lock);
     note(w, url);
     pthread_mutex_unlock(&w->lock);

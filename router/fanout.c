@@ -1,5 +1,5 @@
-/* Control calls (abort, pause, continue, flush, ...) to all workers; see fanout.h. Runs on an HTTP thread, with one
- * short-lived thread a worker, each with a client of its own that the call's end closes. */
+/* Control calls (abort, pause, continue, flush, ...) to all workers (fanout.h). Runs on an HTTP thread, with one
+ * short-lived thread per worker, each with its own client, closed at the end of the call. */
 #include "router/fanout.h"
 
 #include <pthread.h>
@@ -12,19 +12,19 @@
 #include "router/address.h"
 #include "router/forward.h"
 
-#define LARGEST_REPLY ((size_t)16 << 20) /* of one, checksums of a hundred thousand tensors */
-#define ALL_REPLIES ((size_t)512 << 20)  /* that are held at a time */
-#define MOMENT_US 5000000                /* beyond what a call says that it may take, for its answer to say so */
+#define LARGEST_REPLY ((size_t)16 << 20) /* of one worker: checksums of a hundred thousand tensors */
+#define ALL_REPLIES ((size_t)512 << 20)  /* held at a time */
+#define MOMENT_US 5000000                /* grace beyond a call's own limit, for its reply to arrive */
 
 struct one {
     struct clime_router *r;
-    struct clime_http_request *rq; /* read alone, while the handler waits in join */
+    struct clime_http_request *rq; /* read-only while the handler is in join */
     const char *target;
     int slot;
     int64_t id, began_us; /* of the worker */
     int64_t limit_us;
     size_t most_bytes;
-    const char *key; /* for it */
+    const char *key; /* the worker's */
     pthread_t thread;
     bool started;
     struct clime_fanout_result *result;
@@ -93,18 +93,18 @@ bool clime_fanout_run(struct clime_fanout *f, struct clime_router *r, struct cli
     return true;
 }
 
-/* A call that waits on the worker's side (/pause, /flush_cache) may say for how long, as ?timeout=SECONDS. */
+/* A call that waits on the worker (/pause, /flush_cache) may set its limit with ?timeout=SECONDS. */
 static int64_t limit_of(const struct clime_router *r, const struct clime_http_request *rq) {
     struct clime_error e;
     double asked_s = 0;
     if (clime_http_query_seconds(rq, "timeout", 3600, &asked_s, &e))
-        return r->control_timeout_us; /* the worker refuses it */
+        return r->control_timeout_us; /* the worker refuses a bad value */
     int64_t asked_us = (int64_t)(asked_s * 1e6) + MOMENT_US;
     return asked_s > 0 && asked_us > r->control_timeout_us ? asked_us : r->control_timeout_us;
 }
 
-/* The 4xx by which a worker has refused what the client asks for; 0 = it is no fault of the client. A key that it does
- * not take is, where it is the client's. */
+/* The 4xx with which a worker refused the client's request; 0 = not the client's fault. A refused key counts where it
+ * is the client's. */
 static int refusal_of(const struct one *o) {
     int status = o->result->status;
     if (o->key && (status == 401 || status == 403)) return 0;
@@ -129,7 +129,7 @@ void clime_fanout_run_to(struct clime_fanout *f, struct clime_router *r, struct 
         all[i].key = clime_forward_key(r, views[i].key, views[i].named, rq);
         all[i].result = &f->results[i];
         all[i].started = pthread_create(&all[i].thread, NULL, call_one, &all[i]) == 0;
-        if (!all[i].started) call_one(&all[i]); /* no thread to be had: in turn */
+        if (!all[i].started) call_one(&all[i]); /* no thread available: call in turn */
     }
     for (int i = 0; i < f->n; i++) {
         if (all[i].started) pthread_join(all[i].thread, NULL);

@@ -1,5 +1,5 @@
-/* What concerns the fleet as a whole: control calls to all workers, their loads and weights' versions in the shape of
- * one server, and the version that the fleet is on. Runs on HTTP threads; owns nothing. */
+/* Fleet-wide calls: control calls to all workers, their loads and versions in the format of one server, and the fleet's
+ * version. Runs on HTTP threads; owns nothing. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -9,7 +9,7 @@
 #include "router/fanout.h"
 #include "router/queue.h"
 
-#define ANSWER_CAP ((size_t)512 << 20) /* of all workers together */
+#define ANSWER_CAP ((size_t)512 << 20) /* all workers together */
 
 static void begin(struct clime_jw *w, struct clime_buf *out) {
     clime_buf_init(out, ANSWER_CAP);
@@ -39,7 +39,7 @@ void clime_router_fanout(struct clime_http_request *rq, void *context) {
 
 /* ---- loads ---- */
 
-/* One load of a worker's list, with its rank in the fleet and its worker's name. */
+/* Writes one load of a worker's list, with its rank in the fleet and its worker's name. */
 static void write_load(struct clime_json *j, struct clime_jw *w, int rank, const char *worker) {
     struct clime_str key, raw;
     clime_jw_object(w);
@@ -54,7 +54,7 @@ static void write_load(struct clime_json *j, struct clime_jw *w, int rank, const
     clime_jw_close(w);
 }
 
-/* A list of loads at j; w: NULL only checks. Returns the next rank. */
+/* Writes a list of loads at j; w NULL: only checks. Returns the next rank. */
 static int write_list(struct clime_json *j, struct clime_jw *w, int rank, const char *worker) {
     if (clime_json_peek(j) != CLIME_JSON_ARRAY) {
         clime_json_skip(j, NULL);
@@ -69,11 +69,11 @@ static int write_list(struct clime_json *j, struct clime_jw *w, int rank, const 
     return rank;
 }
 
-/* Appends the loads of an answer, when it is one, to the open array; returns the next rank. They are its member
- * "loads", or in the older form all of it. */
+/* Appends an answer's loads to the open array if it is valid; returns the next rank. They are its member "loads", or in
+ * the older format the whole answer. */
 static int write_loads(struct clime_jw *w, const struct clime_fanout_result *result, int rank) {
     struct clime_str body = clime_buf_str(&result->body), key;
-    for (int pass = 0; pass < 2; pass++) { /* the first only checks, so that nothing half is written */
+    for (int pass = 0; pass < 2; pass++) { /* the first only checks, so no partial list is written */
         struct clime_arena arena;
         struct clime_error e;
         struct clime_json j;
@@ -112,12 +112,12 @@ void clime_router_loads(struct clime_http_request *rq, void *context) {
         if (clime_router_told(f.results[i].status)) n = write_loads(&w, &f.results[i], n);
     clime_jw_close(&w);
     clime_jw_put_int(&w, "dp_rank_count", n);
-    const struct clime_router *r = context; /* those that wait here are of no worker */
+    const struct clime_router *r = context; /* requests waiting here belong to no worker */
     clime_jw_put_int(&w, "num_waiting_reqs", clime_router_queue_waiting(r->queue));
     answer(rq, &f, &w);
 }
 
-/* A list, so there is no room for what each worker said: who did not answer has no entry. */
+/* The format is a list without room for errors: workers that did not answer are left out. */
 void clime_router_get_load(struct clime_http_request *rq, void *context) {
     struct clime_fanout f;
     struct clime_buf out;
@@ -135,7 +135,7 @@ void clime_router_get_load(struct clime_http_request *rq, void *context) {
     clime_fanout_free(&f);
 }
 
-/* Requests that have not been answered, those that wait here among them. */
+/* Counts unanswered requests, including those waiting here. */
 void clime_router_load(struct clime_http_request *rq, void *context) {
     const struct clime_router *r = context;
     struct clime_buf out;
@@ -145,7 +145,7 @@ void clime_router_load(struct clime_http_request *rq, void *context) {
     clime_buf_free(&out);
 }
 
-/* ---- what is the router's own, and what it does not have ---- */
+/* ---- the router's own endpoints, and unsupported ones ---- */
 
 void clime_router_version(struct clime_http_request *rq, void *context) {
     (void)context;
@@ -177,12 +177,12 @@ void clime_router_get_version(struct clime_http_request *rq, void *context) {
         same = same && strcmp(common, label) == 0;
     }
     begin(&w, &out);
-    clime_jw_key(&w, "weight_version"); /* of all that answer; null when they differ */
+    clime_jw_key(&w, "weight_version"); /* the same on all that answer; null when they differ */
     clime_jw_strz(&w, same && common[0] ? common : NULL);
     answer(rq, &f, &w);
 }
 
-/* What a worker says of all its weights, in 64 hex digits; "" = it does not. */
+/* Reads a worker's checksum of all weights, 64 hex digits; "" = absent. */
 static void read_checksum(struct clime_str body, char out[65]) {
     struct clime_arena arena;
     struct clime_error e;
@@ -214,7 +214,7 @@ void clime_router_weights_checker(struct clime_http_request *rq, void *context) 
         same = same && sum[0] && strcmp(common, sum) == 0;
     }
     begin(&w, &out);
-    clime_jw_key(&w, "per_engine_checksum"); /* of all; null when they differ, or one does not say */
+    clime_jw_key(&w, "per_engine_checksum"); /* of all; null when they differ or one is absent */
     clime_jw_strz(&w, f.n && same ? common : NULL);
     answer(rq, &f, &w);
 }
@@ -236,15 +236,15 @@ void clime_router_put_version(struct clime_http_request *rq, void *context) {
     clime_http_reply_json(rq, 200, clime_str_of("{\"success\":true}"));
 }
 
-/* New weights, or a new name for them, that may end what runs and what waits. label: the fleet's from then on; empty
- * = as it was. */
+/* Updates weights or their label; may end running and waiting requests. label: the fleet's from then on; empty =
+ * unchanged. */
 static void update(struct clime_http_request *rq, struct clime_router *r, const char *label) {
     struct clime_fanout f;
     struct clime_buf out;
     struct clime_jw w;
     int n_waited = clime_router_update_aborts(rq, r);
     if (!clime_fanout_run(&f, r, rq)) return;
-    /* Who did not take part in it must not go on with what it has. */
+    /* Workers that missed the update must not serve their old weights. */
     if ((f.n_ok || f.n_partly) && label[0]) set_version(r, label);
     begin(&w, &out);
     clime_jw_put_int(&w, "num_waiting_aborted", n_waited);

@@ -1,8 +1,8 @@
-/* What of a request goes on to a worker besides its body: path, query, headers. Called on HTTP threads; owns nothing.
+/* Request forwarding: path, query and headers. Called on HTTP threads; owns nothing.
  *
- * The server gives us the path decoded, so it is encoded again here, and what would name another endpoint once it is
- * taken apart ("..", ".", an empty segment) is refused: the router may speak to workers with a key that its own clients
- * do not have. The query goes through as it came, but for bytes that cannot stand in one. */
+ * The HTTP server decodes the path, so it is encoded again here. Segments that could resolve to another endpoint ("..",
+ * ".", empty) are refused: the router may use a key for workers that its own clients do not have. The query is passed
+ * on unchanged except for bytes that are invalid in one. */
 #include "router/forward.h"
 
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 #include "common/buf.h"
 #include "common/http/url.h"
 
-#define URL_CAP ((size_t)256 << 10) /* heads are shorter, even with three bytes for each */
+#define URL_CAP ((size_t)256 << 10) /* heads are shorter, even at three bytes for each */
 
 static bool segment_is_sane(struct clime_str s) {
     return s.len > 0 && !clime_str_is(s, ".") && !clime_str_is(s, "..");
@@ -79,7 +79,7 @@ void clime_forward_headers(const struct clime_router *r, const char *worker_key,
                   {"traceparent", false},  {"tracestate", false},        {"Authorization", true},
                   {"X-Api-Key", true}};
     int n = 0, at = 0;
-    char *so_far = xstrdup(""); /* of several lines, as one */
+    char *so_far = xstrdup(""); /* several lines joined */
     for (const char *via; (via = clime_http_header_next(rq, "Via", &at));) {
         char *longer = xasprintf("%s%s, ", so_far, via);
         free(so_far);
@@ -92,8 +92,8 @@ void clime_forward_headers(const struct clime_router *r, const char *worker_key,
         if (value && !(passed[i].is_key && worker_key)) out->lines[n++] = xasprintf("%s: %s", passed[i].name, value);
     }
     out->lines[n++] =
-        xasprintf("X-Request-ID: %s", clime_http_request_id(rq)); /* the client's, or the one it will see */
-    out->lines[n++] = xstrdup("Accept-Encoding: identity");       /* no event can be seen in what is packed */
+        xasprintf("X-Request-ID: %s", clime_http_request_id(rq)); /* the client's, or the one returned to it */
+    out->lines[n++] = xstrdup("Accept-Encoding: identity");       /* events in a compressed body cannot be parsed */
     out->lines[n] = NULL;
     CHECK(n <= CLIME_PASSED_HEADERS);
 }

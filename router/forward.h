@@ -1,4 +1,4 @@
-/* What of a request goes on to a worker besides its body. */
+/* Request forwarding: the target, method, key and headers that a request takes to a worker. */
 #ifndef CLIME_ROUTER_FORWARD_H
 #define CLIME_ROUTER_FORWARD_H
 
@@ -6,27 +6,25 @@
 
 #define CLIME_PASSED_HEADERS 10
 
-/* The path and query, encoded, for appending to a worker's URL; the caller frees it. CLIME_ERR_INPUT when the path
- * leads elsewhere than it says. */
+/* The encoded path and query, for appending to a worker's URL; the caller frees it. CLIME_ERR_INPUT: the path would
+ * resolve to another one. */
 enum clime_err clime_forward_target(struct clime_str path, struct clime_str query, char **out, struct clime_error *e);
 
-/* The method to ask a worker by; the caller frees it. HEAD is GET there: this server leaves the body out, whose length
- * the head has. */
+/* The method for the worker; the caller frees it. HEAD becomes GET: this server drops the body but sends its length. */
 char *clime_forward_method(const struct clime_http_request *rq);
 
-/* The key to send to a worker whose own is `own`; NULL: what the client sent, "": none. A client's named key is none
- * that a worker knows; what the router's clients may have in common with workers is --api-key. At a router without any
- * key any program may add itself as a worker: clients' keys go only to workers that an option or a file names. */
+/* The key for a worker whose own key is `own`. NULL: what the client sent; "": none. Workers do not know a client's
+ * named key; clients and workers can share --api-key only. On a router without any key any program may register as a
+ * worker, so clients' keys go only to workers named by an option or a file. */
 const char *clime_forward_key(const struct clime_router *r, const char *own, bool named,
                               const struct clime_http_request *rq);
 
-/* Has the request been here already: a worker's URL leads back to this router, by itself or through another one? Asked
- * before anything is sent to workers, for each round would ask all of them again. */
+/* True when the request has passed this router before, because a worker's URL leads back to it, directly or through
+ * another router. Checked before anything is sent: each round would query all workers again. */
 bool clime_forward_returns(const struct clime_router *r, const struct clime_http_request *rq);
-extern const char clime_forward_returned[]; /* what is said then, with a 503: another worker is to be tried */
+extern const char clime_forward_returned[]; /* message of the 503: another worker is tried */
 
-/* The client's headers that a worker may care for, and that the request was here (Via); its keys only where worker_key
- * is NULL. */
+/* The client's headers that workers may use, plus Via. Its keys are included only where worker_key is NULL. */
 struct clime_headers {
     char *lines[CLIME_PASSED_HEADERS + 1]; /* "Name: value", NULL at the end */
 };

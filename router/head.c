@@ -1,12 +1,12 @@
-/* See head.h. Called by the relay on HTTP threads. */
+/* Filter for the head of a worker's answer (head.h). Called by the relay on HTTP threads. */
 #include "router/head.h"
 
 #include <stdlib.h>
 #include <strings.h>
 
-#define VALUE_MOST ((size_t)4 << 10) /* bytes of a type, and of what Connection names; with more it is too large */
+#define VALUE_MOST ((size_t)4 << 10) /* bytes of a content type, and of Connection's names; more is too large */
 
-/* Of the connection to the worker, or what the router says in its own words. */
+/* Hop-by-hop fields, and fields that the router sets itself. */
 static const char *const ours[] = {
     "Connection",
     "Keep-Alive",
@@ -60,7 +60,7 @@ static bool is_connected(const struct clime_head *h, struct clime_str name) {
     return false;
 }
 
-/* A path on the router, where the value leads to one on this worker: the client may not reach workers. */
+/* The path on this router for a Location on this worker: clients may not reach workers. */
 static const char *place_here(const char *worker_url, const char *value) {
     size_t n = strlen(worker_url);
     if (strncmp(value, worker_url, n) || value[n] != '/' || value[n + 1] == '/') return value;
@@ -82,7 +82,7 @@ void clime_head_add(struct clime_head *h, const char *worker_url, const char *na
     if (strlen(value) > VALUE_MOST) h->lines.full = true;
 }
 
-/* The line that begins at *at, which moves behind it; its name. */
+/* The name of the line at *at; moves *at past the line. */
 static struct clime_str next_line(const struct clime_buf *lines, size_t *at, struct clime_str *name) {
     const char *from = lines->data + *at, *end = (const char *)memchr(from, '\n', lines->len - *at) + 1;
     *at += (size_t)(end - from);

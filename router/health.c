@@ -1,14 +1,14 @@
-/* The prober: asks every worker's /health, and for its weights' label once the fleet is on a version, all of them at
- * the same time, so that a silent one holds up nobody. Its own threads: no load on the HTTP threads can starve it. It
- * reports to clime_workers_probed and touches no counter (a prober that reset loads would make hot spots).
+/* The prober: polls every worker's /health, and its weights' label once the fleet has a version, all in parallel, so a
+ * silent worker delays none. It has its own threads: load on the HTTP threads cannot starve it. It reports to
+ * clime_workers_probed and touches no counter (a prober that reset loads would make hot spots).
  *
- * One thread keeps the time (monotonic) and starts a short-lived thread for each probe that is due; a worker has one
- * probe at a time, and the next is due an interval after the start of the last, or at once when a stream of its is
- * silent. A probe's connection is not kept: an idle one would hold a thread of the worker. A probe's end wakes nobody
- * but who waits for ends: hundreds of workers would have the thread look at all of them as often.
+ * One thread keeps the schedule (monotonic clock) and starts a short-lived thread per due probe. A worker has one probe
+ * at a time; the next is due an interval after the start of the last, or at once when one of its streams is silent. A
+ * probe's connection is closed: an idle one would hold a thread of the worker. A finished probe wakes only waiters for
+ * its end: waking the scheduler would have it scan hundreds of workers each time.
  *
- * How long a probe has been open is counted in ticks of that thread, not by the clock: where the router itself gets no
- * time, or was stopped, its workers have not been silent for longer than it has looked. */
+ * How long a probe has been open is counted in ticks of the scheduler, not by the clock: if the router was starved or
+ * stopped, its workers were silent no longer than it was looking. */
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -20,8 +20,8 @@
 #include "router/connections.h"
 #include "router/router.h"
 
-#define LONGEST_NAP_US 500000      /* until new workers and idle connections are seen */
-#define FIRST_ROUND_US 1000000     /* what start waits for the first probes */
+#define LONGEST_NAP_US 500000      /* delay until new workers and idle connections are noticed */
+#define FIRST_ROUND_US 1000000     /* how long start waits for the first probes */
 #define KEPT_US ((int64_t)5000000) /* an idle connection is closed after this */
 #define TICK_US 250000             /* while probes are open */
 #define MISFIT_US ((int64_t)30000000)
@@ -29,7 +29,7 @@
 
 /* ---- one probe ---- */
 
-/* No fault of a moment: another certificate, no HTTP. Of many workers that it holds for one says it, now and then. */
+/* Logs a lasting fault: a wrong certificate, not HTTP. Rate-limited over all workers. */
 static void say_misfit(const struct clime_error *e) {
     static _Atomic int64_t next_us;
     int64_t next = atomic_load(&next_us), now = clime_now_us();
@@ -37,12 +37,12 @@ static void say_misfit(const struct clime_error *e) {
         LOG_WARN("a probe: %s", e->msg);
 }
 
-/* The router ends. */
+/* True when the router is ending. */
 static bool of_no_use(void *router) {
     return atomic_load(&((struct clime_router *)router)->phase) == CLIME_ROUTER_CUTTING;
 }
 
-/* CLIME_OK: a whole answer, of any status. */
+/* CLIME_OK: a complete answer, of any status. */
 static enum clime_err ask(struct clime_router *r, struct clime_http_client *c, const struct clime_worker_view *v,
                           const char *at, const char *path, struct clime_http_result *res) {
     char *url = xasprintf("%s%s", at, path);
@@ -62,12 +62,12 @@ static enum clime_err ask(struct clime_router *r, struct clime_http_client *c, c
     return err;
 }
 
-/* We have no descriptor, or are ending: nothing was asked, and nothing is known. */
+/* The probe was not sent (no descriptor, or the router is ending): nothing is known. */
 static bool is_unasked(enum clime_err err) {
     return err == CLIME_ERR_BUSY || err == CLIME_ERR_ABORTED;
 }
 
-/* max_total_num_tokens (SGLang's name) of all ranks in /v1/loads, or -1. */
+/* Sum of max_total_num_tokens (SGLang's name) over the ranks in /v1/loads, or -1. */
 static int64_t read_capacity(struct clime_str body) {
     struct clime_arena arena;
     struct clime_error e;
@@ -94,7 +94,7 @@ static int64_t read_capacity(struct clime_str body) {
     return ok ? sum : -1;
 }
 
-/* Once, after a worker has come or come back: it does not change while the worker lives. */
+/* Asked once, when a worker appears or returns: it is constant while the worker lives. */
 static void ask_capacity(struct clime_router *r, struct clime_http_client *client, const struct clime_worker_view *v) {
     struct clime_http_result loads = {0};
     if (!is_unasked(ask(r, client, v, v->url, "/v1/loads?include=core", &loads)) && loads.status)
@@ -131,15 +131,15 @@ struct clime_prober {
     struct clime_router *r;
     pthread_t thread;
     pthread_mutex_t lock; /* guards the rest */
-    pthread_cond_t due;   /* something is, before its time */
-    pthread_cond_t ended; /* a probe has */
+    pthread_cond_t due;   /* a probe is due early */
+    pthread_cond_t ended; /* a probe has ended */
     bool stopping;
     int n_running;
     int64_t ticked_us;
     struct turn {
-        int64_t id, due_us;         /* of the worker that has the slot */
-        int64_t began_us, ticks_us; /* of the probe that is running */
-        bool running, done;         /* done: it has been probed once */
+        int64_t id, due_us;         /* of the slot's worker */
+        int64_t began_us, ticks_us; /* of the running probe */
+        bool running, done;         /* done: probed once */
     } turns[CLIME_WORKERS_MAX];
 };
 
@@ -173,7 +173,7 @@ static bool start_thread(struct job *job) {
     return ok;
 }
 
-/* Starts what is due; called with the lock, which it lets go where no thread is to be had. Returns when the next is. */
+/* Starts due probes; called with the lock, which it releases if no thread can start. Returns when the next is due. */
 static int64_t start_due(struct clime_prober *p, const struct clime_worker_view *views, int n) {
     int64_t now = clime_now_us(), next = now + LONGEST_NAP_US;
     for (int i = 0; i < n && !p->stopping; i++) {
@@ -199,7 +199,7 @@ static int64_t start_due(struct clime_prober *p, const struct clime_worker_view 
     return next;
 }
 
-/* Tells the table whose probes have been open for long. */
+/* Reports workers whose probes have been open for long. */
 static void tick(struct clime_prober *p) {
     int64_t now = clime_now_us(), passed = now - p->ticked_us;
     p->ticked_us = now;
@@ -280,7 +280,7 @@ void clime_prober_stop(struct clime_prober *p) {
     if (!p) return;
     pthread_mutex_lock(&p->lock);
     p->stopping = true;
-    atomic_store(&p->r->phase, CLIME_ROUTER_CUTTING); /* no probe goes on with what it asks */
+    atomic_store(&p->r->phase, CLIME_ROUTER_CUTTING); /* cancels probes in progress */
     pthread_cond_signal(&p->due);
     while (p->n_running > 0) pthread_cond_wait(&p->ended, &p->lock);
     pthread_mutex_unlock(&p->lock);

@@ -1,4 +1,4 @@
-/* clime-router: balances a fleet of servers. main reads as its phases; all work is on other threads. */
+/* clime-router: load balancer for a fleet of servers. main follows its phases; all work is on other threads. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@
 #include "router/queue.h"
 #include "router/router.h"
 
-#define GIVE_BACK_BYTES (8 << 20) /* a freed block from this size on; less, and bodies of 1 MiB cost a quarter more */
+#define GIVE_BACK_BYTES (8 << 20) /* larger freed blocks go back to the system; lower, 1 MiB bodies cost 25% more */
 #define MAX_KEPT 256              /* idle connections to workers */
 #define DRAIN_LOOK_US 20000
 
@@ -149,7 +149,7 @@ static enum clime_err add_known_workers(struct clime_router *r, const struct opt
     return CLIME_OK;
 }
 
-/* Finishes what is in flight; after the limit, or when the parent is gone, what is left is ended with 503. */
+/* Finishes requests in flight. After the limit, or when the parent is gone, the rest end with 503. */
 static void drain(struct clime_router *r, enum clime_process_end why, double limit_s) {
     int64_t until = clime_now_us() + (why == CLIME_END_SIGNAL ? (int64_t)(limit_s * 1e6) : 0);
     atomic_store(&r->phase, CLIME_ROUTER_DRAINING);
@@ -206,7 +206,7 @@ static enum clime_err open_router(const struct options *o, struct clime_router *
     const uint64_t who[] = {(uint64_t)clime_wall_us(), (uint64_t)getpid()};
     snprintf(r->instance, sizeof r->instance, "%016llx", (unsigned long long)clime_hash64(who, 2));
     register_metrics(r);
-    const bool queues = o->queue_size > 0; /* without, the server refuses what is more than --max-concurrent-requests */
+    const bool queues = o->queue_size > 0; /* else the HTTP server refuses requests above --max-concurrent-requests */
     const struct clime_router_queue_options qo = {.max_waiting = (int)o->queue_size,
                                                   .max_going = queues ? (int)o->max_in_flight : INT_MAX,
                                                   .timeout_us = queues ? (int64_t)(o->queue_timeout * 1e6) : 0};
@@ -247,7 +247,7 @@ static enum clime_err open_http(const struct options *o, struct clime_router *r,
     return clime_http_server_start(&ho, http, e);
 }
 
-/* Any of the ports may have been chosen by the system. */
+/* The system may have chosen any of the ports. */
 static void log_ports(const struct options *o, const struct clime_http_server *http) {
     LOG_INFO("serving on %s:%d, policy %s", o->host, clime_http_server_port(http), clime_policies[o->policy]->name);
     if (o->admin_port >= 0)

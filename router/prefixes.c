@@ -1,14 +1,13 @@
-/* What workers hold of a prompt's beginning, as far as a router can tell. Called by choose.c under the table's mutex;
- * owns nothing but what is in the table.
+/* Prefix cache estimates: which workers hold the beginning of a prompt. Called by choose.c under the table's mutex; all
+ * state is in the table.
  *
- * A worker that is sent a prompt holds it from then on, until its cache has taken in as much else as it has room for,
- * by its own word (capacity; unknown = for ever): what was used longest ago goes, and of a prompt the end. v.stored
- * counts what it has taken in; beside each mark stands the count at which its page came in last, earlier by the tokens
- * up to the mark. Generated tokens are not counted, since a limit says little of how many there will be, nor what was
- * there and moves to the front: forgotten late it draws in vain, forgotten early it is computed again, which costs
- * more.
+ * A worker holds a prompt once it was sent there, until its cache has stored its reported capacity in other tokens
+ * (unknown = for ever): the least recently used prefix is evicted first, from the end of the prompt. v.stored counts
+ * stored tokens; each mark keeps the count at which its page was last stored, less the tokens up to the mark. Generated
+ * tokens are not counted, since a limit says little about their number, nor are cache hits that move to the front: a
+ * stale entry attracts a request in vain, a missing one costs a prefill, which is worse.
  *
- * A worker that was lost, or has other weights than before, has an empty cache. */
+ * A worker that was lost or got other weights has an empty cache. */
 #include "router/policy/request.h"
 #include "router/workers_int.h"
 
@@ -16,7 +15,7 @@ static bool holds(const struct worker *k, const struct clime_placement *p) {
     return p->used_us >= k->emptied_us && (k->v.capacity <= 0 || k->v.stored - p->note <= k->v.capacity);
 }
 
-/* A mark that a worker does not have is no end for it: it may have been pushed out of the table. */
+/* A missing mark does not end a worker's match: the table may have dropped it. */
 void clime_prefixes_find(struct clime_workers *w, const struct clime_route_request *rq, int n, int64_t now_us) {
     struct clime_placement all[CLIME_PLACEMENTS_COPIES];
     for (int p = 0; p < rq->n_pages; p++) clime_placements_prefetch(w->prefixes, rq->pages[p]);
@@ -33,7 +32,7 @@ void clime_prefixes_find(struct clime_workers *w, const struct clime_route_reque
             holders[n_holders++] = k;
             k->v.matched = page * CLIME_ROUTE_PAGE_TOKENS;
         }
-        for (int i = 0; n_holders < CLIME_PLACEMENTS_COPIES && i < n_holders; i++) /* or others may well have it too */
+        for (int i = 0; n_holders < CLIME_PLACEMENTS_COPIES && i < n_holders; i++) /* else others may hold it too */
             holders[i]->v.own = holders[i]->v.matched;
     }
 }

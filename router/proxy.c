@@ -1,12 +1,12 @@
-/* Passes one generation request to a worker and its answer back. Runs on HTTP threads.
+/* Proxy: sends one generation request to a worker and returns its answer. Runs on HTTP threads.
  *
- * Another worker is tried while the client has not been sent a byte, and after it where the stream can go on elsewhere
- * (replay.h), never one that this request has just failed on. What was BUSY or could not be reached is tried
- * --max-retries times. What one worker does not have (404 and its like) is asked of one more: it may be another
- * program, and with such quick answers the least loaded one for ever. A request that has gone wrong on MOST_SUSPECT
- * workers that did see it, without a token from them, is taken to be the cause: it must not take the fleet down one by
- * one. A worker that answers 500 to what another one then serves is to blame for that. What as many workers fell silent
- * under, or may be tried on no other one, stays with its worker for as long as that is only suspected. */
+ * Another worker is tried until a byte was sent to the client, and afterwards where the stream can resume (replay.h),
+ * but never one that just failed this request. BUSY and unreachable workers are retried --max-retries times. After a
+ * 404 or similar one more worker is asked: the first may be another program, and its quick answers would make it the
+ * least loaded one for ever. A request that failed on MOST_SUSPECT workers that received it, without a token from them,
+ * is taken as the cause: it must not take down the fleet one by one. A worker that answers 500 to a request that
+ * another one then serves is blamed. A request stays with a worker that is only suspected once MOST_SUSPECT workers
+ * fell silent under it, or when it may not be tried elsewhere. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -21,7 +21,7 @@
 #define WAIT_LOOK_US 50000
 #define TRY_AGAIN_US 1000000
 
-/* The session that the path or a header names, and the path without it. */
+/* The session from the path or a header, and the path without it. */
 static struct clime_str session_of(struct clime_http_request *rq, struct clime_str *path) {
     static const char in_path[] = "/sessions/";
     *path = clime_http_path(rq);
@@ -36,20 +36,20 @@ static struct clime_str session_of(struct clime_http_request *rq, struct clime_s
     return clime_str_of(v);
 }
 
-/* A request on its way: the workers that it has been tried on, and until when it may wait for others. */
+/* The workers that a request was tried on, and how long it may wait for others. */
 struct trials {
     uint64_t tried[CLIME_WORKERS_MAX / 64], seen_failing[CLIME_WORKERS_MAX / 64]; /* by slot */
     int64_t until_us;
     int n_suspect;
-    int n_lacking;                  /* workers that have not what it asks for, */
-    char lacking[CLIME_WORKER_URL]; /* and the last of them, */
-    int lacking_status;             /* with what it said */
-    int n_silent;                   /* workers that were suspected before a token came from them */
+    int n_lacking;                  /* workers that lack what it asks for */
+    char lacking[CLIME_WORKER_URL]; /* the last of them */
+    int lacking_status;             /* and its status */
+    int n_silent;                   /* workers suspected before they sent a token */
     int64_t suspect;                /* the worker that answered 500 */
 };
 
-/* The path, the model, the method, leave: what another worker may have. A worker of ours redirects nobody: who does is
- * another program, or something before it. */
+/* True for a status where another worker may succeed: wrong path, model, method, or a redirect. Our workers never
+ * redirect, so that is another program or a proxy in front. */
 static bool lacks(int status) {
     return status == 403 || status == 404 || status == 405 || status == 501 || status / 100 == 3;
 }
@@ -62,7 +62,7 @@ static bool may_try_again(const struct clime_relay *y, const struct trials *t) {
     case CLIME_OUTCOME_CLIENT:
         return !y->e.code && lacks(y->status) && t->n_lacking == 1;
     case CLIME_OUTCOME_BUSY:
-        return !y->e.code; /* the worker is; not ourselves */
+        return !y->e.code; /* else it is the router's own failure */
     case CLIME_OUTCOME_WORKER:
     case CLIME_OUTCOME_SILENT:
         return true;
@@ -97,15 +97,15 @@ static void waits(void *arg) {
     clime_http_waits(a->y->rq);
 }
 
-/* ---- one worker after another ---- */
+/* ---- trying workers ---- */
 
-/* What holds no slot holds a thread that must not wait. */
+/* A request without a slot is on a thread that must not wait. */
 static enum clime_err take_in_turn(struct asking *a, struct clime_error *e) {
     return clime_http_holds_slot(a->y->rq) ? clime_router_queue_take(a->y->router->queue, &a->call, e) : take(a, e);
 }
 
-/* A stream whose worker is lost may wait for one: its client cannot ask again without losing what it has. So may what
- * was taken from a worker that was silent. In the end the lost one may be back. */
+/* A stream that lost its worker may wait for another, since its client cannot retry without losing data. So may a
+ * request taken from a silent worker. In time all workers are tried again: the lost one may be back. */
 static bool pick(struct asking *a, struct clime_error *e) {
     int64_t again_us = clime_now_us() + TRY_AGAIN_US;
     a->call.until_us = a->t.until_us;
@@ -127,9 +127,9 @@ static void count_trial(struct asking *a) {
     struct trials *t = &a->t;
     clime_workers_release(w, lease, y->outcome);
     clime_router_queue_freed(y->router->queue);
-    if (y->progressed) /* a stream that was broken off: what happened before it is over */
+    if (y->progressed) /* the stream made progress: earlier failures no longer count */
         *t = (struct trials){.until_us = clime_now_us() + y->router->replay_wait_us};
-    if (y->outcome == CLIME_OUTCOME_SILENT) { /* as long as it might have waited with its worker */
+    if (y->outcome == CLIME_OUTCOME_SILENT) { /* as long as it could have waited for that worker */
         t->until_us = clime_now_us() + y->router->replay_wait_us;
         t->n_silent += !y->progressed;
     }
@@ -144,20 +144,19 @@ static void count_trial(struct asking *a) {
         memcpy(t->lacking, lease->url, sizeof t->lacking);
     }
     bool lost = y->outcome == CLIME_OUTCOME_WORKER && y->connected && !y->progressed && !y->refused;
-    bool new =
-        !(t->seen_failing[lease->slot / 64] >> (lease->slot % 64) & 1); /* one sick worker is no evidence twice */
+    bool new = !(t->seen_failing[lease->slot / 64] >> (lease->slot % 64) & 1); /* a worker counts once */
     if (!new || !(lost || y->outcome == CLIME_OUTCOME_UNKNOWN)) return;
     t->seen_failing[lease->slot / 64] |= (uint64_t)1 << (lease->slot % 64);
     t->n_suspect++;
 }
 
-/* Whatever the client is told in place of a worker's answer stands in the log, and so does each further worker. */
+/* Logs every error reply of the router's own, and every further worker tried. */
 static void log_failure(const struct asking *a, bool again) {
     const struct clime_relay *y = a->y;
     char status[24];
     if (!again && (!y->e.code || y->client_gone || y->cut)) return;
     if (y->outcome == CLIME_OUTCOME_CLIENT && !y->e.code)
-        return; /* what the next one says will tell whose fault it is */
+        return; /* the next worker's answer decides whose fault it is */
     snprintf(status, sizeof status, "status %d", y->status);
     LOG_WARN("a request on %s failed (%s)%s", a->lease.url, y->e.code ? y->e.msg : status,
              !again      ? ""
@@ -165,7 +164,7 @@ static void log_failure(const struct asking *a, bool again) {
                          : ", trying another worker");
 }
 
-/* Tries workers until one has the answer. Sets y->e where there is none from a worker. */
+/* Tries workers until one answers. Sets y->e when none did. */
 static void serve(struct clime_relay *y, const struct clime_route_request *request) {
     struct clime_router *r = y->router;
     struct asking a = {.y = y, .request = request};
@@ -179,7 +178,7 @@ static void serve(struct clime_relay *y, const struct clime_route_request *reque
         struct clime_error none = {0};
         if (!pick(&a, &none)) {
             bool aborted = none.code == CLIME_ERR_ABORTED;
-            if (turn == 0 || aborted) { /* else the last worker's answer says more than "none is left" */
+            if (turn == 0 || aborted) { /* else the last worker's answer is the better message */
                 y->e = none;
                 y->call_failed = false;
             }

@@ -1,10 +1,10 @@
-/* The queue (see queue.h). Called by the proxy on HTTP threads.
+/* The queue of requests (queue.h). Called by the proxy on HTTP threads.
  *
- * Invariant: of those in one line the first, and only it, asks whether there is room; who comes later asks
- * after it has gone. It is woken when something is freed, and looks now and then, since workers come too.
+ * Invariant: in each line only the first waiter checks for room; the next one does after it has left. It is woken when
+ * something is freed, and polls, since workers are added too.
  *
- * A request that is under way and has lost its worker stands in a line of its own: the first of the others may be
- * waiting for nothing but its end. It takes none of the places that --queue-size has. */
+ * A running request that lost its worker waits in a line of its own: the first of the new ones may be waiting for it to
+ * end. It does not count towards --queue-size. */
 #include "router/queue.h"
 
 #include <pthread.h>
@@ -18,18 +18,18 @@
 struct waiter { /* on its thread's stack */
     struct clime_router_queue_call *call;
     pthread_cond_t called;
-    bool going; /* was under way when it came */
-    bool told;  /* that it was aborted */
-    bool first; /* of its line, and of those that are as far */
+    bool going; /* was running when it joined */
+    bool told;  /* abort was reported */
+    bool first; /* first in its line among running, or among new, requests */
     struct waiter *next, *previous;
 };
 
 struct clime_router_queue {
     struct clime_router_queue_options o;
     pthread_mutex_t lock;                  /* guards the rest */
-    int n_waiting, n_new, n_going;         /* new: of those that wait, not under way */
-    struct waiter *head, *tail;            /* in the order in which they came */
-    struct clime_router_queue_call *calls; /* all that are here, waiting or under way */
+    int n_waiting, n_new, n_going;         /* n_new: waiting and not running */
+    struct waiter *head, *tail;            /* in order of arrival */
+    struct clime_router_queue_call *calls; /* all calls, waiting or running */
 };
 
 struct clime_router_queue *clime_router_queue_new(const struct clime_router_queue_options *o) {
@@ -54,7 +54,7 @@ int clime_router_queue_waiting(struct clime_router_queue *q) {
     return n;
 }
 
-/* The first in the line of `me`, of those from `from` on. */
+/* The first waiter in the line of `me`, from `from` on. */
 static struct waiter *next_in_line(struct waiter *from, const struct waiter *me) {
     while (from && (from->going != me->going || !clime_str_eq(from->call->line, me->call->line))) from = from->next;
     return from;
@@ -113,7 +113,7 @@ static enum clime_err is_aborted(struct clime_error *e) {
     return clime_fail(e, CLIME_ERR_ABORTED, "it was aborted while it waited for a worker");
 }
 
-/* With the lock, which it lets go while nothing happens. */
+/* Called with the lock, which it releases while it waits. */
 static enum clime_err wait_for_turn(struct clime_router_queue *q, struct waiter *me,
                                     struct clime_router_queue_call *call, struct clime_error *e) {
     int64_t began = clime_now_us(), now = began;
@@ -148,7 +148,7 @@ enum clime_err clime_router_queue_take(struct clime_router_queue *q, struct clim
     else if (me.first)
         err = try_to_take(q, call, e);
     if (err == CLIME_ERR_BUSY && !me.going && q->n_new >= q->o.max_waiting) {
-        if (q->o.max_waiting) /* else what is busy says it itself */
+        if (q->o.max_waiting) /* else keep the error of take */
             clime_fail(e, CLIME_ERR_BUSY, "%d requests wait already, as many as may (--queue-size)", q->n_new);
     } else if (err == CLIME_ERR_BUSY) {
         clime_cond_init(&me.called);
@@ -188,7 +188,7 @@ void clime_router_queue_done(struct clime_router_queue *q, struct clime_router_q
     q->n_going -= call->going;
     call->going = false;
     forget(q, call);
-    free(call->meant); /* no abort finds it any more */
+    free(call->meant); /* no abort finds the call now */
     call->meant = NULL;
     call_first_ones(q);
     pthread_mutex_unlock(&q->lock);

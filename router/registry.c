@@ -1,6 +1,6 @@
-/* The fleet over HTTP: /workers (POST, GET, PUT, PATCH, DELETE), the older /add_worker, /remove_worker, /list_workers,
- * the router's own /health and /metrics. Runs on HTTP threads. Shapes: SGLang's gateway, so its clients work unchanged.
- */
+/* Registry of workers over HTTP: /workers (POST, GET, PUT, PATCH, DELETE), the older /add_worker, /remove_worker,
+ * /list_workers, and the router's own /health and /metrics. Runs on HTTP threads. Formats as in SGLang's gateway, so
+ * its clients work unchanged. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -13,7 +13,7 @@
 #include "router/router.h"
 #include "router/worker_body.h"
 
-#define LIST_CAP ((size_t)CLIME_WORKERS_MAX << 13) /* a worker's labels and version in JSON have less than 6 KiB */
+#define LIST_CAP ((size_t)CLIME_WORKERS_MAX << 13) /* a worker's labels and version take less than 6 KiB as JSON */
 
 static const char *state_name(enum clime_worker_state s) {
     switch (s) {
@@ -47,13 +47,13 @@ static void write_worker(struct clime_jw *w, const struct clime_http_request *rq
     clime_jw_put_strz(w, "worker_type", "regular");
     clime_jw_put_bool(w, "is_healthy", v->state == CLIME_WORKER_READY);
     clime_jw_put_strz(w, "status", state_name(v->state));
-    clime_jw_key(w, "weight_version"); /* null: not known, since the fleet is on none */
+    clime_jw_key(w, "weight_version"); /* null: unknown, since the fleet has no version */
     clime_jw_strz(w, v->version[0] ? v->version : NULL);
     clime_jw_key(w, "labels");
     write_labels(w, v->labels);
-    clime_jw_key(w, "has_api_key"); /* of its own; which one, nobody is told */
+    clime_jw_key(w, "has_api_key"); /* whether it has its own key, never the key */
     clime_jw_bool(w, v->key[0] != 0);
-    clime_jw_key(w, "capacity"); /* null: not known */
+    clime_jw_key(w, "capacity"); /* null: unknown */
     if (v->capacity > 0)
         clime_jw_int(w, v->capacity);
     else
@@ -71,7 +71,7 @@ static void reply(struct clime_http_request *rq, int status, struct clime_buf *o
     clime_buf_free(out);
 }
 
-/* A JSON object or {"urls": [...]} of all workers, or the one with id (id 0 = all). */
+/* Writes {"urls": [...]} of all workers, or an object for the one with this id (0 = all). */
 static bool write_list(struct clime_router *r, struct clime_http_request *rq, struct clime_buf *out, int64_t id,
                        bool urls_only) {
     struct clime_worker_view *views = xcalloc(CLIME_WORKERS_MAX, sizeof *views);
@@ -114,7 +114,7 @@ void clime_router_list_workers(struct clime_http_request *rq, void *context) {
     reply(rq, 200, &out);
 }
 
-/* Adds the worker and asks it at once, so that it is ready when it is said to be. */
+/* Adds the worker and probes it at once, so the reply's state is true. */
 static void accept_worker(struct clime_http_request *rq, struct clime_router *r, const struct clime_worker_body *b,
                           int status) {
     struct clime_error e;
@@ -165,7 +165,7 @@ void clime_router_workers_post(struct clime_http_request *rq, void *context) {
     clime_arena_free(&arena);
 }
 
-/* PUT says all of it, what is left out is nothing; PATCH what changes. */
+/* PUT replaces all settings, absent ones included; PATCH changes those present. */
 static void change_worker(struct clime_http_request *rq, struct clime_router *r, int64_t id) {
     struct clime_arena arena;
     struct clime_error e = {0};
@@ -284,7 +284,7 @@ void clime_router_remove_worker(struct clime_http_request *rq, void *context) {
     }
 }
 
-/* ?worker=URL: who asks is that worker, and is told when it has been evicted. */
+/* ?worker=URL: the caller is that worker and learns whether it was evicted. */
 void clime_router_health(struct clime_http_request *rq, void *context) {
     const struct clime_router *r = context;
     struct clime_error e;

@@ -1,8 +1,7 @@
-/* See relay.h. Runs on HTTP threads, called by the proxy.
+/* Relay of one answer (relay.h). Called by the proxy on HTTP threads.
  *
- * While it waits it looks, a few times a second, whether the client is still there, whether the prober has found the
- * worker frozen (a stopped process and a dead host keep their connections) or suspects it, and whether the router has
- * to end. */
+ * While it waits it checks a few times a second whether the client is connected, whether the prober found the worker
+ * frozen (a stopped process or dead host keeps its connections) or suspects it, and whether the router is ending. */
 #include "router/relay.h"
 
 #include <stdio.h>
@@ -19,9 +18,9 @@
 #include "router/forward.h"
 
 #define LOOK_US 250000
-#define SILENT_US ((int64_t)1000000)     /* a stream: then its worker is probed */
-#define LARGEST_EVENT ((size_t)16 << 20) /* kept until it is whole; a larger one goes through in parts */
-#define PIECE_CAP ((size_t)1 << 20)      /* libcurl's are 16 KiB */
+#define SILENT_US ((int64_t)1000000)     /* a stream silent for this long has its worker probed */
+#define LARGEST_EVENT ((size_t)16 << 20) /* buffered until complete; a larger one is passed on in parts */
+#define PIECE_CAP ((size_t)1 << 20)      /* libcurl passes 16 KiB */
 
 void clime_relay_init(struct clime_relay *y, struct clime_router *r, struct clime_http_request *rq,
                       const char *target) {
@@ -64,7 +63,7 @@ static void on_header(void *arg, int status, const char *name, const char *value
     if (!strcasecmp(name, "content-encoding")) y->coded = strcasecmp(value, "identity") != 0;
 }
 
-/* Bytes of `held` up to the end of its last whole event, found in what came last, from `from`; 0 = none. */
+/* Bytes of `held` up to the end of its last complete event, searched from `from`; 0 = none. */
 static size_t whole_events(const struct clime_buf *held, size_t from) {
     for (size_t n = held->len; n >= 2 && n > from; n--) {
         const char *end = held->data + n;
@@ -73,7 +72,7 @@ static size_t whole_events(const struct clime_buf *held, size_t from) {
     return 0;
 }
 
-/* The end of the event that begins at `at`, of n bytes of whole events. */
+/* The end of the event at `at`, within n bytes of complete events. */
 static size_t event_end(const struct clime_buf *held, size_t at, size_t n) {
     for (const char *line; at < n && (line = memchr(held->data + at, '\n', n - at));) {
         at = (size_t)(line - held->data) + 1;
@@ -82,8 +81,7 @@ static size_t event_end(const struct clime_buf *held, size_t at, size_t n) {
     return n;
 }
 
-/* Of the first n held bytes, which are whole events, moves those that are the client's to the front; returns their
- * length. */
+/* Moves the events for the client among the first n held bytes, all complete, to the front; returns their length. */
 static size_t sift(struct clime_relay *y, size_t n) {
     char *held = y->held.data;
     size_t kept = 0;
@@ -105,7 +103,7 @@ static size_t sift(struct clime_relay *y, size_t n) {
     return kept;
 }
 
-/* Sends of the first n held bytes what is the client's and drops them. */
+/* Sends the client its events among the first n held bytes and drops those bytes. */
 static bool pass(struct clime_relay *y, size_t n) {
     size_t kept = clime_replay_can_go_on(&y->replay) ? sift(y, n) : n;
     if (kept) {
@@ -118,7 +116,7 @@ static bool pass(struct clime_relay *y, size_t n) {
     return !y->client_gone && !y->last_words.len;
 }
 
-/* The answer's first bytes: false when they are no part of the client's stream. */
+/* Handles the answer's first bytes: false when they do not continue the client's stream. */
 static bool begin_stream(struct clime_relay *y) {
     y->foreign = !clime_replay_begin(&y->replay, y->kind) && y->stream;
     if (y->foreign) return false;
@@ -146,13 +144,14 @@ static bool on_data(void *arg, const char *data, size_t len) {
     size_t before = y->held.len;
     clime_buf_add(&y->held, data, len);
     CHECK(!y->held.full);
-    bool parts = y->held.len > LARGEST_EVENT; /* it goes through unread */
+    bool parts = y->held.len > LARGEST_EVENT; /* passed on unparsed */
     if (parts) clime_replay_lose(&y->replay);
     size_t whole = parts ? y->held.len : whole_events(&y->held, before);
     return whole == 0 || pass(y, whole);
 }
 
-/* What a suspected worker has of it is nothing, or is here too; and it may go elsewhere. */
+/* True when leaving a suspected worker loses nothing: it has sent nothing, or all it sent is kept here; and another
+ * worker may be tried. */
 static bool loses_nothing(const struct clime_relay *y, const struct clime_silence *s) {
     if (y->settled && !y->progressed) return false;
     if (y->stream) return clime_replay_can_go_on(&y->replay) && !y->inside_event;
@@ -162,12 +161,12 @@ static bool loses_nothing(const struct clime_relay *y, const struct clime_silenc
 static bool cancelled(void *arg) {
     struct clime_relay *y = arg;
     int64_t now = clime_now_us();
-    clime_http_waits(y->rq); /* asked first when the request is on its way */
+    clime_http_waits(y->rq); /* first called when the request is sent */
     y->cut = atomic_load(&y->router->phase) == CLIME_ROUTER_CUTTING;
     if (now >= y->look_us) {
         y->look_us = now + LOOK_US;
         struct clime_silence s = clime_workers_silence(y->router->workers, y->lease->slot, y->lease->id);
-        /* what still sends is not frozen, whatever its probes say */
+        /* a worker that still sends is not frozen, whatever its probes find */
         y->worker_frozen = s.frozen_since_us > y->heard_us;
         y->worker_suspected = s.suspected && loses_nothing(y, &s);
         y->client_gone = clime_http_peer_gone(y->rq);
@@ -188,16 +187,16 @@ static enum clime_outcome outcome_of_status(int status) {
     return status < 500 || status == 501 ? CLIME_OUTCOME_CLIENT : CLIME_OUTCOME_UNKNOWN;
 }
 
-/* Of a call that failed by itself; e keeps the HTTP client's words. */
+/* Judges a failed call; e keeps the HTTP client's message. */
 static void judge_call(struct clime_relay *y) {
     struct clime_error *e = &y->e;
     y->call_failed = true;
-    if (e->code == CLIME_ERR_BUSY) { /* no descriptor is left here: no worker can be reached */
+    if (e->code == CLIME_ERR_BUSY) { /* no descriptor left: no worker can be reached */
         y->outcome = CLIME_OUTCOME_BUSY;
         e->code = CLIME_ERR_UNAVAILABLE;
     } else if (e->code == CLIME_ERR_INPUT) {
         y->outcome = CLIME_OUTCOME_CLIENT;
-    } else if (e->code == CLIME_ERR_TIMEOUT) { /* all of --request-timeout: slow, or asked for too much */
+    } else if (e->code == CLIME_ERR_TIMEOUT) { /* --request-timeout passed: slow, or too large a request */
         y->outcome = CLIME_OUTCOME_UNKNOWN;
     } else {
         y->outcome = CLIME_OUTCOME_WORKER;
@@ -205,14 +204,14 @@ static void judge_call(struct clime_relay *y) {
     }
 }
 
-/* Sets outcome, and e to what the client is to be told where that is not the worker's answer. */
+/* Sets outcome, and e where the reply is not the worker's answer. */
 static void judge(struct clime_relay *y) {
     struct clime_error *e = &y->e;
     const char *url = y->lease->url;
-    if (y->last_words.len && !y->client_gone) { /* status is the error's */
+    if (y->last_words.len && !y->client_gone) { /* status is from the error event */
         e->code = CLIME_OK;
         y->outcome = outcome_of_status(y->status);
-    } else if (y->foreign) { /* it cannot go on; others may */
+    } else if (y->foreign) { /* it cannot resume; others may */
         e->code = CLIME_OK;
         y->status = 503;
         y->outcome = CLIME_OUTCOME_BUSY;
@@ -220,14 +219,14 @@ static void judge(struct clime_relay *y) {
         y->outcome = CLIME_OUTCOME_CLIENT;
         clime_fail(e, CLIME_ERR_INTERNAL, "the head of the answer of %s is larger than %zu bytes", url,
                    CLIME_HEAD_MOST);
-    } else if (y->replay.done) { /* and how the connection ended is of no matter */
+    } else if (y->replay.done) { /* the end of the connection does not matter then */
         e->code = CLIME_OK;
         y->outcome = CLIME_OUTCOME_SERVED;
     } else if (e->code == CLIME_OK && y->streamed && clime_replay_lacks_end(&y->replay)) {
-        y->outcome = CLIME_OUTCOME_WORKER; /* its end was that of its connection, which said nothing of a length */
+        y->outcome = CLIME_OUTCOME_WORKER; /* the connection ended, and no length was declared */
         clime_fail(e, CLIME_ERR_INTERNAL, "the stream of %s was broken off", url);
     } else if (e->code == CLIME_OK && y->status == 401 && y->has_own_key) {
-        y->refused = true; /* at once, so that it would be the least loaded one for ever */
+        y->refused = true; /* fast failures would make it the least loaded one for ever */
         y->outcome = CLIME_OUTCOME_WORKER;
         clime_fail(e, CLIME_ERR_INTERNAL, "%s does not take the router's key for it (401)", url);
     } else if (e->code == CLIME_OK) {
@@ -264,7 +263,7 @@ void clime_relay_attempt(struct clime_relay *y, struct clime_lease *lease) {
     fresh.again = y->again;
     fresh.settled = y->settled;
     clime_buf_clear(&fresh.body);
-    clime_buf_clear(&fresh.held); /* half an event, which another worker will tell whole */
+    clime_buf_clear(&fresh.held); /* a partial event; the next worker sends it whole */
     clime_buf_clear(&fresh.last_words);
     clime_head_clear(&fresh.head);
     fresh.began_us = fresh.heard_us = clime_now_us();
@@ -295,7 +294,7 @@ void clime_relay_attempt(struct clime_relay *y, struct clime_lease *lease) {
     struct clime_http_client *client = clime_connections_take(r->connections, lease->slot);
     clime_http_client_call(client, &call, &res, &y->e);
     if (y->e.code)
-        clime_http_client_free(client); /* its connection is lost */
+        clime_http_client_free(client); /* its connection is unusable */
     else
         clime_connections_give(r->connections, lease->slot, client);
     y->connected = res.connected;
@@ -321,7 +320,7 @@ static bool tells_its_host(struct clime_str path) {
     return clime_str_is(path, "/server_info") || clime_str_is(path, "/get_server_info");
 }
 
-/* As a server ends a stream that failed. Half an event of the worker's is dropped. */
+/* Ends the stream as a server does after a failure. Drops a partial event. */
 static void end_stream(struct clime_relay *y) {
     struct clime_buf sse;
     clime_buf_init(&sse, 1 << 17);
@@ -342,7 +341,7 @@ void clime_relay_finish(struct clime_relay *y) {
     if (y->stream) {
         bool told = y->last_words.len > 0;
         if (!y->e.code && y->streamed && !told && y->held.len) pass(y, y->held.len);
-        if (!y->e.code && !y->streamed) /* of the last worker that was to go on with it */
+        if (!y->e.code && !y->streamed) /* from the last worker that was to resume it */
             clime_fail(&y->e, CLIME_ERR_UNAVAILABLE, "no worker could go on with the stream (the last one answered %d)",
                        y->status);
         if (told && !y->client_gone) {

@@ -1,8 +1,7 @@
-/* See replay.h. Called by the relay on HTTP threads, for each event of a stream.
+/* Replay state of a stream (replay.h). Called by the relay on HTTP threads, for each event.
  *
- * Invariant: what is kept of an output is exactly what has gone to the client. A cumulative event is copied and not
- * read: it repeats all that came before, and reading it would cost ten times the copy.
- */
+ * Invariant: what is kept of an output is exactly what was sent to the client. A cumulative event is copied without
+ * parsing: it repeats everything before it, and parsing would cost ten times the copy. */
 #include "router/replay.h"
 
 #include <stdlib.h>
@@ -11,11 +10,11 @@
 #include "common/json/scan.h"
 #include "common/json/write.h"
 
-#define MOST_OUTPUTS 4096 /* of a request, as servers have it */
+#define MOST_OUTPUTS 4096 /* per request, the servers' limit */
 #define LARGEST ((size_t)16 << 20)
 #define LARGEST_REQUEST ((size_t)1 << 30)
 
-/* Lists of an incremental stream that grow, by their names in meta_info; the first is beside it. */
+/* Growing lists of an incremental stream, by their names in meta_info; the first is at the top level. */
 static const char *const list_names[] = {"output_ids",
                                          "output_token_logprobs",
                                          "output_top_logprobs",
@@ -29,7 +28,7 @@ struct clime_replay_output {
     struct clime_buf lists[N_LISTS]; /* without brackets */
     int64_t n_tokens;
     bool ended;  /* by its last event */
-    bool passed; /* ended before the stream that goes on began: the client has all of it */
+    bool passed; /* ended before the resumed stream began: the client has all of it */
 };
 
 void clime_replay_init(struct clime_replay *p, struct clime_replay_memory *memory) {
@@ -65,9 +64,9 @@ bool clime_replay_lacks_end(const struct clime_replay *p) {
     return clime_replay_can_go_on(p) && !p->done;
 }
 
-/* ---- reading events ---- */
+/* ---- parsing events ---- */
 
-struct event { /* what is read of one */
+struct event { /* parsed fields of an event */
     struct clime_str lists[N_LISTS];
     int64_t completion_tokens;
     bool ended;
@@ -136,7 +135,7 @@ static int status_of_error(struct clime_str payload) {
     return (int)status;
 }
 
-/* ---- keeping them ---- */
+/* ---- keeping events ---- */
 
 static struct clime_replay_output *output_at(struct clime_replay *p, int index) {
     if (index >= p->n_outs) {
@@ -151,7 +150,7 @@ static struct clime_replay_output *output_at(struct clime_replay *p, int index) 
     return &p->outs[index];
 }
 
-/* Servers write it first, where there is more than one output. */
+/* Servers write the index first when there are several outputs. */
 static int index_of(struct clime_str payload) {
     static const char name[] = "{\"index\":";
     int index = 0;
@@ -165,7 +164,8 @@ static bool is_space(char c) {
     return c == ' ' || c == '\t' || c == '\r' || c == '\n';
 }
 
-/* *list becomes what is between its brackets; of null, or of none, nothing. False: it is something else. */
+/* Reads what is between a list's brackets into *list; null or a missing list gives an empty one. False for anything
+ * else. */
 static bool open_list(struct clime_str *list) {
     if (!list->len || clime_str_is(*list, "null")) list->len = 0;
     if (!list->len) return true;
@@ -190,7 +190,7 @@ static bool grow_lists(struct clime_replay_output *o, const struct event *ev) {
         if (k == 0) o->n_tokens += n + 1;
     }
     o->ended = ev->ended;
-    return o->n_tokens == ev->completion_tokens; /* or it began before what we have seen */
+    return o->n_tokens == ev->completion_tokens; /* else the list began before the events seen here */
 }
 
 static int64_t size_of(const struct clime_replay_output *o) {
@@ -229,7 +229,7 @@ enum clime_replay_verdict clime_replay_event(struct clime_replay *p, struct clim
     return CLIME_REPLAY_PASS;
 }
 
-/* ---- going on ---- */
+/* ---- resuming ---- */
 
 bool clime_replay_begin(struct clime_replay *p, const char *kind) {
     int is = !strcmp(kind, "cumulative")    ? CLIME_REPLAY_CUMULATIVE
@@ -240,7 +240,7 @@ bool clime_replay_begin(struct clime_replay *p, const char *kind) {
     return true;
 }
 
-/* An incremental output as the reply that it would be: the last event's meta_info with whole lists. */
+/* Writes an incremental output as a complete reply: the last event's meta_info with whole lists. */
 static void write_incremental(const struct clime_replay_output *o, struct clime_jw *w) {
     struct clime_arena arena;
     struct clime_error e;
@@ -277,7 +277,7 @@ static void write_incremental(const struct clime_replay_output *o, struct clime_
     clime_arena_free(&arena);
 }
 
-/* False when an event is not what a server writes. */
+/* False when an event is not in the servers' format. */
 static bool find_ended(struct clime_replay *p) {
     struct event ev;
     for (int i = 0; i < p->n_outs; i++) {
@@ -294,7 +294,7 @@ static bool find_ended(struct clime_replay *p) {
 bool clime_replay_request(struct clime_replay *p, struct clime_str body, struct clime_buf *out) {
     struct clime_jw w;
     if (!clime_replay_can_go_on(p) || !find_ended(p)) return false;
-    while (body.len && body.ptr[body.len - 1] != '}') body.len--; /* it has been read as an object before */
+    while (body.len && body.ptr[body.len - 1] != '}') body.len--; /* known to be an object */
     if (body.len < 2) return false;
     clime_buf_init(out, LARGEST_REQUEST);
     clime_buf_add(out, body.ptr, body.len - 1);

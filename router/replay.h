@@ -1,10 +1,8 @@
-/* What the events of a /generate stream have told so far: enough for another worker to go on with it.
+/* Replay state of a /generate stream: what its events contained so far, enough for another worker to resume it.
  *
- * A clime-server says in the stream's head which kind it is (X-Clime-Stream): the events of a cumulative one repeat
- * everything, so the last of each output is kept as it came; those of an incremental one have what is new, so the lists
- * are kept and grow. Either is what the server's member "resume" takes. Of one HTTP thread; the bytes that all streams
- * keep are counted together.
- */
+ * X-Clime-Stream in the head states the kind. Events of a cumulative stream repeat everything: the last of each output
+ * is kept unchanged. Events of an incremental one have only what is new: the lists are kept and grow. Both are accepted
+ * by the server's member "resume". One HTTP thread; the bytes kept by all streams are counted together. */
 #ifndef CLIME_ROUTER_REPLAY_H
 #define CLIME_ROUTER_REPLAY_H
 
@@ -15,7 +13,7 @@
 
 struct clime_replay_memory {
     atomic_llong used;
-    int64_t max; /* streams past it cannot be gone on with */
+    int64_t max; /* streams above it cannot be resumed */
 };
 
 struct clime_replay_output;
@@ -23,37 +21,37 @@ struct clime_replay_output;
 struct clime_replay {
     struct clime_replay_memory *memory;
     enum { CLIME_REPLAY_NONE, CLIME_REPLAY_CUMULATIVE, CLIME_REPLAY_INCREMENTAL } kind;
-    bool lost;                        /* too large, or not as expected: this stream cannot be gone on with */
-    bool done;                        /* the client has its [DONE] */
+    bool lost;                        /* too large or unexpected: the stream cannot be resumed */
+    bool done;                        /* [DONE] was sent to the client */
     struct clime_replay_output *outs; /* [n_outs] */
     int n_outs;
-    int64_t bytes; /* of memory->used */
+    int64_t bytes; /* its share of memory->used */
 };
 
 void clime_replay_init(struct clime_replay *p, struct clime_replay_memory *memory);
 void clime_replay_free(struct clime_replay *p);
 
-/* A stream begins, the first or one that goes on; kind is X-Clime-Stream's value, empty where there is none. False when
- * it is not of the kind that the client has seen the beginning of. */
+/* Begins a stream, first or resumed. kind: the value of X-Clime-Stream, empty if absent. False when a resumed stream is
+ * of another kind than the first. */
 bool clime_replay_begin(struct clime_replay *p, const char *kind);
 
-/* What becomes of a whole event. */
+/* What to do with a complete event. */
 enum clime_replay_verdict {
     CLIME_REPLAY_PASS,
-    CLIME_REPLAY_DROP, /* of an output whose end the client has */
-    CLIME_REPLAY_ERROR /* the worker says that it cannot go on; *status is why */
+    CLIME_REPLAY_DROP, /* of an output that the client has in full */
+    CLIME_REPLAY_ERROR /* the worker cannot resume; *status is the reason */
 };
 enum clime_replay_verdict clime_replay_event(struct clime_replay *p, struct clime_str event, int *status);
 
 void clime_replay_lose(struct clime_replay *p);
 
-/* Whether the stream may be gone on with, so far. */
+/* True while the stream can be resumed. */
 bool clime_replay_can_go_on(const struct clime_replay *p);
 
-/* A stream that is read as it goes by, and has not come to its [DONE]: an end of it is none. */
+/* True for a parsed stream without [DONE] so far: if it ends now, it is broken. */
 bool clime_replay_lacks_end(const struct clime_replay *p);
 
-/* The request, body, as another worker is to be asked to go on with it; false when it cannot. */
+/* Writes the request that asks another worker to resume; body: the original. False when it cannot be resumed. */
 bool clime_replay_request(struct clime_replay *p, struct clime_str body, struct clime_buf *out);
 
 #endif

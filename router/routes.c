@@ -9,7 +9,7 @@ const struct clime_http_route clime_router_routes[] = {
     {"POST", "/v1/chat/completions", CLIME_HTTP_USER, clime_router_proxy, .slot = true},
     {"POST", "/v1/responses", CLIME_HTTP_USER, clime_router_proxy, .slot = true},
     {"POST", "/v1/messages", CLIME_HTTP_USER, clime_router_proxy, .slot = true},
-    /* the same in a session, which may so be part of a client's base URL */
+    /* the same in a session, which can thus be part of a client's base URL */
     {"POST|PUT", "/sessions/{id}/generate", CLIME_HTTP_USER, clime_router_proxy, .slot = true},
     {"POST", "/sessions/{id}/inference/v1/generate", CLIME_HTTP_USER, clime_router_proxy, .slot = true},
     {"POST", "/sessions/{id}/v1/completions", CLIME_HTTP_USER, clime_router_proxy, .slot = true},
@@ -38,7 +38,7 @@ const struct clime_http_route clime_router_routes[] = {
     {"GET", "/server_info", CLIME_HTTP_USER, clime_router_proxy},
     {"GET", "/get_server_info", CLIME_HTTP_USER, clime_router_proxy},
     {"GET", "/health_generate", CLIME_HTTP_OPEN, clime_router_proxy},
-    /* control: every worker, a result for each */
+    /* control: every worker, with a result for each */
     {"POST", "/abort_request", CLIME_HTTP_ADMIN, clime_router_abort},
     {"POST", "/pause_generation", CLIME_HTTP_ADMIN, clime_router_pause},
     {"POST", "/continue_generation", CLIME_HTTP_ADMIN, clime_router_fanout},
@@ -69,7 +69,7 @@ const struct clime_http_route clime_router_routes[] = {
     {"GET", "/v1/loads", CLIME_HTTP_USER, clime_router_loads},
     {"GET", "/get_load", CLIME_HTTP_USER, clime_router_get_load},
     {"GET", "/load", CLIME_HTTP_USER, clime_router_load},
-    /* of one server: 404 with where to ask */
+    /* per server: 404 that says where to ask */
     {"GET", "/get_world_size", CLIME_HTTP_USER, clime_router_one_server},
     {"POST", "/init_weight_transfer_engine", CLIME_HTTP_ADMIN, clime_router_one_server},
     {"POST", "/init_weights_update_group", CLIME_HTTP_ADMIN, clime_router_one_server},
@@ -92,7 +92,7 @@ const struct clime_http_route clime_router_routes[] = {
     {NULL, NULL, CLIME_HTTP_OPEN, NULL},
 };
 
-/* Of the health port, with threads of its own. */
+/* Routes of the health port, which has its own threads. */
 const struct clime_http_route clime_router_health_routes[] = {
     {"GET", "/liveness", CLIME_HTTP_OPEN, clime_router_liveness},
     {"GET", "/readiness", CLIME_HTTP_OPEN, clime_router_readiness},

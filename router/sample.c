@@ -1,4 +1,4 @@
-/* See sample.h. Called for what workers say of their metrics. */
+/* Parser for Prometheus' text format (sample.h). Called for workers' metrics. */
 #include "router/sample.h"
 
 #include <stdint.h>
@@ -26,7 +26,7 @@ static const char *skip_blanks(const char *at, const char *end) {
     return at;
 }
 
-/* Behind the quotation mark that ends the value, which begins at `at`; NULL = nothing ends it. */
+/* The position after the closing quote of the value at `at`; NULL = not closed. */
 static const char *value_end(const char *at, const char *end) {
     for (; at < end; at++) {
         if (*at == '"') return at + 1;
@@ -35,7 +35,7 @@ static const char *value_end(const char *at, const char *end) {
     return NULL;
 }
 
-/* The label at `at`, which moves behind it and its comma. False = there is none, or what should be one is not. */
+/* Reads the label at *at and moves past it and its comma. False = none, or malformed. */
 static bool next_label(const char **at, const char *end, struct clime_str *name) {
     *name = name_at(*at = skip_blanks(*at, end), end);
     const char *value = skip_blanks(*at + name->len, end);
@@ -48,19 +48,19 @@ static bool next_label(const char **at, const char *end, struct clime_str *name)
     return true;
 }
 
-/* Behind the brace that ends the labels, which begin at `at`; NULL = they are none, or one is there twice. */
+/* The position after the brace that closes the labels at `at`; NULL = malformed or a duplicate. */
 static const char *labels_end(const char *at, const char *end) {
     struct clime_str names[MOST_LABELS];
     int n = 0;
     for (; n < MOST_LABELS && next_label(&at, end, &names[n]); n++) {
-        if (clime_str_is(names[n], "__name__")) return NULL; /* the metric's own */
+        if (clime_str_is(names[n], "__name__")) return NULL; /* reserved for the metric's name */
         for (int i = 0; i < n; i++)
             if (clime_str_eq(names[i], names[n])) return NULL;
     }
     return at < end && *at == '}' ? at + 1 : NULL;
 }
 
-/* The word at `at` is a number, of these characters alone: strtod reads more than Prometheus. */
+/* True when the word at *at is a number of these characters: strtod accepts more than Prometheus. */
 static bool read_number(const char **at, const char *end, const char *of) {
     char text[LONGEST_NUMBER], *stop;
     size_t n = 0;

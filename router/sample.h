@@ -1,15 +1,15 @@
-/* Lines of Prometheus' text format. Pure; any thread. */
+/* Parser for lines of Prometheus' text format. Pure; any thread. */
 #ifndef CLIME_ROUTER_SAMPLE_H
 #define CLIME_ROUTER_SAMPLE_H
 
 #include "common/str.h"
 
-/* Is the line, without its end, NAME{LABEL="VALUE",...} NUMBER [TIME], with 64 labels at most and none twice? Of a text
- * in which one is not Prometheus takes nothing. *name: of the line. */
+/* True when the line, without its end, is NAME{LABEL="VALUE",...} NUMBER [TIME] with at most 64 labels and no
+ * duplicates. Prometheus rejects a whole text for one bad line. *name: part of the line. */
 bool clime_sample_is_sound(struct clime_str line, struct clime_str *name);
-/* Where the label with this name begins in a line that is; NULL = it has none. */
+/* The start of the label in a sound line; NULL = absent. */
 const char *clime_sample_label(struct clime_str line, const char *name);
-/* Or # HELP NAME TEXT, or # TYPE NAME KIND. */
+/* True when the line is # HELP NAME TEXT or # TYPE NAME KIND. */
 bool clime_sample_is_comment(struct clime_str line, struct clime_str *name);
 
 #endif

@@ -1,9 +1,9 @@
-/* Who says nothing, and what that means. Called by handlers for each piece of an answer, and by the prober; the table's
- * mutex guards all but the time of the last byte.
+/* Silent workers and what follows from it. Called by handlers for each piece of an answer, and by the prober; guarded
+ * by the table's mutex, except the time of the last byte.
  *
- * A worker is suspected long before its probes have failed often enough to take it down. That is cheap to be wrong
- * about: what is moved then is what loses nothing by it (relay.c), and its next byte ends it. A dead network, or a
- * router that was stopped itself, makes all workers silent at once and none suspected. */
+ * A worker is suspected long before failed probes take it down. A wrong suspicion is cheap: only requests that lose
+ * nothing are moved (relay.c), and the next byte ends it. A dead network or a stopped router makes all workers silent
+ * at once, and none suspected. */
 #include "common/clock.h"
 #include "common/log.h"
 #include "router/workers_int.h"

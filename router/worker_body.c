@@ -1,4 +1,4 @@
-/* See worker_body.h. Called by handlers and by the discovery's thread. */
+/* Parser for a worker's description (worker_body.h). Called by handlers and discovery's thread. */
 #include "router/worker_body.h"
 
 #include <string.h>
@@ -6,7 +6,7 @@
 #include "common/buf.h"
 #include "common/json/scan.h"
 
-/* As worker_view.h has them: no name or value can be taken for another. */
+/* Labels as in worker_view.h: a name cannot be mistaken for a value. */
 static bool read_labels(struct clime_json *j, struct clime_arena *arena, const char **out) {
     struct clime_buf text;
     struct clime_str name, value;
@@ -27,7 +27,7 @@ static bool read_labels(struct clime_json *j, struct clime_arena *arena, const c
     return !j->failed && *out;
 }
 
-/* Halves of a server are none here: a prompt that such a one was sent alone would never be answered. */
+/* Prefill or decode workers are refused: a prompt sent to one alone would never be answered. */
 static bool read_type(struct clime_json *j) {
     struct clime_str type;
     if (!clime_json_string(j, &type)) return false;

@@ -1,9 +1,9 @@
-/* The fleet's table: who is in it and how they are. Called by handlers (any HTTP thread), the prober and fan-out; one
- * mutex guards all of it. Choosing is choose.c.
+/* The fleet's table: workers and their state. Called by handlers (any HTTP thread), the prober and fan-out; one mutex
+ * guards all of it. Choice of a worker: choose.c.
  *
- * The breaker: a worker that fails requests is taken out, and its probes bring it back (it was started again, or its
- * network is). What answers probes and fails requests would come back for ever; so it comes back on trial, one request
- * at a time, and each trial that fails doubles the pause before the next. */
+ * Circuit breaker: a worker that fails requests is taken down, and its probes bring it back (after a restart, or when
+ * its network is back). One that answers probes but fails requests would return for ever, so it returns on trial, one
+ * request at a time, and each failed trial doubles the pause before the next. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -37,7 +37,7 @@ void clime_workers_free(struct clime_workers *w) {
 
 static bool url_is_sane(struct clime_str url) {
     char text[CLIME_WORKER_URL];
-    if (url.len >= sizeof text - 8) return false; /* for a health port */
+    if (url.len >= sizeof text - 8) return false; /* room for a health port */
     for (size_t i = 0; i < url.len; i++)
         if ((unsigned char)url.ptr[i] <= ' ' || strchr("\"\\\177", url.ptr[i])) return false;
     snprintf(text, sizeof text, CLIME_STR_FMT, CLIME_STR_ARG(url));
@@ -53,7 +53,7 @@ struct worker *clime_workers_find(struct clime_workers *w, int64_t id, struct cl
     return NULL;
 }
 
-/* The url with another port; its path, if it has one, is left out. */
+/* The url with another port and without its path. */
 static void put_health_url(char out[CLIME_WORKER_URL], struct clime_str url, int port) {
     const char *host = memchr(url.ptr, ':', url.len);
     host += strlen("://");
@@ -91,12 +91,12 @@ enum clime_err clime_workers_add(struct clime_workers *w, struct clime_str url, 
     if (k) {
         if (k->v.state == CLIME_WORKER_FREE || k->v.state == CLIME_WORKER_DRAINING) k->v.state = CLIME_WORKER_DOWN;
         put_health_url(k->v.health_url, url, health_port);
-        k->oks_in_row = w->opts.ok_threshold; /* its next answer will do */
+        k->oks_in_row = w->opts.ok_threshold; /* one answered probe brings it up */
         k->fails_in_row = 0;
         k->pause_us = k->paused_until_us = 0;
         k->added_us = clime_now_us();
         clime_workers_unevict(w, url);
-        /* A newcomer starts level with the fleet, or round robin would send it everything until it caught up. */
+        /* A new worker starts level with the fleet, or round robin would send it everything until it caught up. */
         for (int i = 0; i < CLIME_WORKERS_MAX; i++)
             if (w->w[i].v.state == CLIME_WORKER_READY && w->w[i].v.picked > k->v.picked) k->v.picked = w->w[i].v.picked;
         *id = k->v.id;
@@ -162,7 +162,7 @@ bool clime_workers_get(struct clime_workers *w, int64_t id, struct clime_worker_
 
 static void take_down(struct worker *k) {
     k->v.state = CLIME_WORKER_DOWN;
-    k->v.capacity = 0; /* it may come back with another, and with other weights */
+    k->v.capacity = 0; /* it may return with another capacity and other weights */
     k->v.version[0] = '\0';
     k->emptied_us = clime_now_us();
     LOG_WARN("worker %s is down after %d failures in a row", k->v.url, k->fails_in_row);
@@ -175,7 +175,7 @@ static void count_failure(struct clime_workers *w, struct worker *k) {
     if (up && k->fails_in_row >= w->opts.fail_threshold) take_down(k);
 }
 
-/* Of a request. Failing on trial is enough. */
+/* Counts a failed request. One failure ends a trial. */
 static void count_failed_request(struct clime_workers *w, struct worker *k) {
     bool on_trial = k->v.trial && k->v.state == CLIME_WORKER_READY;
     k->v.failed++;
@@ -216,7 +216,7 @@ void clime_workers_blame(struct clime_workers *w, int64_t id) {
     pthread_mutex_unlock(&w->lock);
 }
 
-/* Who comes, or comes back, has stored no less than all others, or it would be sent all that is new. */
+/* A new or returning worker starts at the fleet's least stored count, or it would get all new prompts. */
 static void level_stored(const struct clime_workers *w, struct worker *k) {
     int64_t least = -1;
     for (int i = 0; i < CLIME_WORKERS_MAX; i++) {
@@ -266,17 +266,17 @@ void clime_workers_probed(struct clime_workers *w, int64_t id, bool ok, const ch
     struct worker *k = clime_workers_find(w, id, none);
     if (k && ok && (version || k->v.version[0])) {
         heard(w, k, version);
-    } else if (k && ok) { /* neither lost nor well */
+    } else if (k && ok) { /* it answers, but its version is unknown */
         count_failure(w, k);
         k->silences_in_row = 0;
         k->frozen_since_us = 0;
     } else if (k) {
         count_failure(w, k);
-        k->v.trial = false; /* who does not answer is lost, not sick */
+        k->v.trial = false; /* a silent worker is lost, not faulty */
         k->pause_us = 0;
         if (++k->silences_in_row >= w->opts.fail_threshold && !k->frozen_since_us) {
             k->frozen_since_us = clime_now_us();
-            k->suspect_since_us = 0; /* it is known now */
+            k->suspect_since_us = 0; /* replaced by frozen */
         }
     }
     pthread_mutex_unlock(&w->lock);

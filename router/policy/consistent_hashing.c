@@ -1,8 +1,8 @@
-/* Consistent hashing, bounded: each key has its own order of the workers (rendezvous hashing over their URLs), and goes
- * to the first that is not overloaded. The key is the session's, without one the prompt's first KEY_MARKS marks, some
- * 1,000 tokens, which a group's members and a conversation's turns share and a system prompt seldom fills; without that
- * the least loaded. Nothing is remembered, so routers side by
- * side and a restarted one agree, and a worker that comes or goes moves only its own keys. */
+/* Consistent hashing with bounded loads: each key has its own order of the workers (rendezvous hashing over their URLs)
+ * and uses the first that is not overloaded. The key is the session's; without one the prompt's first KEY_MARKS marks,
+ * about 1,000 tokens, which a group's members and a conversation's turns share and a system prompt seldom fills;
+ * without marks the least loaded worker is used. Stateless: parallel routers and a restarted one agree, and adding or
+ * removing a worker moves only its own keys. */
 #include "common/hash.h"
 #include "router/policy/policy.h"
 
@@ -27,7 +27,7 @@ static int pick(const struct clime_route_request *rq, struct clime_worker_view *
         best = i;
         most = weight;
     }
-    return best; /* who has no more than the mean is not overloaded */
+    return best; /* a worker at or below the mean is never overloaded */
 }
 
 const struct clime_policy clime_policy_consistent_hashing = {"consistent_hashing", pick, .wants_pages = false,

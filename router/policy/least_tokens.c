@@ -1,5 +1,5 @@
-/* Least tokens to do: the load of a rollout is tokens, not requests (one may ask for 16 and another for 16k).
- * Ties go to the worker with fewer picks so far, then to the lower slot, so an idle fleet is used evenly. */
+/* Fewest tokens to do: rollout load is tokens, not requests (one may ask for 16 and another for 16k). Ties go to the
+ * worker with fewer picks, then to the lower slot, so an idle fleet is used evenly. */
 #include "router/policy/policy.h"
 
 static int pick(const struct clime_route_request *rq, struct clime_worker_view *const *v, int n, uint64_t turn) {

@@ -1,6 +1,6 @@
-/* The map: open addressing over a fixed table of hashes, 8 ways a bucket, the least recently used one of a full bucket
- * is replaced; so a hash's copies lie in one bucket. At 524,288 entries (16 MiB, all of it in memory from the first on)
- * a false match is a 1 in 10^12 event, and it would only cost affinity. Guarded by the workers' mutex. */
+/* Placement table: open addressing over a fixed table of hashes, 8 ways per bucket; a full bucket replaces its least
+ * recently used entry, so all copies of a hash are in one bucket. At 524,288 entries (16 MiB, resident from the start)
+ * a false match has probability 1 in 10^12 and would only cost affinity. Guarded by the workers' mutex. */
 #include "router/policy/placements.h"
 
 #include <stdbool.h>
@@ -60,8 +60,8 @@ int64_t clime_placements_get(const struct clime_placements *p, uint64_t hash, in
     return n ? all[last].worker : -1;
 }
 
-/* Where worker's entry for hash goes: its own, else that of the copy used longest ago when there are enough of them,
- * else an empty one or the one used longest ago. */
+/* The slot for worker's entry of hash: its own; else the hash's oldest copy when it has all copies; else an empty or
+ * the least recently used one. */
 static struct entry *room_for(struct clime_placements *p, uint64_t hash, int64_t worker) {
     struct entry *b = p->entries[hash % BUCKETS], *oldest = &b[0], *oldest_copy = NULL;
     int n_copies = 0;
@@ -77,7 +77,7 @@ static struct entry *room_for(struct clime_placements *p, uint64_t hash, int64_t
 }
 
 void clime_placements_set(struct clime_placements *p, uint64_t hash, int64_t worker, int64_t note, int64_t now_us) {
-    if (!p->in_memory) { /* or it came page by page, for days, and looked like a leak */
+    if (!p->in_memory) { /* touch all pages now: growth over days would look like a leak */
         memset(p->entries, 0, sizeof p->entries);
         p->in_memory = true;
     }

@@ -1,4 +1,4 @@
-/* The table of routing policies, in the order of CLIME_POLICY_NAMES (a unit test compares them). Read-only. */
+/* Table of routing policies, in the order of CLIME_POLICY_NAMES (checked by a unit test). Read-only. */
 #include "router/policy/policy.h"
 
 #define ROW(name) &clime_policy_##name,

@@ -1,5 +1,5 @@
-/* A routing policy: picks one of the ready workers. A policy is one small file and its name in CLIME_POLICIES.
- * Called under the workers' mutex, so it must be quick and must not block; it owns no state but what the views hold. */
+/* Routing policies: each picks one of the ready workers. A policy is one small file and its name in CLIME_POLICIES.
+ * Called under the workers' mutex: it must be quick and must not block. Its only state is in the views. */
 #ifndef CLIME_ROUTER_POLICY_POLICY_H
 #define CLIME_ROUTER_POLICY_POLICY_H
 
@@ -8,13 +8,13 @@
 
 struct clime_policy {
     const char *name;
-    /* views[n], n >= 1, are ready and untried, by slot; turn counts picks. Returns an index below n. */
+    /* views[n], n >= 1: ready and untried workers by slot; turn counts picks. Returns an index below n. */
     int (*pick)(const struct clime_route_request *rq, struct clime_worker_view *const *views, int n, uint64_t turn);
-    bool is_sticky;   /* keeps sessions together itself: no placement is remembered for them */
-    bool wants_pages; /* views[].matched is found, and the request's recorded, for those that read them */
+    bool is_sticky;   /* keeps sessions on a worker itself: no placement is stored for them */
+    bool wants_pages; /* reads views[].matched, which is set and the request's pages recorded */
 };
 
-/* Every policy: clime_policy_NAME in NAME.c is what --policy NAME picks with. */
+/* Every policy: clime_policy_NAME in NAME.c, selected by --policy NAME. */
 #define CLIME_POLICIES(row)                                                                                            \
     row(least_tokens) row(round_robin) row(random) row(prefix) row(power_of_two) row(consistent_hashing)
 

@@ -1,6 +1,6 @@
-/* Power of two: of two random workers the one with fewer tokens to do. Nearly as even as looking at all, and many
- * routers that know only their own requests do not all find the same idle worker. The counter-based generator makes a
- * restarted router draw the same sequence. */
+/* Power of two choices: the less loaded of two random workers. Nearly as even as comparing all, and routers that know
+ * only their own requests do not all pick the same idle worker. The counter-based generator repeats its sequence after
+ * a restart. */
 #include "common/rng.h"
 #include "router/policy/policy.h"
 
@@ -12,7 +12,7 @@ static int pick(const struct clime_route_request *rq, struct clime_worker_view *
     (void)rq;
     if (n == 1) return 0;
     int a = draw(turn, 0, n), b = draw(turn, 1, n - 1);
-    b += b >= a; /* another one */
+    b += b >= a; /* distinct from a */
     return v[b]->load < v[a]->load ? b : a;
 }
 

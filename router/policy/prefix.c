@@ -1,13 +1,13 @@
-/* Prefixes against load: the worker that has the least to do, once for each token of the prompt that it holds (and few
- * others do) WORTH of those are forgiven. So a long match is followed though its worker is busier: elsewhere it would
- * be computed again, and stored again in place of what others will ask for. A short one draws nobody far, and what many
- * hold, such as a system prompt, draws nobody.
+/* Prefix policy: the worker with the least to do, after a discount of WORTH tokens per prompt token that it holds and
+ * few others do. A long match is followed even to a busier worker: elsewhere the prefix would be computed again, and
+ * stored in place of what others need. A short match attracts little, and one that many hold, such as a system prompt,
+ * nothing.
  *
- * Who has stored more than another has forgotten more, too, and computed more: it counts as busier by a SHARE of the
- * difference, so that what is new goes where the oldest is lost for it. No more than MOST, or one that has been left
- * out for long would get everything until it had caught up.
+ * A worker that has stored more than another has also evicted and computed more: it counts as busier by a SHARE of the
+ * difference, so new prompts go where they evict the oldest entries. The penalty is at most MOST, or a worker that was
+ * long unused would get everything until it caught up.
  *
- * The numbers were chosen on a trace of conversations (docs/lab/routing.md). */
+ * The numbers were tuned on a trace of conversations (docs/lab/routing.md). */
 #include "router/policy/policy.h"
 
 #define WORTH 24

@@ -1,4 +1,4 @@
-/* Random among the ready workers, from a counter-based generator: a restarted router draws the same sequence. */
+/* A random ready worker, from a counter-based generator that repeats its sequence after a restart. */
 #include "common/rng.h"
 #include "router/policy/policy.h"
 

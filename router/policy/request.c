@@ -1,6 +1,6 @@
-/* Reading a request's cost, model and pages (see request.h). Called by the proxy on HTTP threads, once a request.
+/* Parser for a request's cost, model and pages (request.h). Called by the proxy on HTTP threads, once a request.
  *
- * Sums are kept in double: they are exact below 2^53, and no count that a client writes can overflow them. */
+ * Sums are doubles: exact below 2^53, and no number from a client can overflow them. */
 #include "router/policy/request.h"
 
 #include "common/hash.h"
@@ -9,7 +9,7 @@
 enum { BYTES_A_TOKEN = 4, DEFAULT_NEW_TOKENS = 128 };
 #define COST_MAX ((int64_t)1 << 40)
 
-struct limits { /* one prompt's sampling parameters, as far as they cost */
+struct limits { /* one prompt's sampling parameters that affect cost */
     double new_tokens, n;
 };
 
@@ -17,13 +17,13 @@ struct reading {
     struct clime_route_request *rq;
     double prompt_tokens;
     int64_t n_prompts;
-    bool listed;     /* they stand in a list, and so will the answers */
-    uint64_t so_far; /* hash of the first prompt up to here */
-    int64_t n_ids;   /* of it */
-    int64_t mark;    /* the page whose end has the next mark */
+    bool listed;     /* prompts are in a list, and so will the answers be */
+    uint64_t so_far; /* hash of the first prompt so far */
+    int64_t n_ids;   /* its tokens so far */
+    int64_t mark;    /* page with the next mark */
     struct limits common;
-    int64_t n_own;               /* prompts with sampling parameters of their own, a list; 0 = common holds for all */
-    double own_n, own_generated; /* summed over those: n, and n times what may be generated */
+    int64_t n_own;               /* prompts with their own sampling parameters, as a list; 0 = common applies to all */
+    double own_n, own_generated; /* sums over those: n, and n times what may be generated */
 };
 
 static double generated(struct limits l) {
@@ -53,7 +53,7 @@ static void add_text(struct reading *r, struct clime_str text) {
     }
 }
 
-/* Tokens of one prompt: a text, a list of ids. paged: its pages are wanted. */
+/* Tokens of one prompt: a text or a list of ids. paged: hash its pages. */
 static double count_tokens(struct clime_json *j, struct reading *r, bool paged) {
     struct clime_str s = {"", 0};
     double n = 0;
@@ -90,7 +90,7 @@ static void read_prompts(struct clime_json *j, struct reading *r) {
     r->n_prompts += n_lists ? n_lists : 1;
 }
 
-/* A conversation goes on by appending, so its JSON has pages as a text has, but for the bracket at its end. */
+/* A conversation grows by appending, so its JSON is paged like a text, without the closing bracket. */
 static void read_messages(struct clime_json *j, struct reading *r) {
     struct clime_str raw;
     if (!clime_json_skip(j, &raw)) return;
@@ -144,7 +144,7 @@ static bool is_prompt(struct clime_str key) {
            clime_str_is(key, "token_ids");
 }
 
-/* "session_id", or in SGLang's gateways {"session_params": {"session_id"}}; the header goes first. */
+/* "session_id", or in SGLang's gateways {"session_params": {"session_id"}}; a header takes precedence. */
 static bool read_session(struct clime_json *j, struct clime_str key, struct reading *r) {
     enum clime_json_kind kind = clime_json_peek(j);
     if (clime_str_is(key, "session_id") && kind == CLIME_JSON_STRING) {
@@ -214,11 +214,11 @@ void clime_route_request_read(struct clime_route_request *rq, struct clime_str s
         rq->n_pages = 0;
         return;
     }
-    /* The same text for another model is another prompt; the model may come after it in the body. */
+    /* The model is hashed last, as it may follow the prompt in the body. */
     for (int i = 0; i < rq->n_pages; i++) rq->pages[i] = clime_hash_bytes(rq->model.ptr, rq->model.len, rq->pages[i]);
     rq->single = r.n_prompts == 1 && r.n_own == 0 && r.common.n == 1 && !r.listed;
     double output = output_of(&r), cost = prompts_of(&r) + output;
     rq->cost = cost < (double)COST_MAX ? (int64_t)cost : COST_MAX;
     rq->output = output < (double)COST_MAX ? (int64_t)output : COST_MAX;
-    rq->prompt = (int64_t)r.prompt_tokens; /* of a body: it cannot be too large */
+    rq->prompt = (int64_t)r.prompt_tokens; /* bounded by the body's size */
 }

@@ -1,5 +1,5 @@
-/* Round robin: the ready worker that was picked the fewest times, the lower slot among equals. Counting picks instead
- * of keeping a cursor stays even when workers come, go or are excluded by a retry. */
+/* Round robin: the ready worker with the fewest picks, then the lower slot. Counting picks instead of keeping a cursor
+ * stays even when workers are added, removed or excluded by a retry. */
 #include "router/policy/policy.h"
 
 static int pick(const struct clime_route_request *rq, struct clime_worker_view *const *v, int n, uint64_t turn) {

@@ -1,4 +1,4 @@
-/* See version.h. Called by handlers, the prober's threads and the workers' table. */
+/* Version labels of weights (version.h). Called by handlers, the prober's threads and the workers' table. */
 #include "router/policy/version.h"
 
 #include <stdint.h>
@@ -30,7 +30,7 @@ bool clime_version_read(struct clime_str json, char out[CLIME_LABEL_SIZE]) {
     return ok;
 }
 
-/* The decimal number that it begins with, if it fits, or -1; *rest: what follows. */
+/* The leading decimal number, or -1 if absent or too large; *rest: what follows. */
 static int64_t number_of(const char *label, const char **rest) {
     size_t n = strspn(label, "0123456789");
     *rest = label + n;
