@@ -1,5 +1,5 @@
-/* Counting the groups of a rollout. Called by the rollout on its thread.
- * Owns the list of groups. Invariant: n_accepted <= target, and a decision never changes. */
+/* Group selection: counts the groups of a rollout. Called by the rollout on its thread. Owns the list of groups.
+ * Invariants: n_accepted <= target, and a decision never changes. */
 #include "trainer/sample/chooser.h"
 
 #include <stdlib.h>
@@ -26,7 +26,7 @@ static int in_batches(const struct clime_chooser *c, int n) {
 }
 
 int clime_chooser_missing(const struct clime_chooser *c) {
-    int missing = c->wanted - (c->n - c->n_dropped), part = c->n_carried % c->batch; /* of a batch that is there */
+    int missing = c->wanted - (c->n - c->n_dropped), part = c->n_carried % c->batch; /* of a partial batch */
     return missing <= 0 ? 0 : in_batches(c, missing + part) - part;
 }
 
@@ -78,8 +78,8 @@ static int next_to_decide(struct clime_chooser *c) {
     return c->taken < c->n_ended ? c->ended[c->taken++] : -1;
 }
 
-/* Would dropping group g make another batch necessary? In order, the groups dropped before it say how many were
- * submitted when its turn came; those that a later drop added do not count, whether they are there already or not. */
+/* True when dropping group g would require another batch. In order, the drops before it determine how many groups were
+ * submitted at its turn; groups added by later drops do not count, even if present. */
 static bool insufficient(const struct clime_chooser *c, const struct clime_chosen *g) {
     int n_dropped = c->n_dropped + (c->in_order ? g->skipped : 0);
     int n = c->in_order ? in_batches(c, c->target + n_dropped) : c->n;

@@ -1,7 +1,7 @@
-/* See experts.h. Called by who reads replies, by the rollout and by the learner. Pure but for the sample.
+/* Routed experts of samples (experts.h). Called by readers of replies, rollout and learner. Pure but for the sample.
  *
- * Invariant: what a sample holds was checked when it was read, and its checksum covers it; the batch that it is given
- * to is checked once more (model/train.c), so that no file can make a kernel read beyond its experts. */
+ * Invariant: a sample's experts were checked when read, and its checksum covers them; the batch is checked again
+ * (model/train.c), so no file can make a kernel read beyond its experts. */
 #include "trainer/sample/experts.h"
 
 #include <stdlib.h>
@@ -19,7 +19,7 @@ int clime_experts_bytes(const struct clime_config *c) {
     return layers * c->router.k * id_bytes(c);
 }
 
-/* One layer's of one position. */
+/* Reads one layer's experts of one position. */
 static enum clime_err read_choice(const struct clime_config *c, const int32_t *said, int position, int layer,
                                   uint8_t **out, struct clime_error *e) {
     for (int j = 0; j < c->router.k; j++) {

@@ -1,12 +1,12 @@
-/* The built-in filters. Found when a run opens and by each rollout, called when a group is complete, on its thread; no
- * state. Invariant: a verdict is a function of the members' rewards alone, so that a restart decides as before. */
+/* Built-in filters. Looked up when a run opens and by each rollout, called for a complete group on the rollout's
+ * thread; no state. Invariant: a verdict is a function of the members' rewards alone, so a restart decides the same. */
 #include "trainer/sample/filter.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-/* slime's rule: the unbiased deviation of the rewards is above 1e-6; parts of a member count as one, as they do in the
+/* slime's rule: the unbiased deviation of the rewards exceeds 1e-6. A member's parts count as one, as in the
  * estimators. */
 static bool rewards_differ(struct clime_sample *const *s, int n) {
     double mean = 0, var = 0;

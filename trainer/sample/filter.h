@@ -1,10 +1,9 @@
-/* Filters: which finished groups are worth training on (--dynamic-sampling-filter-path). Built-in ones are pure
- * functions; a path with a slash or the ending .so is a shared library (trainer/plugin/plugin.h).
+/* Dynamic sampling filters: which finished groups to train on (--dynamic-sampling-filter-path). Built-in filters are
+ * pure functions; a path with a slash or the ending .so is a shared library (trainer/plugin/plugin.h).
  *
- * A filter is named as in slime; of a dotted path the last part counts, so that slime's recipes name ours:
- *   check_reward_nonzero_std                a group whose rewards are all the same has no gradient: it is dropped
- *   check_reward_nonzero_std_with_fallback  the same, but it is used where dropping it would mean to sample more
- */
+ * Names are slime's; of a dotted path the last part counts, so slime's recipes work:
+ *   check_reward_nonzero_std                drops a group whose rewards are equal: it has no gradient
+ *   check_reward_nonzero_std_with_fallback  the same, but uses it if dropping it would require more sampling */
 #ifndef CLIME_TRAINER_SAMPLE_FILTER_H
 #define CLIME_TRAINER_SAMPLE_FILTER_H
 
@@ -15,9 +14,9 @@
 /* members: [n] finished samples of one group, each with its reward. */
 typedef void clime_filter_fn(struct clime_sample *const *members, int n, struct clime_verdict *out);
 
-bool clime_filter_is_library(const char *path); /* NULL is none */
+bool clime_filter_is_library(const char *path); /* NULL is not a library */
 
-/* NULL and CLIME_ERR_INPUT with the names there are. */
+/* Finds a built-in filter; NULL and CLIME_ERR_INPUT, which lists the names. */
 clime_filter_fn *clime_filter_find(const char *path, struct clime_error *e);
 
 #endif

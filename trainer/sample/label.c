@@ -1,4 +1,4 @@
-/* See label.h. Called by the fleet, which gives labels to weights, and by who reads answers. */
+/* Version labels of weights (label.h). Called by the fleet, which labels weights, and by readers of answers. */
 #include "trainer/sample/label.h"
 
 #include <inttypes.h>
@@ -12,7 +12,7 @@ void clime_label_write(char out[CLIME_VERSION_LABEL], int64_t version, const cha
     snprintf(out, CLIME_VERSION_LABEL, "%" PRId64 "@%s", version, run);
 }
 
-/* Its digits, as they are written above; 0: it does not begin with a version. */
+/* Number of digits of the label's version; 0: it does not begin with one. */
 static size_t digits_of(struct clime_str label) {
     size_t n = 0;
     while (n < label.len && label.ptr[n] >= '0' && label.ptr[n] <= '9') n++;

@@ -1,6 +1,6 @@
-/* Labels of weights, "VERSION@RUN.TOKEN": which step's they are, of which run, and by which start of its trainer, so
- * that none takes what was sampled by another's weights for its own, were it that of a copy of the run folder. What is
- * "run" here is "RUN.TOKEN" (struct clime_run.start). Pure; any thread. */
+/* Version labels of weights, "VERSION@RUN.TOKEN": the step, the run, and the start of its trainer. A trainer thus never
+ * accepts samples of another's weights, even those of a copy of the run folder. "run" here is "RUN.TOKEN" (struct
+ * clime_run.start). Pure; any thread. */
 #ifndef CLIME_TRAINER_SAMPLE_LABEL_H
 #define CLIME_TRAINER_SAMPLE_LABEL_H
 
@@ -8,18 +8,18 @@
 
 #include "common/str.h"
 
-#define CLIME_VERSION_LABEL 64 /* one and its NUL */
+#define CLIME_VERSION_LABEL 64 /* label and NUL */
 
 void clime_label_write(char out[CLIME_VERSION_LABEL], int64_t version, const char *run);
 
-/* The version, if the label is that run's; else -1. */
+/* The version if the label belongs to the run; else -1. */
 int64_t clime_label_version(struct clime_str label, struct clime_str run);
 
-/* The run that a label names, and that without its token; empty where it is no run's. */
+/* The run in a label, and the run without its token; empty if the label has none. */
 struct clime_str clime_label_run(struct clime_str label);
 struct clime_str clime_label_name(struct clime_str run);
 
-/* One that somebody may have given: of one longer than a run's can be the beginning, with dots that say so. */
+/* Copies any label; one longer than a run's is cut and ends in dots. */
 void clime_label_copy(char out[CLIME_VERSION_LABEL], struct clime_str label);
 
 #endif

@@ -1,8 +1,8 @@
 /* First-fit packing. Called by the loop before a step is recorded; main thread; pure.
  *
- * First fit in arrival order rather than sorted by length: the order of samples within a step is then near the order
- * of (rollout, group, member), which keeps a group's shared prompt in neighbouring micro-batches and the record easy
- * to read. The fill is within a few per cent of best fit for the length spreads of a rollout. */
+ * First fit in arrival order, not sorted by length: a step's samples then stay close to (rollout, group, member) order,
+ * which keeps a group's shared prompt in neighbouring micro-batches and the record readable. The fill is within a few
+ * per cent of best fit for a rollout's length spread. */
 #include "trainer/sample/pack.h"
 
 #include <stdlib.h>
@@ -18,7 +18,7 @@ static int assign_bins(const int32_t *lengths, int n, const struct clime_pack_op
         return (n + size - 1) / size;
     }
     int64_t *room = xcalloc((size_t)n + 1, sizeof *room);
-    int first_open = 0; /* bins before this one cannot take another token */
+    int first_open = 0; /* bins before this one are full */
     for (int i = 0; i < n; i++) {
         int b = first_open;
         while (b < n_bins && room[b] < lengths[i]) b++;

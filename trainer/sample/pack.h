@@ -1,7 +1,6 @@
-/* Packing: which samples run together in a micro-batch. First fit in the order given, under a cap of rows; a sample
- * longer than the cap gets a micro-batch of its own. Never truncates. Pure function of (lengths, cap, options), and its
- * result is recorded with the step, so that a step that runs again packs the same way (docs/ledger.md).
- */
+/* Packing of samples into micro-batches: first fit in input order, under a cap of rows. A sample longer than the cap
+ * gets its own micro-batch. Never truncates. A pure function of (lengths, cap, options); the result is recorded with
+ * the step, so a repeated step packs the same way (docs/ledger.md). */
 #ifndef CLIME_TRAINER_SAMPLE_PACK_H
 #define CLIME_TRAINER_SAMPLE_PACK_H
 
@@ -11,7 +10,7 @@
 struct clime_packing {
     int n_micro;
     int32_t *first;  /* [n_micro + 1] index into sample[] */
-    int32_t *sample; /* [number of samples] indices of the step's samples, micro-batch by micro-batch */
+    int32_t *sample; /* [number of samples] indices of the step's samples, by micro-batch */
 };
 
 struct clime_pack_options {

@@ -1,6 +1,5 @@
-/* What it takes to make one sample: its prompt and seed, how it is sampled and rewarded, until when. Filled by who
- * wants the sample (rollout, evaluation), in the hands of who makes it (trainer/rollout/client.h) until it comes back.
- */
+/* Sample request: the prompt, seed, sampling, reward and deadline of one sample. Filled by the rollout or evaluation;
+ * owned by the client (trainer/rollout/client.h) until it returns. */
 #ifndef CLIME_TRAINER_SAMPLE_REQUEST_H
 #define CLIME_TRAINER_SAMPLE_REQUEST_H
 
@@ -14,22 +13,22 @@ struct clime_sampling_options { /* of one request */
     double temperature, top_p;
     int64_t top_k; /* -1 = off */
     int64_t min_new_tokens;
-    int64_t max_response_len, max_context_len; /* tokens; context 0 = no own limit */
+    int64_t max_response_len, max_context_len; /* tokens; max_context_len 0 = none */
     struct clime_opt_list stop, stop_token_ids;
     bool skip_special_tokens; /* in the text that is graded and stored */
-    bool kept;                /* top_p or top_k cuts, and the server says of each token what was left */
-    bool routing;             /* the server says which experts its routers chose, as a hash of each token's row */
-    const struct clime_config *experts; /* it says them too: of this model; NULL = nobody asks */
+    bool kept;                /* top_p or top_k applies: the server returns the ids each token was drawn from */
+    bool routing;             /* the server returns a hash of the chosen experts for each token's row */
+    const struct clime_config *experts; /* and the experts too: of this model; NULL = not requested */
 };
 
-/* Tokens that a response may have: the response limit, cut by the context limit. 0 = the prompt fills the context. */
+/* Maximum response tokens: the response limit, cut by the context limit. 0 = the prompt fills the context. */
 static inline int64_t clime_sampling_room(const struct clime_sampling_options *s, int32_t n_prompt) {
     int64_t room = s->max_response_len;
     if (s->max_context_len && s->max_context_len - n_prompt < room) room = s->max_context_len - n_prompt;
     return room < 0 ? 0 : room;
 }
 
-/* What has come of an answer: of its first token on, whatever tries it took. */
+/* An answer so far, from its first token, over all tries. */
 struct clime_partial {
     const int32_t *ids; /* [n] */
     const float *logp;  /* [n] */
@@ -37,41 +36,41 @@ struct clime_partial {
     int64_t cached_tokens, version; /* of the prompt; of the weights that sampled the last token */
 };
 
-/* Who waits for one answer, a client of a session's turn. Asked and told by the thread that makes the answer. */
+/* Callbacks for the client that waits for an answer, a session's turn. Called by the thread that makes the answer. */
 struct clime_listener {
-    bool (*gone)(void *arg); /* nobody wants the answer any more: its request is ABORTED, and the server's work ends */
-    /* Told while tokens come; NULL: the answer is wanted whole. False: other tokens than it was told of before, as
-     * after a try that broke off and weights that changed: the request FAILS. */
+    bool (*gone)(void *arg); /* the client left: the request is ABORTED and the server's work cancelled */
+    /* Called as tokens arrive; NULL: only the whole answer is wanted. False: the tokens differ from those passed
+     * before, as after a failed try with new weights: the request FAILS. */
     bool (*news)(void *arg, const struct clime_partial *so_far);
     void *arg;
 };
 
 struct clime_request {
-    struct clime_sample *sample; /* in: ids, seed, label, metadata, tokens to continue; out: everything else */
+    struct clime_sample *sample; /* in: ids, seed, label, metadata, tokens to continue; out: all other fields */
     const struct clime_sampling_options *sampling;
     const char *rm_type, *reward_key; /* may be NULL */
     const char *prompt;               /* text, for rewards outside this process */
-    int group_size;                   /* > 0: rewarded together with the group's other members, that many in all, */
-    int64_t gathering;                /* which have this number, from clime_client_gathering */
-    const char *input;                /* what the dataset has under the input key, JSON; for environments */
+    int group_size;                   /* > 0: rewarded together with the group's other members, this many in all, */
+    int64_t gathering;                /* which share this number, from clime_client_gathering */
+    const char *input;                /* the dataset's value under the input key, JSON; for environments */
     char rid[112];                    /* run.token/rollout/group/member/attempt; ".try" is appended */
-    int32_t experts_from;             /* of a session's turn: the first position whose experts are not known yet */
-    int64_t version;                  /* of the weights; an answer of older ones is refused */
-    const _Atomic int64_t *newest;    /* of the versions that may take its place meanwhile; NULL = none may */
+    int32_t experts_from;             /* session turn: the first position whose experts are unknown */
+    int64_t version;                  /* of the weights; answers of older weights are refused */
+    const _Atomic int64_t *newest;    /* newest version that may replace it meanwhile; NULL = none may */
     int64_t deadline_us;              /* clime_now_us scale */
-    const atomic_bool *stop;          /* set by the owner: come back ABORTED instead of trying again; may be NULL */
+    const atomic_bool *stop;          /* set by the owner: return ABORTED instead of retrying; may be NULL */
     const struct clime_listener *listener; /* NULL = none */
-    bool teach;                            /* the teacher scores it before the reward is asked for */
+    bool teach;                            /* the teacher scores it before its reward is requested */
     bool scored;                           /* no reward is wanted */
     void *owner;                           /* for the owner's use */
     /* out */
-    int n_tries, n_stale;           /* requests sent; answers refused for their version */
-    struct clime_turn_counts turns; /* of its session, where it had one */
-    int64_t reward_us;              /* from the end of the sample to its reward, with all waits */
-    bool rewarded;                  /* that was come to; a sample that failed then failed at its reward */
+    int n_tries, n_stale;           /* requests sent; answers refused as stale */
+    struct clime_turn_counts turns; /* of its session, if any */
+    int64_t reward_us;              /* from the sample's end to its reward, waits included */
+    bool rewarded;                  /* the reward stage was reached; a sample that failed then failed there */
 };
 
-/* The most requests that are in the hands of who makes them at a time. */
+/* Maximum requests in progress. */
 #define CLIME_REQUESTS_MAX 65536
 
 static inline bool clime_request_left(const struct clime_request *r) {

@@ -1,5 +1,5 @@
-/* The life of a sample in memory: made empty, filled by the rollout client or from the ledger, freed. See sample.h.
- * A sample belongs to one thread at a time; it passes between them through queues. */
+/* Samples in memory: created empty, filled by the rollout client or from the ledger, freed (sample.h). A sample belongs
+ * to one thread at a time and moves between threads through queues. */
 #include "trainer/sample/sample.h"
 
 #include <math.h>
@@ -93,11 +93,11 @@ void clime_sample_drop_token(struct clime_sample *s) {
     if (s->kept_n) s->n_kept -= s->kept_n[s->n_response];
     if (s->mixed_kv > s->n_response) s->mixed_kv = 0;
     if (--s->versions[s->n_versions - 1].n == 0) s->n_versions--;
-    free(s->teacher_logp); /* of an answer that is not finished any more */
+    free(s->teacher_logp); /* belongs to an answer that is no longer finished */
     s->teacher_logp = NULL;
 }
 
-/* Status and lease are left out: they change while the rest stands. A zero has no sign and NaN is no reward, as in the
+/* Excludes status and lease, which change while the rest does not. Zero has no sign and a NaN reward is none, as in the
  * ledger. */
 uint64_t clime_sample_checksum(const struct clime_sample *s) {
     struct clime_checksum c;

@@ -1,4 +1,4 @@
-/* Counts of turns by kind. Pure functions. */
+/* Counts of turns by kind. Pure. */
 #include "trainer/sample/turns.h"
 
 const struct clime_turn_kind_name clime_turn_kinds[CLIME_N_TURN_KINDS] = {
