@@ -1,8 +1,8 @@
-/* Conversations to samples with exact loss masks. Called while sft loads its data, main thread; owns nothing.
+/* Conversation encoder: samples with exact loss masks. Called while sft loads its data, main thread; owns nothing.
  *
- * The invariant: ids and mask grow together, and a trained token is one that sampling after the tokens before it could
- * have given. So the pieces of an incrementally rendered conversation are tokenised one by one, at the borders that
- * sampling would have; a conversation with marked spans is tokenised whole, as transformers does it. */
+ * Invariant: ids and mask grow together, and a trained token is one that sampling after the tokens before it could have
+ * produced. So the pieces of an incrementally rendered conversation are tokenised one by one, at the borders that
+ * sampling would have; a conversation with marked spans is tokenised whole, as in transformers. */
 #include "trainer/data/conversation.h"
 
 #include <stdlib.h>
@@ -14,7 +14,7 @@ struct message {
     bool assistant, trained;
 };
 
-/* A sample being made. */
+/* A sample under construction. */
 struct draft {
     struct clime_ids ids;
     struct clime_buf mask; /* [ids.len] 0 or 1 */
@@ -22,7 +22,7 @@ struct draft {
 
 struct reader {
     const struct clime_chat_template *t;
-    struct clime_chat_prompt prompt; /* its tools */
+    struct clime_chat_prompt prompt; /* holds the tools */
     struct clime_tok_scratch *scratch;
     struct clime_buf prepared; /* the messages */
     struct clime_arena arena;
@@ -71,14 +71,14 @@ static enum clime_err read_messages(struct reader *d, struct clime_error *e) {
     return clime_json_end(&j) ? CLIME_OK : clime_fail(e, CLIME_ERR_INPUT, "the messages: %s", je.msg);
 }
 
-/* Appends the text of the first n messages. */
+/* Appends the rendering of the first n messages. */
 static enum clime_err render(struct reader *d, int n, bool prompt, struct clime_buf *out, struct clime_spans *spans,
                              struct clime_error *e) {
     d->prompt.no_generation_prompt = !prompt;
     return clime_chat_render_list(d->t, &d->prompt, d->raw, n, out, spans, e);
 }
 
-/* ---- the sample being made ---- */
+/* ---- the draft ---- */
 
 static void draft_clear(struct draft *s) {
     clime_ids_free(&s->ids);
@@ -96,12 +96,12 @@ static enum clime_err draft_add(struct reader *d, struct draft *s, struct clime_
     return rc;
 }
 
-/* Hands the sample over, cut after its last trained token; clears the draft. */
+/* Appends the draft to the samples, cut after its last trained token; clears it. */
 static void draft_finish(struct reader *d, struct draft *s) {
     size_t first = 0, last = s->mask.len;
     while (last > 0 && !s->mask.data[last - 1]) last--;
     while (first < last && !s->mask.data[first]) first++;
-    if (first == 0) first = 1; /* the first token has nothing before it that could predict it */
+    if (first == 0) first = 1; /* nothing predicts the first token */
     if (first < last) {
         struct clime_conversation_samples *out = d->out;
         struct clime_sample *x = clime_sample_new();
@@ -120,7 +120,7 @@ static void draft_finish(struct reader *d, struct draft *s) {
     draft_clear(s);
 }
 
-/* ---- templates that mark what is generated ---- */
+/* ---- templates with {% generation %} ---- */
 
 static size_t spelt_bytes(const struct clime_tokenizer *tok, const struct clime_ids *ids) {
     size_t n = 0;
@@ -128,7 +128,7 @@ static size_t spelt_bytes(const struct clime_tokenizer *tok, const struct clime_
     return n;
 }
 
-/* Where byte `at` of text lies in what the tokens spell: a normaliser may have changed the text before it. */
+/* Maps byte `at` of text to the tokens' spelling, as a normaliser may have changed the text before it. */
 static enum clime_err spelt_at(struct reader *d, struct clime_str text, size_t at, size_t *out, struct clime_error *e) {
     struct clime_ids before = {0};
     struct clime_str head = {text.ptr, at};
@@ -138,7 +138,7 @@ static enum clime_err spelt_at(struct reader *d, struct clime_str text, size_t a
     return rc;
 }
 
-/* Marks the tokens that hold a byte of the span. */
+/* Marks the tokens with a byte in the span. */
 static enum clime_err mark(struct reader *d, struct clime_str text, struct clime_span span, struct draft *s,
                            struct clime_error *e) {
     size_t begin = span.begin, end = span.end;
@@ -192,10 +192,10 @@ done:
     return rc;
 }
 
-/* ---- templates that do not ---- */
+/* ---- templates without {% generation %} ---- */
 
 /* Adds an assistant message's tokens: trained up to the last end-of-turn token, context after it. *open: there was
- * none, so whatever token begins the next turn ends this one (GLM-4's <|user|>). */
+ * none, so the token that begins the next turn ends this one (GLM-4's <|user|>). */
 static enum clime_err add_answer(struct reader *d, struct draft *s, struct clime_str text, bool trained, bool *open,
                                  struct clime_error *e) {
     size_t from = s->ids.len;
@@ -208,7 +208,7 @@ static enum clime_err add_answer(struct reader *d, struct draft *s, struct clime
     return CLIME_OK;
 }
 
-/* The end of an open turn that nothing follows. */
+/* Ends an open last turn. */
 static void close_turn(struct reader *d, struct draft *s, bool open, bool trained) {
     int32_t end = clime_tokenizer_text_end(d->t->tok);
     if (!open || end < 0 || !s->ids.len) return;
@@ -217,7 +217,7 @@ static void close_turn(struct reader *d, struct draft *s, bool open, bool traine
 }
 
 static enum clime_err read_incrementally(struct reader *d, struct clime_error *e) {
-    struct clime_buf before, after, seen; /* the prompt of a turn; with the turn; what the draft holds */
+    struct clime_buf before, after, seen; /* a turn's prompt; prompt and turn; the draft's text */
     struct draft s = {0};
     bool open = false, trained = false;
     enum clime_err rc = CLIME_OK;

@@ -1,5 +1,5 @@
-/* Reads records and hands them on as JSON. Called while data is loaded. Invariant: a record has as many fields as the
- * header, or the file is refused by its line: a quote too few would otherwise swallow rows without a word. */
+/* CSV reader: records as JSON objects. Called while data is loaded. Invariant: a record with another number of fields
+ * than the header refuses the file with its line: a missing quote would otherwise silently swallow rows. */
 #include "trainer/data/csv.h"
 
 #include <stdlib.h>
@@ -13,8 +13,8 @@ struct reader {
     FILE *f;
     const char *path;
     char separator;
-    int64_t line;          /* where the next record begins, from 1 */
-    struct clime_buf text; /* of the fields, one after another */
+    int64_t line;          /* line of the next record, from 1 */
+    struct clime_buf text; /* the fields, concatenated */
     size_t end[MAX_FIELDS];
     int n;
 };
@@ -33,7 +33,7 @@ static bool is_utf8(struct clime_str s) {
     return true;
 }
 
-/* A field in quotes, after the first of them; *next: what follows the last. */
+/* Reads a quoted field after its opening quote; *next: the character after it. */
 static enum clime_err read_quoted(struct reader *r, int64_t began, int *next, struct clime_error *e) {
     for (int c; (c = getc_unlocked(r->f)) != EOF;) {
         if (c == '\n') r->line++;
@@ -47,7 +47,7 @@ static enum clime_err read_quoted(struct reader *r, int64_t began, int *next, st
     return bad(r, began, r->text.full ? "the record is too long: is a quote missing?" : "a quote is not closed", e);
 }
 
-/* *there = false at the end of the file. Empty lines are passed over. */
+/* Reads a record, skipping empty lines; *there = false at the end of the file. */
 static enum clime_err read_record(struct reader *r, int64_t *began, bool *there, struct clime_error *e) {
     int c;
     while ((c = getc_unlocked(r->f)) == '\n' || c == '\r') r->line += c == '\n';
@@ -74,7 +74,7 @@ static struct clime_str field(const struct reader *r, int i) {
     return (struct clime_str){(r->text.data ? r->text.data : "") + from, r->end[i] - from};
 }
 
-/* The names, JSON strings one after another in *names: of field i up to end[i]. */
+/* Reads the names as concatenated JSON strings into *names; field i ends at end[i]. */
 static enum clime_err read_header(struct reader *r, struct clime_buf *names, size_t *end, int *n,
                                   struct clime_error *e) {
     int64_t began;

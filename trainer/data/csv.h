@@ -1,5 +1,5 @@
-/* Comma-separated values (RFC 4180), a record at a time. The first record names the fields; every value is text. A
- * field in quotes may hold separators, line ends and doubled quotes. */
+/* CSV reader (RFC 4180), one record at a time. The first record names the fields; all values are text. A quoted field
+ * may contain separators, line ends and doubled quotes. */
 #ifndef CLIME_TRAINER_DATA_CSV_H
 #define CLIME_TRAINER_DATA_CSV_H
 
@@ -7,8 +7,8 @@
 
 #include "trainer/data/row.h"
 
-/* f stands where the header begins. The records first <= i < last after the header, as JSON objects; separator: ',' or
- * '\t'. path: for errors. */
+/* Calls fn with records first <= i < last after the header as JSON objects. f is positioned at the header; separator:
+ * ',' or '\t'; path: for errors. */
 enum clime_err clime_csv_rows(FILE *f, const char *path, char separator, int64_t first, int64_t last, clime_row_fn *fn,
                               void *arg, struct clime_error *e);
 

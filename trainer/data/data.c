@@ -1,11 +1,10 @@
-/* Loading prompts. Called by rl and eval on the main thread, before anything is generated.
+/* Prompt loader. Called by rl and eval on the main thread, before any generation.
  *
- * Owns the dataset's memory. Invariant: the prompt of a group is a function of (file, options, group number) alone;
- * nothing about "how far we got" is kept here, the ledger's highest group number says it.
+ * Owns the dataset's memory. Invariant: a group's prompt is a function of (file, options, group number) alone; progress
+ * is not stored here but follows from the ledger's highest group number.
  *
- * Everything is rendered and tokenised up front, as slime does: a broken line is an error in the first second and not
- * in the ninth hour. Broken lines are refused and not skipped: a skipped line would shift every later group.
- */
+ * All rows are rendered and tokenised at the start, as in slime: a broken row is an error in the first second, not in
+ * the ninth hour. Broken rows are refused, not skipped: skipping would shift all later groups. */
 #include "trainer/data/data.h"
 
 #include <stdio.h>
@@ -24,13 +23,13 @@ struct loader {
     const struct clime_tokenizer *tok;
     struct clime_tok_scratch *scratch;
     struct clime_chat_template template; /* with --apply-chat-template */
-    unsigned lost;                       /* of the row that is read */
-    const char *path;                    /* of the source that is read */
+    unsigned lost;                       /* of the current row */
+    const char *path;                    /* of the current source */
     int source;
     struct clime_dataset *out;
 };
 
-/* A line's members that matter, as raw JSON; ptr NULL = absent. */
+/* A row's relevant members as raw JSON; ptr NULL = absent. */
 struct fields {
     struct clime_str input, label, metadata, tools;
 };
@@ -81,7 +80,7 @@ static enum clime_err read_fields(const struct loader *l, int64_t line, struct c
     return CLIME_OK;
 }
 
-/* A string is one user message. */
+/* Writes messages; a string becomes one user message. */
 static void write_messages(struct clime_str input, struct clime_arena *a, struct clime_buf *out) {
     struct clime_jw w;
     struct clime_str text;
@@ -120,7 +119,7 @@ static enum clime_err render(const struct loader *l, const struct fields *f, str
     return rc;
 }
 
-/* Whether the object, which may be none, has the member. */
+/* True when the object (may be NULL) has the member. */
 static bool has_member(const char *object, struct clime_str name, struct clime_arena *a) {
     struct clime_json j;
     struct clime_error e = {0};
@@ -132,7 +131,7 @@ static bool has_member(const char *object, struct clime_str name, struct clime_a
     return has;
 }
 
-/* Writes the members of an object that `not` does not have; no_tools: without the tools, which the line brings. */
+/* Writes the members of an object that `not` lacks; no_tools: skip its tools, as the row has some. */
 static void copy_members(struct clime_jw *w, struct clime_str object, const char * not, bool no_tools,
                          struct clime_arena *a) {
     struct clime_json j;
@@ -148,8 +147,7 @@ static void copy_members(struct clime_jw *w, struct clime_str object, const char
     }
 }
 
-/* metadata with what is laid over it, and with the tools beside its own members, where the line has tools (as slime
- * keeps them). */
+/* The metadata with the overrides merged in, and the row's tools as a member (as in slime). */
 static char *make_metadata(const struct loader *l, const struct fields *f, struct clime_arena *a) {
     const char *over = l->o->metadata_overrides;
     if (!f->tools.ptr && !over) return f->metadata.ptr ? xstrndup(f->metadata.ptr, f->metadata.len) : NULL;
@@ -173,7 +171,7 @@ static void prompt_free(struct clime_prompt *p) {
     free(p->metadata);
 }
 
-/* Adds the prompt of one line to the dataset. */
+/* Adds one row's prompt to the dataset. */
 static enum clime_err add_prompt(void *arg, int64_t line, struct clime_str json, struct clime_error *e) {
     struct loader *l = arg;
     struct clime_dataset *d = l->out;
@@ -226,7 +224,7 @@ done:
 
 /* ---- the files ---- */
 
-/* The rows of source k become a part. */
+/* Loads the rows of source k as a part. */
 static enum clime_err load_source(struct loader *l, int k, struct clime_error *e) {
     struct clime_dataset *d = l->out;
     struct clime_source s;

@@ -1,4 +1,4 @@
-/* Counting members. Called by clime-train data, main thread. */
+/* Survey of a data file's members. Called by clime-train data, main thread. */
 #include "trainer/data/look.h"
 
 #include <inttypes.h>

@@ -1,5 +1,5 @@
-/* Orders of epochs. Called when an epoch begins, by rl's prompts and by the loop of sft; owns nothing.
- * Invariant: an order without weights is the one that a single source of all items has. */
+/* Orders of epochs. Called at the start of an epoch by rl's prompts and the loop of sft; owns nothing. Invariant:
+ * without weights the order equals that of a single source with all items. */
 #include "trainer/data/mix.h"
 
 #include <math.h>
@@ -29,7 +29,7 @@ enum clime_err clime_mix_check(const struct clime_mix_part *parts, int n_parts, 
     return CLIME_OK;
 }
 
-/* Places of each source in an epoch of n: the share rounded down, at least 1; what is left goes to the largest
+/* Computes each source's places in an epoch of n: the share rounded down, at least 1; the rest goes to the largest
  * remainders, the first among equals. */
 static void share_places(const struct clime_mix_part *parts, int n_parts, int n, int *places) {
     double sum = 0;
@@ -40,7 +40,7 @@ static void share_places(const struct clime_mix_part *parts, int n_parts, int n,
         if (!places[i]) places[i] = 1;
         left -= places[i];
     }
-    while (left) { /* below 0 where many sources have next to no weight: the largest give */
+    while (left) { /* below 0 if many sources have tiny weights: the largest give */
         int best = 0;
         for (int i = 1; i < n_parts; i++) {
             double a = parts[i].weight / sum * n - places[i], b = parts[best].weight / sum * n - places[best];
@@ -51,7 +51,7 @@ static void share_places(const struct clime_mix_part *parts, int n_parts, int n,
     }
 }
 
-/* The draws of source i in this epoch, into out[places]. */
+/* Writes source i's items for this epoch to out[places]. */
 static void draw(const struct clime_mix_part *p, int i, int places, uint64_t seed, int64_t epoch, bool shuffle,
                  int32_t *out) {
     int32_t *own = xcalloc((size_t)p->n, sizeof *own);
@@ -69,7 +69,7 @@ static void draw(const struct clime_mix_part *p, int i, int places, uint64_t see
     free(own);
 }
 
-/* Each place to the source that is furthest behind its share. */
+/* Gives each place to the source that is furthest behind its share. */
 static void interleave(const int *places, int n_parts, int n, int32_t *const *draws, int32_t *order) {
     int *taken = xcalloc((size_t)n_parts, sizeof *taken);
     for (int at = 0; at < n; at++) {

@@ -1,4 +1,4 @@
-/* A set of hashes with open addressing. Called by clime-train data, main thread; owns its table. */
+/* Overlap check: a set of hashes with open addressing. Called by clime-train data, main thread; owns its table. */
 #include "trainer/data/overlap.h"
 
 #include <stdlib.h>
@@ -63,7 +63,7 @@ static uint64_t next_word(struct clime_str s, size_t *at) {
     return h | 1;
 }
 
-/* Calls for the hash of the whole text, then for those of its n-grams, until fn is true. */
+/* Calls fn with the hash of the whole text, then of its n-grams, until it returns true. */
 static bool each_hash(int n_gram, struct clime_str text, bool (*fn)(void *arg, uint64_t hash), void *arg) {
     uint64_t ring[MOST_GRAM], words[MOST_GRAM + 1], word, whole = 1;
     int64_t n = 0;
@@ -74,7 +74,7 @@ static bool each_hash(int n_gram, struct clime_str text, bool (*fn)(void *arg, u
         if (!n_gram) continue;
         ring[n++ % n_gram] = word;
         if (n < n_gram) continue;
-        words[0] = (uint64_t)n_gram; /* so that it is no whole text's */
+        words[0] = (uint64_t)n_gram; /* distinct from any whole text's hash */
         for (int k = 0; k < n_gram; k++) words[k + 1] = ring[(n + k) % n_gram];
         stop = fn(arg, clime_hash64(words, (size_t)n_gram + 1) | 1);
     }

@@ -1,5 +1,5 @@
-/* Rows to pairs of samples. Main thread, before training; the set owns the samples. A pair is taken whole or not at
- * all: what is left out of one answer would change what is preferred. */
+/* Loader of preference pairs. Main thread, before training; the set owns the samples. A pair is used whole or not at
+ * all: cutting one answer would change the preference. */
 #include "trainer/data/pair_data.h"
 
 #include <stdlib.h>
@@ -17,7 +17,7 @@ struct loader {
     const struct clime_tokenizer *tok;
     struct clime_tok_scratch *scratch;
     struct clime_chat_template template; /* with --apply-chat-template */
-    unsigned lost;                       /* of the row that is read */
+    unsigned lost;                       /* of the current row */
     struct clime_sft_set *set;
     int source, max_len, size;
 };
@@ -91,7 +91,7 @@ struct messages {
     int n;
 };
 
-/* Appends the messages of a JSON array, or a text as one message of the role. */
+/* Appends the messages of a JSON array, or a text as one message with the role. */
 static enum clime_err add_messages(struct row *r, struct clime_str raw, const char *role, struct messages *out,
                                    struct clime_error *e) {
     struct clime_json j;
@@ -115,7 +115,7 @@ static enum clime_err add_messages(struct row *r, struct clime_str raw, const ch
     return clime_json_end(&j) ? CLIME_OK : clime_fail(e, CLIME_ERR_INPUT, "the messages: %s", je.msg);
 }
 
-/* The messages of one side as the chat template gets them, in the row's arena. */
+/* Prepares one side's messages for the chat template, in the row's arena. */
 static enum clime_err prepare(const struct loader *l, struct row *r, struct messages *m, struct clime_error *e) {
     struct clime_buf list, prepared;
     struct messages made = {NULL, 0};
@@ -139,7 +139,7 @@ static enum clime_err prepare(const struct loader *l, struct row *r, struct mess
     return rc;
 }
 
-/* The texts of role and content, and calls as they are written. */
+/* Texts of role and content; calls as raw JSON. */
 struct said {
     struct clime_str role, content, calls;
 };
@@ -169,8 +169,8 @@ static bool is_same(struct row *r, struct clime_str x, struct clime_str y) {
            clime_str_eq(a.calls, b.calls);
 }
 
-/* Whether the prompt's messages stand in what both answers share: then the answers are whole conversations, as in
- * UltraFeedback's rows. */
+/* True when the answers' common beginning contains the prompt's messages: then the answers are whole conversations, as
+ * in UltraFeedback's rows. */
 static bool holds_prompt(struct row *r, const struct messages *prompt, const struct messages *answer, int shared) {
     for (int from = 0; prompt->n && from + prompt->n <= shared; from++) {
         int n = 0;
@@ -186,8 +186,8 @@ static int count_shared(struct row *r, const struct messages m[2]) {
     return n;
 }
 
-/* Puts the prompt before the answer. Refused: an answer that begins a conversation of its own behind a prompt that is
- * to be answered. */
+/* Prepends the prompt to the answer. Refuses an answer that begins a new conversation after a prompt that expects a
+ * reply. */
 static enum clime_err join(struct row *r, const struct messages *prompt, struct messages *answer, const char *key,
                            struct clime_error *e) {
     if (!prompt->n) return CLIME_OK;
@@ -205,7 +205,7 @@ static enum clime_err join(struct row *r, const struct messages *prompt, struct 
     return CLIME_OK;
 }
 
-/* The sample of m's messages, of which the first n_context are not trained. *out stays NULL when no token is. */
+/* Builds the sample of m's messages, the first n_context untrained. *out stays NULL when no token is trained. */
 static enum clime_err read_conversation(const struct loader *l, struct row *r, const struct messages *m, int n_context,
                                         struct clime_sample **out, struct clime_error *e) {
     struct clime_conversation_samples made = {0};
@@ -250,7 +250,7 @@ static enum clime_err read_both(const struct loader *l, struct row *r, struct cl
 
 /* ---- the set ---- */
 
-/* Takes the two samples. */
+/* Adds a pair; takes ownership of the two samples. */
 static void add_pair(struct loader *l, struct clime_sample *pair[2]) {
     struct clime_sft_set *set = l->set;
     int len = 0;

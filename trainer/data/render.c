@@ -1,5 +1,4 @@
-/* The tokenizer and the chat template that rows of data go through. Called while data is loaded, on the main thread.
- * See render.h. */
+/* Rendering of data rows: tokenizer and chat template (render.h). Called while data is loaded, on the main thread. */
 #include "trainer/data/render.h"
 
 #include <stdlib.h>

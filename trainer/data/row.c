@@ -1,5 +1,4 @@
-/* Members of a row, and what it has in place of one that it lacks; see row.h. Called by the loaders, on their thread.
- * No state. */
+/* Members of a data row, and messages about missing ones (row.h). Called by the loaders, on their thread. No state. */
 #include "trainer/data/row.h"
 
 #include <stdlib.h>
@@ -10,7 +9,7 @@
 #include "text/chat/conversation.h"
 
 #define MOST_NAMES 8
-#define MOST_BYTES 40 /* of a name: 8 of them leave room for the file's in the error */
+#define MOST_BYTES 40 /* of a name: 8 of them leave room for the file's name in the error */
 
 void clime_row_take(struct clime_json *j, const char *name, struct clime_str raw, struct clime_str *member) {
     if (member->ptr) clime_json_bad(j, "the row has \"%s\" twice", name);

@@ -1,9 +1,8 @@
-/* Lines to samples for sft. Main thread, before training; owns the samples.
+/* Loader of sft samples. Main thread, before training; owns the samples.
  *
- * A line's prompt is rendered and tokenised as rl does it (trainer/data/data.h); its response is tokenised on its own,
- * special tokens in it as such, and what the template writes behind an answer follows, so the ids at the border are the
- * ones that sampling would see. A conversation's
- * samples and masks come from trainer/data/conversation.h; token ids are taken as they are. */
+ * A row's prompt is rendered and tokenised as in rl (trainer/data/data.h); its response is tokenised separately, with
+ * its special tokens, and the template's text after an answer follows, so the ids at the border match sampling. A
+ * conversation's samples and masks are made by trainer/data/conversation.h; token ids are used unchanged. */
 #include "trainer/data/sft_data.h"
 
 #include <stdio.h>
@@ -16,7 +15,7 @@
 
 #define MAX_RESPONSE_BYTES ((size_t)1 << 24)
 
-/* Takes the sample; it is left out when it is too long. */
+/* Takes ownership of the sample; drops it when too long. */
 static void set_add(struct clime_sft_set *set, struct clime_sample *s, int source, int max_len, int *size) {
     int len = s->n_prompt + s->n_response;
     if (len > max_len) {
@@ -36,8 +35,8 @@ static void set_add(struct clime_sft_set *set, struct clime_sample *s, int sourc
 
 /* ---- prompt and response ---- */
 
-/* One sample from one line of the source; NULL with *e set when the response is no text. end: the tokens that end a
- * turn. */
+/* Builds one sample from a row of the source; NULL with *e set when the response is not text. end: the end-of-turn
+ * tokens. */
 static struct clime_sample *make_sample(const struct clime_prompt *p, const char *source,
                                         const struct clime_tokenizer *tok, struct clime_tok_scratch *scratch,
                                         const struct clime_ids *end, struct clime_error *e) {
@@ -102,16 +101,16 @@ static enum clime_err load_pairs(const struct clime_sft_data_options *o, const s
     return err;
 }
 
-/* ---- rows that are samples by themselves: token ids, and conversations ---- */
+/* ---- rows of token ids, and conversations ---- */
 
 struct row_loader {
     const struct clime_sft_data_options *o;
     struct clime_chat_template template;
-    unsigned lost; /* of the row that is read */
+    unsigned lost; /* of the current row */
     struct clime_tok_scratch *scratch;
     struct clime_sft_set *set;
     int source, max_len, size;
-    int vocabulary; /* of the model: a row's ids are below it */
+    int vocabulary; /* of the model: the limit of a row's ids */
 };
 
 static void read_numbers(struct clime_json *j, int64_t most, struct clime_ids *out) {
@@ -122,7 +121,7 @@ static void read_numbers(struct clime_json *j, int64_t most, struct clime_ids *o
     }
 }
 
-/* The row's ids, and as many numbers that say which are trained; the response begins with the first that is. */
+/* Reads the row's ids and the mask of trained ones; the response begins with the first trained id. */
 static enum clime_err read_ids(const struct row_loader *l, struct clime_str json,
                                struct clime_conversation_samples *out, struct clime_error *e) {
     struct clime_ids ids = {0}, mask = {0};
@@ -153,7 +152,7 @@ static enum clime_err read_ids(const struct row_loader *l, struct clime_str json
         rc = clime_fail(e, CLIME_ERR_INPUT, "the first token cannot be trained: nothing is before it");
     if (rc) goto done;
     while (first < (int32_t)mask.len && !mask.data[first]) first++;
-    if (first == (int32_t)mask.len) goto done; /* nothing is trained: none */
+    if (first == (int32_t)mask.len) goto done; /* no trained token: no sample */
     struct clime_sample *s = clime_sample_new();
     s->n_prompt = first;
     s->n_response = (int32_t)ids.len - first;

@@ -1,7 +1,6 @@
-/* Sources by their spelling, and the rows of their files. Called by everything that loads data; owns a file while it is
- * read.
+/* Data sources: parsing their names, and reading their rows. Called by all data loaders; owns a file while it is read.
  *
- * Broken rows are refused and not skipped: a skipped row would shift every later group. */
+ * Broken rows are refused, not skipped: skipping would shift all later groups. */
 #include "trainer/data/source.h"
 
 #include <ctype.h>
@@ -18,7 +17,7 @@
 
 #define MAX_ARRAY ((size_t)4 << 30) /* bytes of a file that is one JSON array */
 
-/* ---- spelling ---- */
+/* ---- names ---- */
 
 static bool read_weight(const char *text, double *out) {
     char *end;
@@ -27,7 +26,7 @@ static bool read_weight(const char *text, double *out) {
     return !*end && *out > 0 && *out <= 1e9;
 }
 
-/* What stands behind a last @ is a weight when it looks like a number: another @ belongs to the path. */
+/* The text after the last @ is a weight if it looks like a number; any other @ belongs to the path. */
 enum clime_err clime_source_parse(const char *text, struct clime_source *out, struct clime_error *e) {
     *out = (struct clime_source){.path = xstrdup(text)};
     char *at = strrchr(out->path, '@');
@@ -97,8 +96,8 @@ enum clime_err clime_source_slice(const char *slice, int64_t n, int64_t *first, 
 
 /* ---- rows ---- */
 
-/* The next line without its end, which may hold any bytes; false: there is none. full: it is over the limit, and was
- * read no further, however long a file without line ends is. */
+/* Reads the next line without its end; it may hold any bytes. False: there is none. full: over the limit, where reading
+ * stopped, so a file without line ends is not read whole. */
 static bool read_line(FILE *f, struct clime_buf *line) {
     char piece[4096];
     size_t n = 0;
@@ -169,8 +168,8 @@ static bool ends_with(const char *path, const char *end) {
     return n >= k && !strcasecmp(path + n - k, end);
 }
 
-/* What people have and nothing here reads, by its first bytes; those that could be the name of a CSV file's column are
- * followed by what no text has there. */
+/* Recognises unsupported formats by their first bytes. Signatures that could begin a CSV column's name include a byte
+ * that no text has there. */
 static const char *foreign_form(const char *head, size_t n) {
     static const struct {
         const char *head, *what;
@@ -187,7 +186,7 @@ static const char *foreign_form(const char *head, size_t n) {
     return n >= 10 && !memcmp(head, "BZh", 3) && !memcmp(head + 4, "1AY&SY", 6) ? "bzip2" : NULL;
 }
 
-/* Where the rows begin: behind the mark that some editors write before UTF-8. The file stands there afterwards. */
+/* Finds where the rows begin, after a UTF-8 byte order mark, and positions the file there. */
 static enum clime_err find_begin(FILE *f, const char *path, long *begin, struct clime_error *e) {
     char head[16];
     size_t n = fread(head, 1, sizeof head, f);
@@ -200,7 +199,7 @@ static enum clime_err find_begin(FILE *f, const char *path, long *begin, struct 
     return CLIME_OK;
 }
 
-/* A pipe is waited for without end, and is read but once. */
+/* Refuses pipes: reading one may block for ever, and works only once. */
 static enum clime_err check_file(const char *path, struct clime_error *e) {
     struct stat st;
     if (stat(path, &st))
@@ -210,7 +209,7 @@ static enum clime_err check_file(const char *path, struct clime_error *e) {
                       S_ISDIR(st.st_mode) ? "a folder" : "no plain file");
 }
 
-/* Whether the first character that is no white space begins an array. */
+/* True when the first character other than white space begins an array. */
 static bool begins_array(FILE *f, long begin) {
     int c;
     do c = getc_unlocked(f);

@@ -1,13 +1,12 @@
-/* Rows of a data file, whatever form it has, as JSON objects.
+/* Data sources: rows of a data file of any format, as JSON objects.
  *
  * Nouns
  *   source   "path", "path@[a:b]" (Python's slice over the rows, negative numbers count from the end), "path@0.3" (its
  *            weight among several sources), or both: "path@[a:b]@0.3".
  *   row      a line of JSON lines; an item of a file that is one JSON array; a record of a file named .csv or .tsv,
- *            whose first record names the members, which are all text (trainer/data/csv.h).
+ *            whose first record names the members, all of them text (trainer/data/csv.h).
  *
- * No state; any thread.
- */
+ * No state; any thread. */
 #ifndef CLIME_TRAINER_DATA_SOURCE_H
 #define CLIME_TRAINER_DATA_SOURCE_H
 
@@ -18,25 +17,25 @@
 struct clime_source {
     char *path; /* owned */
     char slice[64];
-    double weight; /* 0 = none was given */
+    double weight; /* 0 = no weight */
 };
 
-/* CLIME_ERR_INPUT: a slice or weight that is none. */
+/* CLIME_ERR_INPUT: a malformed slice or weight. */
 enum clime_err clime_source_parse(const char *text, struct clime_source *out, struct clime_error *e);
 void clime_source_free(struct clime_source *s);
 
-/* CLIME_ERR_INPUT when a source's file is also what --OPTION output will be written to: it would be cut to nothing. */
+/* CLIME_ERR_INPUT when a source's file is also the output of --OPTION, which would truncate it. */
 enum clime_err clime_source_is_kept(const char *source, const char *option, const char *output, struct clime_error *e);
 
 /* The slice over n rows: first <= i < last. */
 enum clime_err clime_source_slice(const char *slice, int64_t n, int64_t *first, int64_t *last, struct clime_error *e);
 
-/* Calls fn for each row of the source in order; stops at the first error, which fn returns. number: of the line where
- * the row begins, from 1; of a JSON array, of the item. Errors of its own name file and line: CLIME_ERR_NOT_FOUND,
- * CLIME_ERR_INPUT, CLIME_ERR_LIMIT. */
+/* Calls fn for each row of the source in order; stops at the first error, which fn returns. number: the row's first
+ * line, from 1; in a JSON array, its index. Its own errors name file and line: CLIME_ERR_NOT_FOUND, CLIME_ERR_INPUT,
+ * CLIME_ERR_LIMIT. */
 enum clime_err clime_source_rows(const char *source, clime_row_fn *fn, void *arg, struct clime_error *e);
 
-/* A short name of a source: its file's, without folders, ending, slice and weight. The caller frees it. */
+/* A source's short name: its file name without folders, extension, slice and weight. The caller frees it. */
 char *clime_source_name(const char *source);
 
 #endif
