@@ -1,5 +1,5 @@
-/* CISPO (MiniMax 2025, "MiniMax-M1", eq. 4 and 5): GRPO's advantage, a clipped ratio that no gradient flows through, so
- * that no token loses its gradient to the clip. A row of the table of estimators; pure. */
+/* CISPO (MiniMax 2025, "MiniMax-M1", eq. 4 and 5): GRPO's advantage with a clipped ratio outside the gradient, so no
+ * token loses its gradient to the clip. A row of the estimators' table; pure. */
 #include <math.h>
 
 #include "trainer/algorithm/estimator.h"

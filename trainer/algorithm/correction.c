@@ -8,9 +8,9 @@
 #include <math.h>
 #include <stdlib.h>
 
-#define MAX_LOG 20 /* of a ratio, so that its exponential is finite */
+#define MAX_LOG 20 /* bound of a log ratio, so its exponential is finite */
 
-/* rho of each token of one sample at the level asked for. */
+/* rho of each token of one sample, at the configured level. */
 static void ratios(enum clime_is_level level, const float *old, const float *behave, int64_t n, double *rho) {
     double sum = 0;
     for (int64_t k = 0; k < n; k++) sum += (double)old[k] - (double)behave[k];
@@ -26,7 +26,7 @@ static bool outside(double rho, double low, double high) {
     return rho < low || rho > high;
 }
 
-/* The importance weight of rho; *reject where mode mask leaves the token out. */
+/* The importance weight of rho; *reject: mode mask removes the token. */
 static double weight_of(const struct clime_correction_options *c, double rho, bool *reject) {
     switch (c->tis_mode) {
     case CLIME_IS_TRUNCATE:
@@ -64,8 +64,8 @@ static void correct_sample(const struct clime_correction_options *c, const float
     }
 }
 
-/* What makes the mean weight of the step 1: of its trained tokens, or of its samples where a sample has one weight,
- * else the longest would decide. */
+/* The factor that makes the step's mean weight 1: the mean over its trained tokens, or over its samples where a sample
+ * has one weight, since the longest would dominate otherwise. */
 static double scale_to_one(const struct clime_correction_options *c, const struct clime_stream *s,
                            const double *weight) {
     double sum = 0, n = 0;

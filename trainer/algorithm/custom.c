@@ -1,7 +1,7 @@
-/* Calling a user's algorithm. Called by the learner; main thread. See custom.h.
+/* Custom algorithms: calls into a user's library (custom.h). Called by the learner; main thread.
  *
- * Invariant: the library is given pointers to structs and never arrays of them, so that an older one, whose structs are
- * shorter, reads what it knows. */
+ * Invariant: the library gets pointers to structs, never arrays of structs, so an older library with shorter structs
+ * reads only what it knows. */
 #include "trainer/algorithm/custom.h"
 
 #include <stdlib.h>

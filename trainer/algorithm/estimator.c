@@ -1,8 +1,8 @@
-/* The table of estimators and what is common to them: groups of samples, whitening. Called by the learner; main thread;
- * pure.
+/* Table of advantage estimators and their common parts: group statistics, whitening. Called by the learner; main
+ * thread; pure.
  *
- * Peers that reshape rewards to (-1, n) normalise over the whole batch when one group is uneven; here a group is what
- * shares a group number. */
+ * Implementations that reshape rewards to (-1, n) normalise over the whole batch when one group is uneven; here a group
+ * is defined by its number. */
 #include "trainer/algorithm/estimator.h"
 
 #include <math.h>
@@ -32,7 +32,7 @@ static void fill_group(const struct clime_member_key *key, int n, const double *
         members++;
     }
     double mean = sum / members;
-    for (int i = 0, end; i < n; i = end) { /* parts that differ are a deviation too: else it could be 0 between them */
+    for (int i = 0, end; i < n; i = end) { /* differences between parts count: the deviation could be 0 else */
         double own = 0;
         for (end = i; end < n && key[end].member == key[i].member; end++) {
             double d = reward[key[end].index] - mean;

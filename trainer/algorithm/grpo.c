@@ -1,11 +1,11 @@
 /* GRPO (Shao et al. 2024, "DeepSeekMath", eq. 3 and 4), without the deviation Dr. GRPO (Liu et al. 2025), with PPO's
  * clipped surrogate (Schulman et al. 2017, eq. 7), clip-higher (Yu et al. 2025, "DAPO") and dual clip (Ye et al. 2020,
- * eq. 5). A row of the table of estimators; pure. */
+ * eq. 5). A row of the estimators' table; pure. */
 #include <math.h>
 
 #include "trainer/algorithm/estimator.h"
 
-/* (r - mean) / (std + 1e-6), std with n - 1 as in slime. A group of one has no deviation: the division is left out. */
+/* (r - mean) / (std + 1e-6), std with n - 1 as in slime. A group of one has no deviation: no division. */
 static double normalise(const struct clime_objective *o, double reward, const struct clime_peers *p) {
     if (o->disable_rewards_normalization) return reward;
     double a = reward - p->mean;

@@ -1,7 +1,7 @@
-/* GSPO (Zheng et al. 2025, "Group Sequence Policy Optimization", eq. 5 to 7): GRPO's advantage, one ratio for a whole
- * sample, the geometric mean of its tokens' ratios. A row of the table of estimators; pure.
+/* GSPO (Zheng et al. 2025, "Group Sequence Policy Optimization", eq. 5 to 7): GRPO's advantage with one ratio per
+ * sample, the geometric mean of its tokens' ratios. A row of the estimators' table; pure.
  *
- * The ratio depends on every token of the sample, so each token's derivative carries the weights of all of them. */
+ * The ratio depends on every token of the sample, so each token's derivative includes the weights of all. */
 #include <math.h>
 
 #include "trainer/algorithm/estimator.h"

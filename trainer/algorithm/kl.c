@@ -1,4 +1,4 @@
-/* KL terms and their derivatives; called by the loss and by the estimate. Pure. See kl.h. */
+/* KL terms and their derivatives (kl.h). Called by the loss and the estimate. Pure. */
 #include "trainer/algorithm/kl.h"
 
 #include <math.h>

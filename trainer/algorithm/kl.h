@@ -1,5 +1,4 @@
-/* Estimators of the KL divergence from the reference, one token at a time (Schulman 2020, "Approximating KL
- * divergence"). Pure. */
+/* Per-token estimators of the KL divergence from the reference (Schulman 2020, "Approximating KL divergence"). Pure. */
 #ifndef CLIME_TRAINER_ALGORITHM_KL_H
 #define CLIME_TRAINER_ALGORITHM_KL_H
 
@@ -9,8 +8,8 @@
  * Returns the value; *grad = its derivative by logp. */
 double clime_kl_value(enum clime_kl_type type, double logp, double ref, double *grad);
 
-/* The unbiased form (DeepSeek-V3.2, 2025): exp(logp - old) times the value, with the gradient through both; the clamp
- * of low_var comes after the product, as in slime. */
+/* The unbiased form (DeepSeek-V3.2, 2025): exp(logp - old) times the value, with the gradient through both; low_var is
+ * clamped after the product, as in slime. */
 double clime_kl_unbiased(enum clime_kl_type type, double logp, double ref, double old, double *grad);
 
 #endif

@@ -1,6 +1,6 @@
-/* Policy, KL, entropy and cross-entropy terms, sample by sample. Called by the learner between the forward and the
- * backward of a micro-batch; main thread. All arithmetic in double: the sums are small beside the forward, and one
- * precision for values and derivatives keeps the comparison with PyTorch simple. */
+/* Loss: policy, KL, entropy and cross-entropy terms, sample by sample. Called by the learner between forward and
+ * backward of a micro-batch; main thread. Arithmetic in double: the sums are small beside the forward, and one
+ * precision for values and derivatives simplifies the comparison with PyTorch. */
 #include "trainer/algorithm/loss.h"
 
 #include <math.h>
@@ -62,8 +62,8 @@ void clime_loss_weights(const struct clime_objective *o, int64_t global_batch, s
     }
 }
 
-/* Off-policy sequence masking (DeepSeek-V3.2, 2025): tokens with A < 0 of a sample whose mean of old - logp is over
- * delta. */
+/* Off-policy sequence masking (DeepSeek-V3.2, 2025): masks tokens with A < 0 in a sample whose mean of old - logp
+ * exceeds delta. */
 static void mask_offpolicy_sample(const struct clime_objective *o, const struct clime_policy_tokens *t, double *w,
                                   struct clime_loss_sums *sums) {
     double kl = 0;
@@ -76,7 +76,7 @@ static void mask_offpolicy_sample(const struct clime_objective *o, const struct 
     }
 }
 
-/* Adds the KL term of stream entry k and its derivative, and what is only counted. */
+/* Adds stream entry k's KL term, its derivative, and statistics. */
 static void add_token(const struct clime_objective *o, const struct clime_stream *s, int64_t k, double logp,
                       double whole, int64_t version, double *g, struct clime_loss_sums *sums) {
     double old = (double)s->old[k], w = (double)s->w_kl[k];
@@ -96,14 +96,14 @@ static void add_token(const struct clime_objective *o, const struct clime_stream
         sums->gap_tokens++;
         if (gap == 0) return;
         sums->gap_wrong++;
-        if (gap <= sums->gap_max || isnan(sums->gap_max)) return; /* a NaN shows */
+        if (gap <= sums->gap_max || isnan(sums->gap_max)) return; /* a NaN is kept */
         sums->gap_max = gap;
         sums->gap_entry = k;
         sums->gap_logp = whole;
     }
 }
 
-/* The policy terms of sample i, whose tokens are t. */
+/* Adds the policy terms of sample i, whose tokens are t. */
 static enum clime_err add_policy(const struct clime_objective *o, const struct clime_stream *s, int i,
                                  const float *entropy, struct clime_policy_tokens *t, double *w,
                                  struct clime_loss_sums *sums, struct clime_error *e) {
@@ -139,7 +139,7 @@ static void add_cross_entropy(const struct clime_stream *s, int64_t at, int n, c
     }
 }
 
-/* which[2i] is a chosen answer, which[2i + 1] the rejected one. */
+/* Adds pairs: which[2i] is a chosen answer, which[2i + 1] the rejected one. */
 static void add_pairs(const struct clime_objective *o, const struct clime_stream *s, const int32_t *which, int n,
                       const float *logp, float *g_logp, struct clime_loss_sums *sums) {
     CHECK(n % 2 == 0);

@@ -1,5 +1,4 @@
-/* What a run maximises: the part of its options that the algorithm reads, under slime's names. Constant in a run.
- */
+/* Objective of a run: the options that the algorithm reads, under slime's names. Constant in a run. */
 #ifndef CLIME_TRAINER_ALGORITHM_OBJECTIVE_H
 #define CLIME_TRAINER_ALGORITHM_OBJECTIVE_H
 
@@ -22,15 +21,15 @@ enum clime_preference {
 struct clime_estimator; /* trainer/algorithm/estimator.h */
 struct clime_hook;      /* trainer/plugin/hooks.h */
 
-/* Corrections by rho = exp(old - behave), the trainer's number against the server's (trainer/algorithm/correction.h).
- */
+/* Corrections by rho = exp(old - behave), the trainer's log-probability against the server's
+ * (trainer/algorithm/correction.h). */
 struct clime_correction_options {
     bool use_tis, metrics; /* metrics: measured, not applied (--get-mismatch-metrics) */
     enum clime_is_mode tis_mode;
     enum clime_is_level tis_level, rs_level;
     double tis_low, tis_high; /* bounds of rho */
     bool tis_batch_normalize;
-    bool use_rs; /* rejection: outside the bounds a token or sequence leaves every term */
+    bool use_rs; /* rejection: a token or sequence outside the bounds is removed from every term */
     double rs_low, rs_high;
     double veto; /* one token with rho below it rejects its sample; 0 = off */
 };
@@ -40,7 +39,7 @@ struct clime_objective {
     const struct clime_estimator *estimator; /* NULL with sft and pairs */
     double kl_coef, gamma, lambd;            /* KL in the reward; discount; GAE */
     bool use_opd, normalize_advantages;
-    double opd_kl_coef; /* of the teacher's term of the advantage */
+    double opd_kl_coef; /* coefficient of the teacher's term in the advantage */
     bool disable_rewards_normalization, disable_grpo_std_normalization;
     const struct clime_hook *custom_rewards, *custom_advantages, *custom_loss; /* borrowed; NULL = none */
     /* loss */
@@ -50,7 +49,7 @@ struct clime_objective {
     enum clime_kl_type kl_loss_type; /* of both KL terms */
     double entropy_coef;
     bool calculate_per_token_loss; /* token mean instead of member mean */
-    int64_t loss_token_divisor;    /* a constant in place of a member's tokens; 0 = off */
+    int64_t loss_token_divisor;    /* a constant that replaces a member's token count; 0 = off */
     struct clime_correction_options correction;
     bool use_opsm, mask_offpolicy;
     double opsm_delta;

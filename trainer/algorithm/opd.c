@@ -1,6 +1,6 @@
-/* The teacher's term of the advantage; called once a rollout by the estimate, main thread. See opd.h.
- * The sum over tokens of old - teacher is an unbiased estimate of the reverse KL divergence from the teacher, since the
- * policy sampled them; its gradient goes through the policy term, so only the advantage changes. */
+/* On-policy distillation: the teacher's advantage term (opd.h). Called once per rollout by the estimate, main thread.
+ * The sum over tokens of old - teacher is an unbiased estimate of the reverse KL divergence from the teacher, as the
+ * policy sampled them. Its gradient is part of the policy term: only the advantage changes. */
 #include "trainer/algorithm/opd.h"
 
 enum clime_err clime_opd_advantages(struct clime_stream *s, double coef, double *reverse_kl, struct clime_error *e) {

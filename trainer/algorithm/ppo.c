@@ -1,9 +1,9 @@
 /* PPO with a critic (Schulman et al. 2017, 1707.06347): generalised advantage estimation (Schulman et al. 2015,
- * 1506.02438, eq. 16) over the trained tokens, and the critic's clipped loss. A row of the table of estimators; pure.
+ * 1506.02438, eq. 16) over the trained tokens, and the critic's clipped loss. A row of the estimators' table; pure.
  *
- * The steps of an episode are its trained tokens: what stands between two of them (a tool's output) is neither a state
- * with a value nor a reason to discount, and the reward comes at the last trained token. Peers that take the last
- * position, trained or not, lose the reward of a sample that ends with a mask of 0. */
+ * An episode's steps are its trained tokens: text between them (a tool's output) has no value and no discount, and the
+ * reward is at the last trained token. Implementations that use the last position, trained or not, lose the reward of a
+ * sample that ends with mask 0. */
 #include <math.h>
 
 #include "trainer/algorithm/estimator.h"

@@ -1,13 +1,13 @@
-/* Losses of pairs. Called by trainer/algorithm/loss.c between the forward and the backward of a micro-batch, main
- * thread. A pair is never split: its loss depends on all tokens of both answers, and is linear in each of them with one
- * slope a side, so a side's tokens all have the same derivative. */
+/* Preference losses over pairs. Called by trainer/algorithm/loss.c between forward and backward of a micro-batch, main
+ * thread. A pair is never split: its loss depends on all tokens of both answers. It is linear in each answer, so all
+ * tokens of a side have the same derivative. */
 #include "trainer/algorithm/preference.h"
 
 #include <math.h>
 
 struct side {
     double s;     /* sum or mean of the token terms */
-    double share; /* of one token in it */
+    double share; /* weight of one token in it */
     int64_t n;
 };
 

@@ -1,10 +1,10 @@
-/* REINFORCE++ (Hu 2025, arXiv 2501.03262): discounted returns of token rewards, -kl_coef * kl_t each and the sample's
- * reward at its last trained token; no group; whitened over the batch. A row of the table of estimators; pure. */
+/* REINFORCE++ (Hu 2025, arXiv 2501.03262): discounted returns of token rewards, -kl_coef * kl_t per token plus the
+ * sample's reward at its last trained token; no group; whitened over the batch. A row of the estimators; pure. */
 #include <math.h>
 
 #include "trainer/algorithm/estimator.h"
 
-/* G_t = r_t + gamma * G_{t+1} by place in the response: what stands between two trained tokens is discounted too. */
+/* G_t = r_t + gamma * G_{t+1} by position in the response: untrained tokens in between are discounted too. */
 static void advantages(const struct clime_estimator_input *in, float *adv) {
     const struct clime_stream *s = in->s;
     for (int i = 0; i < s->n_samples; i++) {

@@ -1,5 +1,5 @@
-/* REINFORCE++-baseline (Hu 2025, arXiv 2501.03262): the reward less its group's mean, less kl_coef * kl_t token by
- * token; whitened over the batch. A row of the table of estimators; pure. */
+/* REINFORCE++-baseline (Hu 2025, arXiv 2501.03262): the reward minus its group's mean, minus kl_coef * kl_t per token;
+ * whitened over the batch. A row of the estimators' table; pure. */
 #include "trainer/algorithm/estimator.h"
 
 static void advantages(const struct clime_estimator_input *in, float *adv) {

@@ -1,8 +1,8 @@
-/* RLOO (Kool et al. 2019; Ahmadian et al. 2024, "Back to Basics", eq. 8): the reward less the mean of the other
- * members' rewards. A row of the table of estimators; pure. */
+/* RLOO (Kool et al. 2019; Ahmadian et al. 2024, "Back to Basics", eq. 8): the reward minus the mean of the other
+ * members' rewards. A row of the estimators' table; pure. */
 #include "trainer/algorithm/estimator.h"
 
-/* Without another member there is nothing to compare with: 0. */
+/* A group of one has no baseline: 0. */
 static void advantages(const struct clime_estimator_input *in, float *adv) {
     const struct clime_stream *s = in->s;
     for (int i = 0; i < s->n_samples; i++) {

@@ -1,5 +1,5 @@
-/* Builds the per-token arrays from samples. Called by the learner; main thread.
- * Invariant: an entry exists for exactly the response tokens that are trained on, in the samples' order. */
+/* Token stream: builds the per-token arrays from samples. Called by the learner; main thread. Invariant: exactly the
+ * trained response tokens have an entry, in the samples' order. */
 #include "trainer/algorithm/stream.h"
 
 #include <stdlib.h>
@@ -24,14 +24,14 @@ struct version_walk {
     int32_t run, left;
 };
 
-static int64_t next_version(struct version_walk *w) { /* -1 = not known */
+static int64_t next_version(struct version_walk *w) { /* -1 = unknown */
     while (w->left == 0 && w->run + 1 < w->s->n_versions) w->left = w->s->versions[++w->run].n;
     if (w->left == 0) return -1;
     w->left--;
     return w->s->versions[w->run].version;
 }
 
-/* Calls for each trained token in order; returns their number. s may be NULL: only counts. */
+/* Fills an entry for each trained token in order; returns their number. s NULL: only counts. */
 static int64_t fill_sample(const struct clime_sample *sm, const struct clime_estimate *est, int64_t oldest,
                            struct clime_stream *s, int64_t at) {
     struct version_walk walk = {.s = sm, .run = -1};
