@@ -1,15 +1,15 @@
-/* The policy's answer as text, and what is in it: reasoning, content, calls of tools (text/output). Called by the
- * thread that owns the task, and by the writers of replies; owns nothing.
+/* Answer parser: the policy's text, and its reasoning, content and tool calls (text/output). Called by the task's owner
+ * thread and by the writers of replies; owns nothing.
  *
- * A session's chat is read as the servers read theirs, by what the chat template shows, so that an agent meets here
- * what it meets where the policy is served. */
+ * A session's chat is parsed as by the servers, in the format that the chat template shows, so an agent sees the same
+ * here as where the policy is served. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "text/chat/chat_answer.h"
 #include "trainer/env/environments_int.h"
 
-#define PROMPT_END 16 /* tokens: enough for a marker and the white space behind it */
+#define PROMPT_END 16 /* tokens: covers a marker and the white space after it */
 
 void clime_env_choose_format(struct clime_environments *v) {
     v->format.reasoning = clime_chat_reasoning(&v->template);
@@ -58,8 +58,8 @@ static void add_token(struct clime_env_reading *r, int32_t id) {
     clime_detok_feed(&r->detok, id, &r->text);
 }
 
-/* A stop string of the client's is no part of the text that it gets, though the policy has said it and its tokens stay.
- * The one that ended the answer was completed by the last token, whose text begins at `last`. */
+/* Cuts the client's stop string from its text; the tokens stay. The last token, whose text begins at `last`, completed
+ * the one that ended the answer. */
 static void cut_stop(struct clime_env_reading *r, size_t last) {
     const struct clime_env_ask *a = r->ask;
     size_t cut = r->text.len;
@@ -74,7 +74,7 @@ static void cut_stop(struct clime_env_reading *r, size_t last) {
     r->text.len = cut;
 }
 
-/* The end of the text that a stop string of the client's may begin with has to wait. */
+/* Length of the text without an end that may begin one of the client's stop strings. */
 static size_t safe_length(const struct clime_env_reading *r) {
     size_t hold = 0;
     for (int i = 0; i < r->ask->n_stop; i++) {
@@ -89,7 +89,7 @@ static size_t safe_length(const struct clime_env_reading *r) {
 void clime_env_reading_feed(struct clime_env_reading *r, const int32_t *ids, int n, bool last, bool completed) {
     bool chat = r->ask->chat, ends = n > 0 && clime_tokenizer_ends_turn(r->v->o.tok, ids[n - 1]);
     size_t thought = 0;
-    /* the newest token may be the end of the turn, or complete a stop string: what follows says whether */
+    /* the newest token may end the turn or complete a stop string: wait for the next */
     int until = ends || (!last && r->ask->n_stop && n > 0) ? n - 1 : n;
     while (r->n < until) add_token(r, ids[r->n]);
     if (last) clime_detok_finish(&r->detok, &r->text);

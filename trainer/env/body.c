@@ -1,12 +1,12 @@
-/* The bodies of a session's turns: an HTTP request to what a turn is asked for.
+/* Request bodies of a session's turns: parses an HTTP request into a turn's request.
  *
- * Called by the handlers, on HTTP workers; no state. Owns nothing but what a struct clime_env_body holds. Shapes:
- * openapi/trainer.yaml. Invariant: a body that was not read whole asks for nothing.
+ * Called by the handlers, on HTTP workers; no state. Owns only what a struct clime_env_body holds. Formats:
+ * openapi/trainer.yaml. Invariant: a body that was not read completely requests nothing.
  *
- * Sampling is the run's, so its parameters are passed over, those of the template too; what would make another answer
- * of it (a grammar, several answers), or be shown to the policy and is not, is refused. A forced call is not forced: it
- * is read as auto, since frameworks that ask for one in every request (smolagents, pydantic-ai's and langchain's typed
- * outputs) ask again where the answer has none. */
+ * Sampling is the run's: sampling and template parameters are ignored. Parameters that would change the kind of answer
+ * (a grammar, several answers), or content the policy would not be shown, are refused. A forced call is treated as
+ * auto: frameworks that force one in every request (typed outputs of smolagents, pydantic-ai and langchain) retry when
+ * the answer has none. */
 #include <string.h>
 
 #include "common/json/lenient.h"
@@ -16,7 +16,7 @@
 #include "text/template/custom_tools.h"
 #include "trainer/env/environments_int.h"
 
-/* What conversations in another form are read from; raw JSON but for instructions. */
+/* The source of a conversation in another format; raw JSON except instructions. */
 struct raw {
     struct clime_str input, system, messages;
 };
@@ -47,7 +47,7 @@ static void read_limit(struct clime_env_body *b, struct clime_json *j) {
         clime_json_int(j, 1, INT32_MAX, &b->ask.max_new);
 }
 
-/* A member of an object, as raw JSON; empty = absent or null. Consumes the object. */
+/* A member of an object as raw JSON; empty = absent or null. Consumes the object. */
 static struct clime_str member(struct clime_json *j, const char *name) {
     struct clime_str key, raw, found = {NULL, 0};
     if (clime_json_peek(j) != CLIME_JSON_OBJECT) {
@@ -59,7 +59,7 @@ static struct clime_str member(struct clime_json *j, const char *name) {
     return found;
 }
 
-/* What a value says: a string's text, else its JSON; empty where it is null or no value. */
+/* A string's text, or another value's JSON; empty for null or no value. */
 static struct clime_str said(struct clime_json *j) {
     struct clime_str s = {NULL, 0};
     if (clime_json_peek(j) == CLIME_JSON_STRING)
@@ -79,8 +79,8 @@ static struct clime_str said_by(struct clime_env_body *b, struct clime_json *j, 
     return raw;
 }
 
-/* auto and none, as a text or as {"type": ...}, and auto among some; *tools: whether calls are looked for. Anything
- * else forces a call, and is auto here. */
+/* Reads tool_choice: auto and none, as a text or as {"type": ...}, and auto over a list; *tools: whether to parse
+ * calls. Any other value forces a call and is treated as auto. */
 static void read_choice(struct clime_env_body *b, struct clime_json *j, bool *tools) {
     static const char *const forcing[] = {"required", "function", "custom", "any", "tool"};
     struct clime_json again = *j, once_more = *j;
@@ -107,12 +107,11 @@ static void read_choice(struct clime_env_body *b, struct clime_json *j, bool *to
     *tools = !clime_str_is(what, "none");
     if (!*tools || !what.len || clime_str_is(what, "auto")) return;
     for (size_t i = 0; i < CLIME_COUNT(forcing); i++) b->forced |= clime_str_is(what, forcing[i]);
-    b->asked.tool_choice = clime_str_of("\"auto\""); /* what a Response says was in force */
+    b->asked.tool_choice = clime_str_of("\"auto\""); /* the value that a Response reports */
     if (!b->forced) clime_json_bad(j, "tool_choice: " CLIME_STR_FMT " is not supported", CLIME_STR_ARG(what));
 }
 
-/* {"type": "text"} or nothing; another is for what is said where no call is forced, whichever of the two comes first.
- */
+/* {"type": "text"} or absent; another format is recorded, as tool_choice may come before or after it. */
 static void read_format(struct clime_env_body *b, struct clime_json *j, const char *name) {
     struct clime_str type = said_by(b, j, "type");
     if (!type.len || clime_str_is(type, "text")) return;
@@ -120,7 +119,7 @@ static void read_format(struct clime_env_body *b, struct clime_json *j, const ch
     b->format = type;
 }
 
-/* The same inside of an object. */
+/* The same for the member "format" of an object. */
 static void read_its_format(struct clime_env_body *b, struct clime_json *j, const char *name) {
     struct clime_str format = member(j, "format");
     struct clime_json inner;
@@ -144,7 +143,7 @@ static void read_top(struct clime_json *j) {
         clime_json_bad(j, "top_logprobs: a session keeps those of the sampled tokens alone");
 }
 
-/* What is trained on is what the policy saw, so nothing is dropped of it unseen. */
+/* Truncation must be disabled: training uses what the policy saw, so nothing may be dropped. */
 static void read_truncation(struct clime_json *j) {
     struct clime_str what = {"disabled", 8};
     if (clime_lenient_string(j, &what) && !clime_str_is(what, "disabled"))
@@ -160,7 +159,7 @@ static void read_parallel(struct clime_env_body *b, struct clime_json *j) {
     b->asked.parallel_calls = parallel;
 }
 
-/* What no form has a member for: the run's own sampling parameters, unless they would make another answer of it. */
+/* Ignores members of no API: the run's own sampling applies, unless they would change the kind of answer. */
 static void pass_over(struct clime_json *j, struct clime_str key) {
     static const char *const refused[] = {"regex",
                                           "ebnf",
@@ -175,7 +174,7 @@ static void pass_over(struct clime_json *j, struct clime_str key) {
                                           "stop_regex",
                                           "bad_words",
                                           "continue_final_message"};
-    /* of which the policy would see or do nothing, while its client believes that it does */
+    /* would have no effect on the policy, unnoticed by the client */
     static const char *const unsupported[] = {"functions",
                                               "prompt",
                                               "documents",
@@ -215,7 +214,7 @@ static void read_sampling(struct clime_env_body *b, struct clime_json *j) {
     }
 }
 
-/* ---- the members of each form; false: key is none ---- */
+/* ---- members by API; false: key is none of them ---- */
 
 static bool read_generate(struct clime_env_body *b, struct clime_json *j, struct clime_str key) {
     int64_t v;
@@ -331,9 +330,9 @@ static bool read_messages(struct clime_env_body *b, struct clime_json *j, struct
     return true;
 }
 
-/* ---- the whole ---- */
+/* ---- the whole body ---- */
 
-/* The conversation as messages and tools of chat completions. */
+/* Converts the conversation to messages and tools of chat completions. */
 static enum clime_err convert(struct clime_env_body *b, const struct raw *raw, bool tools, struct clime_error *e) {
     struct clime_env_ask *a = &b->ask;
     struct clime_str given = a->tools;
@@ -410,7 +409,7 @@ enum clime_err clime_env_body_read(struct clime_str body, enum clime_env_api api
     if (b->format.len && !b->forced)
         return clime_fail(e, CLIME_ERR_INPUT, "%s: the policy writes freely in a session: text, not " CLIME_STR_FMT,
                           b->format_of, CLIME_STR_ARG(b->format));
-    if (b->ask.count) b->stream = false; /* a number is said at once */
+    if (b->ask.count) b->stream = false; /* a count is not streamed */
     b->ask.ids = b->ids.data;
     b->ask.n_ids = b->ids.len;
     return convert(b, &raw, tools, e);

@@ -1,9 +1,9 @@
-/* Environments that the trainer starts itself: n copies of a shell command (--environment-command).
+/* Environment processes: n copies of a shell command (--environment-command) run by the trainer.
  *
- * Each copy is a child (common/os/child.h) with CLIME_URL (the interface), CLIME_API_KEY where there is one, and
- * CLIME_COPY (its number) in its environment, and its output in RUN/logs/environment-N.log. One thread watches: a copy
- * that ends is started again, since leases make its death harmless; one that ends at every start is given up, and when
- * all are, `failed` says why. */
+ * Each copy is a child (common/os/child.h) with CLIME_URL (the interface), CLIME_API_KEY if there is one, and
+ * CLIME_COPY (its number) in its environment; its output goes to RUN/logs/environment-N.log. One thread watches: a copy
+ * that ends is restarted, as leases make its death harmless; one that ends at every start is given up, and when all
+ * are, `failed` has the reason. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -14,16 +14,16 @@
 #include "trainer/env/environments_int.h"
 
 #define CHECK_US 50000
-#define STEADY_US 3000000 /* a copy that ends sooner is as good as never started */
+#define STEADY_US 3000000 /* a copy that ends sooner counts as a failed start */
 
 struct clime_env_commands {
-    struct clime_child *copies; /* [n], the watcher's once it runs */
+    struct clime_child *copies; /* [n], owned by the watcher while it runs */
     bool *given_up;             /* [n] */
     int n;
     struct clime_periodic *watcher;
-    pthread_mutex_t lock; /* of what follows */
+    pthread_mutex_t lock; /* guards the rest */
     int n_given_up;
-    struct clime_error why; /* the last one was */
+    struct clime_error why; /* why the last copy was given up */
 };
 
 static void init_copy(struct clime_env_commands *c, int i, const char *command, const char *url, const char *api_key,

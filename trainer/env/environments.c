@@ -1,7 +1,7 @@
-/* The owner's side of the table of tasks: offered by client threads, served turn by turn, ended by a result; and its
- * opening and closing. See environments.h for the threads. Owns tasks while run is under way; leases.c leases them.
+/* Task table, owner's side: client threads offer tasks and serve them turn by turn until a result; also open and close
+ * (threads: environments.h). Owns tasks while run is in progress; leases.c leases them.
  *
- * Invariant: a call that was accepted is answered: by its owner, or when the owner leaves, whatever the reason. */
+ * Invariant: an accepted call is always answered: by its owner, or when the owner leaves. */
 #include "trainer/env/environments.h"
 
 #include <stdio.h>
@@ -16,11 +16,11 @@
 #include "trainer/env/environments_int.h"
 #include "trainer/plugin/hooks.h"
 
-#define MORE_SLOTS 256 /* beside those of the tasks: for environments that wait for one */
+#define MORE_SLOTS 256 /* in addition to the tasks': for environments that wait for one */
 #define MOST_SLOTS 8192
 #define MAX_BODY ((size_t)64 << 20)
-#define MAX_LOST 64           /* threads of a hook whose tasks are over, before no more are started */
-#define HOOK_LEAVE_US 2000000 /* for a hook's threads to return at the end */
+#define MAX_LOST 64           /* hook threads with ended tasks before no more are started */
+#define HOOK_LEAVE_US 2000000 /* wait at close for hook threads to return */
 
 /* ---- the owner's side ---- */
 
@@ -30,7 +30,7 @@ static void session_reset(struct clime_task *t) {
     t->last_turn = -1;
 }
 
-/* Its caller wakes and returns; the task may be gone by then. */
+/* Wakes the caller, which returns; the task may be gone by then. */
 static void call_done(struct clime_task *t) {
     struct clime_env_call *call = t->call;
     call->done = true;
@@ -62,7 +62,7 @@ static struct clime_sample *new_part(const struct clime_sample *first, int part)
     return s;
 }
 
-/* The one part of a result for every path: a part for each. An answer that they share is trained in the first. */
+/* Expands a result for every path into one part each. A shared answer is trained in the first. */
 static void spread(struct clime_task *t) {
     struct clime_env_result *r = &t->result;
     int at = 0;
@@ -78,7 +78,7 @@ static void spread(struct clime_task *t) {
     }
 }
 
-/* The result of the environment to the sample and its further parts. */
+/* Applies the environment's result to the sample and its further parts. */
 static void take_result(const struct clime_environments *v, struct clime_task *t,
                         const struct clime_task_owner *owner) {
     struct clime_sample *s = t->r->sample, **end = &s->next;
@@ -114,7 +114,7 @@ static void timed_out(struct clime_task *t, const char *who, const char *what) {
     sample_failed(t->r->sample, CLIME_ERR_TIMEOUT, who, why);
 }
 
-/* Whether the task is at its end without a result. */
+/* True when the task ends without a result. */
 static bool given_up(struct clime_environments *v, struct clime_task *t, bool stopping) {
     struct clime_sample *s = t->r->sample;
     int64_t now = clime_now_us();
@@ -140,7 +140,7 @@ static bool given_up(struct clime_environments *v, struct clime_task *t, bool st
     }
     if (t->state == CLIME_TASK_LEASED && !t->call && now >= t->lease_until_us) {
         LOG_WARN("%sthe lease %s of %s has expired", clime_env_who(v), t->id, t->r->rid);
-        if (v->o.hook || t->attempts >= v->o.max_attempts) { /* the same function would do the same again */
+        if (v->o.hook || t->attempts >= v->o.max_attempts) { /* a hook would fail the same way again */
             timed_out(t, clime_env_who(v),
                       v->o.hook ? "it made no call for --environment-lease-timeout"
                                 : "every lease expired without a result");
@@ -154,7 +154,7 @@ static bool given_up(struct clime_environments *v, struct clime_task *t, bool st
     return false;
 }
 
-/* A task for the hook's function: a thread of its own, unless too many have not come back from theirs. */
+/* Runs the hook's function for a task on a new thread, unless too many are stuck. */
 static void let_hook(struct clime_environments *v, struct clime_task *t) {
     if (v->n_lost >= MAX_LOST) return;
     clime_env_give_lease(v, t);
@@ -228,8 +228,8 @@ static enum clime_err listen_at(struct clime_environments *v, struct clime_error
                                       .routes = clime_environment_routes,
                                       .context = v};
     char url[64];
-    /* Every task may have a turn under way, and every environment wait for the next task. A thread more is there for
-     * each idle connection, up to the files that may be open. */
+    /* A slot for each task's turn and for each environment that waits for a task. Idle connections get one more thread
+     * each, up to the file limit. */
     int64_t n_slots = 2 * ((int64_t)o->n_tasks + o->n_commands) + MORE_SLOTS, files = clime_files_limit() / 4;
     if (n_slots > MOST_SLOTS) n_slots = MOST_SLOTS;
     v->n_slots = (int)(n_slots < files ? n_slots : files);
@@ -265,7 +265,7 @@ enum clime_err clime_environments_open(const struct clime_environments_options *
     return rc;
 }
 
-/* Waits for the hook's threads; false: some are in the library's code and stay there. */
+/* Waits for the hook's threads; false: some are stuck in the library. */
 static bool hooks_left(struct clime_environments *v) {
     int64_t until = clime_now_us() + HOOK_LEAVE_US;
     pthread_mutex_lock(&v->lock);
@@ -284,7 +284,7 @@ void clime_environments_close(struct clime_environments *v) {
     CHECK(!v->tasks);
     clime_env_commands_stop(v->commands);
     clime_http_server_stop(v->http);
-    if (!hooks_left(v)) { /* their threads may look at *v at any time */
+    if (!hooks_left(v)) { /* their threads may read *v at any time */
         v->o.hook->busy = true;
         return;
     }

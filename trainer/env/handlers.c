@@ -1,4 +1,4 @@
-/* The trainer's HTTP interface for environments. HTTP workers; no state of its own. Shapes: openapi/trainer.yaml. */
+/* HTTP handlers of the trainer's interface for environments. HTTP workers; stateless. Formats: openapi/trainer.yaml. */
 #include "common/clock.h"
 #include "common/http/openapi.h"
 #include "common/log.h"
@@ -73,7 +73,7 @@ static void reply_whole(struct clime_http_request *rq, const struct clime_env_bo
     clime_buf_free(&reply);
 }
 
-/* What is trained on is what the policy would say, so no call is forced on it. */
+/* Warns once that no call is forced: training uses what the policy samples freely. */
 static void say_forced(struct clime_environments *v) {
     if (!atomic_exchange(&v->said_forced, true))
         LOG_WARN(
@@ -130,7 +130,7 @@ static void handle_tokenize(struct clime_http_request *rq, void *context) {
     take_turn(rq, context, CLIME_ENV_TOKENIZE);
 }
 
-/* Clients ask for it first: the one model, as long as the session is. */
+/* The list of models, which clients request first: the one model, for the session's lifetime. */
 static void handle_models(struct clime_http_request *rq, void *context) {
     struct clime_error e = {0};
     if (clime_env_renew(context, clime_http_param(rq), &e))

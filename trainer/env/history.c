@@ -1,7 +1,7 @@
-/* Messages to turns. Called by the thread that serves a session; pure functions.
+/* Chat history matching: maps messages to turns. Called by the thread that serves a session; pure functions.
  *
- * The invariant: the tokens of a turn that is gone on from stay as they were sampled; only what comes after them is
- * rendered, by taking the difference of two renderings (as trainer/data/conversation.c does for sft). */
+ * Invariant: tokens of an extended turn stay as sampled; only what follows is rendered, as the difference of two
+ * renderings (like trainer/data/conversation.c for sft). */
 #include "trainer/env/history.h"
 
 #include <stdlib.h>
@@ -26,14 +26,14 @@ static int compare_keys(const struct member *x, const struct member *y) {
     return c ? c : (x->key.len > y->key.len) - (x->key.len < y->key.len);
 }
 
-static int by_key(const void *a, const void *b) { /* of one name in the order of the text, which has all values */
+static int by_key(const void *a, const void *b) { /* duplicates in order of the text, which holds all values */
     const struct member *x = a, *y = b;
     int c = compare_keys(x, y);
     return c ? c : (x->value.ptr > y->value.ptr) - (x->value.ptr < y->value.ptr);
 }
 
-/* The members of an object, by name. Of one name the last, which is what a client's JSON library keeps of an object
- * that the policy wrote. The caller frees them. */
+/* The members of an object, by name. Of duplicates the last, which a client's JSON library keeps of an object that the
+ * policy wrote. The caller frees them. */
 static struct member *members_of(struct clime_json *j, size_t *n) {
     struct member *m = NULL;
     struct clime_str key, item;
@@ -63,15 +63,15 @@ static int64_t read_exponent(struct clime_str s) {
     return s.len > 1 && s.ptr[1] == '-' ? -power : power;
 }
 
-/* A number by its decimal value: digits without zeros at either end, and the power of ten that they are times. So
- * 1, 1.0 and 10e-1 are one, as they are for a client that reads them and writes them again. */
+/* Writes a number's decimal value: digits without leading or trailing zeros, and a power of ten. So 1, 1.0 and 10e-1
+ * match, as they do for a client that parses and prints them. */
 static void write_number(struct clime_str raw, struct clime_jw *w) {
     struct clime_buf text;
     int64_t power = 0, zeros = 0;
     size_t i = 0, begin;
     bool fraction = false;
     clime_buf_init(&text, raw.len + 32);
-    clime_buf_addc(&text, 'n'); /* no other value begins so */
+    clime_buf_addc(&text, 'n'); /* no other value begins with this */
     if (raw.len && raw.ptr[0] == '-') clime_buf_addc(&text, raw.ptr[i++]);
     for (begin = text.len; i < raw.len && raw.ptr[i] != 'e' && raw.ptr[i] != 'E'; i++) {
         if (raw.ptr[i] == '.') {
@@ -97,7 +97,7 @@ static void write_number(struct clime_str raw, struct clime_jw *w) {
     clime_buf_free(&text);
 }
 
-/* Appends raw (valid JSON, at most CLIME_JSON_MAX_DEPTH deep) in one form: members by name, no space, one escape. */
+/* Appends raw (valid JSON, at most CLIME_JSON_MAX_DEPTH deep) canonically: members by name, no space, one escape. */
 static void write_canonical(struct clime_str raw, struct clime_arena *a, struct clime_jw *w) {
     struct clime_json j;
     struct clime_error e = {0};
@@ -136,7 +136,7 @@ static void write_canonical(struct clime_str raw, struct clime_arena *a, struct 
     }
 }
 
-/* The arguments of a call, an object or the text of one, as the object. */
+/* Writes a call's arguments as an object; they may be the text of one. */
 static void write_arguments(struct clime_str raw, struct clime_arena *a, struct clime_jw *w) {
     struct clime_json j;
     struct clime_error e = {0};
@@ -149,7 +149,7 @@ static void write_arguments(struct clime_str raw, struct clime_arena *a, struct 
     write_canonical(raw, a, w);
 }
 
-/* Id, name and arguments of each call. */
+/* Writes id, name and arguments of each call. */
 static void write_calls(struct clime_str raw, struct clime_arena *a, struct clime_jw *w) {
     struct clime_json j;
     struct clime_error e = {0};
@@ -178,7 +178,7 @@ static void write_calls(struct clime_str raw, struct clime_arena *a, struct clim
     clime_jw_close(w);
 }
 
-/* What libraries put around an answer that they repeat. */
+/* True for fields that libraries add to an answer they repeat. */
 static bool is_envelope(struct clime_str key) {
     static const char *const names[] = {"refusal", "annotations", "audio", "function_call", "provider_specific_fields"};
     for (size_t i = 0; i < CLIME_COUNT(names); i++)
@@ -186,7 +186,7 @@ static bool is_envelope(struct clime_str key) {
     return false;
 }
 
-/* Whether a value of raw JSON is this text. */
+/* True when raw JSON is this text. */
 static bool is_text(struct clime_str raw, const char *text, struct clime_arena *a) {
     struct clime_json j;
     struct clime_error e = {0};
@@ -201,7 +201,7 @@ static bool is_thought(struct clime_str key) {
     return false;
 }
 
-/* Of a prepared message; bare: without an assistant's reasoning, which has one name by then. */
+/* Writes a prepared message; bare: without an assistant's reasoning, which has one name after preparation. */
 static void write_message(struct clime_str raw, bool bare, struct clime_arena *a, struct clime_jw *w) {
     struct clime_json j;
     struct clime_error e = {0};
@@ -256,7 +256,7 @@ void clime_history_answered(const struct clime_history *h, const struct clime_ch
     clime_buf_addc(&list, '[');
     clime_buf_add(&list, message.ptr, message.len);
     clime_buf_addc(&list, ']');
-    /* What cannot be read back cannot be repeated either: nothing will go on from this turn. */
+    /* An answer that cannot be parsed back cannot be repeated: no turn will extend this one. */
     if (!clime_chat_prepare(clime_chat_form_for(t, h->tools), clime_buf_str(&list), &plain, NULL, &e)) {
         struct clime_str one = {plain.data + 1, plain.len - 2};
         uint8_t(*keys)[CLIME_SESSION_KEY] = xmalloc((size_t)(h->n_keys + 1) * sizeof *keys), bare[CLIME_SESSION_KEY];
@@ -279,7 +279,7 @@ struct reader {
     struct clime_tok_scratch *scratch;
     const struct clime_session *s;
     struct clime_str *raw;              /* [n] messages */
-    uint8_t (*keys)[CLIME_SESSION_KEY]; /* [n + 1] of the tools, and up to each message */
+    uint8_t (*keys)[CLIME_SESSION_KEY]; /* [n + 1] digests: tools, then up to each message */
     int n;
     struct clime_arena arena;
 };
@@ -316,12 +316,12 @@ static bool begins(const struct clime_buf *text, const struct clime_buf *head) {
     return !head->len || (text->len >= head->len && !memcmp(text->data, head->data, head->len));
 }
 
-/* The tokens that follow turn `parent`, whose history is the first k messages, up to the next answer. *fits is false
- * when the template renders those k messages otherwise now, or does not take them alone: some raise an exception where
- * the last message is no user's. */
+/* Finds the tokens from turn `parent`, whose history is the first k messages, to the next answer. *fits is false when
+ * the template now renders those k messages differently, or rejects them alone: some raise an exception when the last
+ * message is not a user's. */
 static enum clime_err go_on(struct reader *d, int parent, int k, bool *fits, struct clime_ids *given,
                             struct clime_error *e) {
-    struct clime_buf before, after, all; /* the prompt of the answer; with the answer; all messages, to be answered */
+    struct clime_buf before, after, all; /* answer's prompt; prompt and answer; all messages and generation prompt */
     struct clime_ids answer = {0};
     struct clime_error alone = {0};
     enum clime_err rc;
@@ -337,17 +337,17 @@ static enum clime_err go_on(struct reader *d, int parent, int k, bool *fits, str
     int32_t *path = xmalloc((size_t)n * sizeof *path + 1);
     clime_session_path(d->s, parent, path);
     bool ended =
-        n > 0 && clime_tokenizer_ends_turn(d->t->tok, path[n - 1]); /* the policy sampled the end of its turn */
+        n > 0 && clime_tokenizer_ends_turn(d->t->tok, path[n - 1]); /* the policy sampled the end-of-turn token */
     int32_t last = n > 0 ? path[n - 1] : -1;
     free(path);
 
-    size_t end = answer.len; /* behind the template's own end of the turn; 0 = it has none */
+    size_t end = answer.len; /* after the template's end-of-turn token; 0 = none */
     while (end > 0 && !clime_tokenizer_ends_turn(d->t->tok, answer.data[end - 1])) end--;
-    size_t from = ended || !end ? end : end - 1; /* an answer that was cut short is ended now */
+    size_t from = ended || !end ? end : end - 1; /* a truncated answer is ended now */
     if (end) clime_ids_append(given, answer.data + from, answer.len - from);
     size_t glue = given->len;
     rc = encode(d, &all, after.len, given, e);
-    if (!rc && !end && ended && given->len > glue && given->data[glue] == last) { /* it was the next turn's mark */
+    if (!rc && !end && ended && given->len > glue && given->data[glue] == last) { /* the next turn's first token */
         memmove(given->data + glue, given->data + glue + 1, (given->len - glue - 1) * sizeof *given->data);
         given->len--;
     }
@@ -372,13 +372,13 @@ static bool is_answer(struct reader *d, int message) {
     return answer;
 }
 
-/* Behind message k stands an answer: by now not as the policy gave it, or it would have been found. */
+/* True when an answer follows message k: it was changed, or it would have been found. */
 static bool has_answer(struct reader *d, int k) {
     while (k < d->n && !is_answer(d, k)) k++;
     return k < d->n;
 }
 
-/* What the messages have that no turn had. */
+/* The kind of branch: how the messages differ from every turn. */
 static enum clime_turn_kind why(struct reader *d) {
     bool bare;
     int n = clime_session_common(d->s, (const uint8_t(*)[CLIME_SESSION_KEY])d->keys, d->n + 1, &bare);

@@ -1,11 +1,11 @@
-/* Samples made by a function of a shared library (trainer/plugin/plugin.h, `generate`): a session without HTTP.
+/* Generate hook: samples made by a library's function (trainer/plugin/plugin.h, `generate`), a session without HTTP.
  *
- * A client thread that offers a task starts a thread here, which calls the function and is to the table of tasks what
- * an HTTP worker is: it hands turns to the task's owner by the id of the lease, and posts the result. Each thread owns
- * one `run`: copies of what the library is told, the tokens that it appended, the newest answer.
+ * A client thread that offers a task starts a thread here, which calls the function. To the task table it acts as an
+ * HTTP worker: it passes turns to the task's owner by lease id and posts the result. Each thread owns one `run`: copies
+ * of the library's arguments, the tokens it appended, the newest answer.
  *
- * Invariant: the library's code cannot be stopped, so nothing that its thread holds belongs to the task, and every call
- * goes through enter(): once the table closes, a call that comes late touches nothing but the table's lock. */
+ * Invariant: the library's code cannot be stopped, so its thread holds nothing of the task, and every call goes through
+ * enter(): once the table closes, a late call touches only the table's lock. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,7 +27,7 @@ struct run {
     struct clime_env_call call;        /* the newest answer */
     struct clime_plugin_turn turn;     /* points into it */
     int n_turns;                       /* of the session */
-    struct clime_tok_scratch *scratch; /* NULL until it is needed */
+    struct clime_tok_scratch *scratch; /* NULL until needed */
     struct clime_ids tokens;           /* of the last tokenize */
     struct clime_buf text;             /* of the last detokenize */
     struct clime_env_result result;
@@ -162,7 +162,7 @@ static int call_detokenize(void *session, const int32_t *ids, int32_t n, const c
     return leave(h);
 }
 
-/* The sample that set_* are about. */
+/* The sample that set_* calls apply to. */
 static struct clime_env_part *newest(struct run *h) {
     return h->result.n_parts ? &h->result.parts[h->result.n_parts - 1] : clime_env_result_add(&h->result, -1);
 }
@@ -197,7 +197,7 @@ static int call_set_reward(void *session, double reward) {
     return leave(h);
 }
 
-/* A copy of the text, which must be a JSON object; NULL with h->error set. */
+/* Copies the text, which must be a JSON object; NULL with h->error set. */
 static char *object_of(struct run *h, const char *text) {
     if (!clime_json_check(text, strlen(text), &h->error)) return NULL;
     if (text[strspn(text, " \t\r\n")] == '{') return xstrdup(text);
@@ -274,14 +274,14 @@ static void *hook_main(void *arg) {
     char reason[REASON_BYTES] = "";
     int rc = v->o.hook->plugin.generate(&h->task, reason, sizeof reason - 1);
     pthread_mutex_lock(&v->lock);
-    if (v->gone) { /* the tokenizer too: nothing of ours may be freed any more */
+    if (v->gone) { /* the tokenizer is gone too: nothing of the trainer's may be used now */
         pthread_mutex_unlock(&v->lock);
         return NULL;
     }
     if (!h->result.n_parts) clime_env_result_add(&h->result, -1);
     if (rc) h->result.error = xstrdup(reason[0] ? reason : "failed without a word");
     if (clime_env_result_locked(v, clime_str_of(h->id), &h->result, &e)) v->n_lost--;
-    v->n_inside++; /* the table stays until all of it is freed */
+    v->n_inside++; /* the table stays until the run is freed */
     pthread_mutex_unlock(&v->lock);
     run_free(h);
     pthread_mutex_lock(&v->lock);

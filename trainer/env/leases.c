@@ -1,7 +1,7 @@
-/* The environments' side of the table of tasks: what is leased, called and reported by its id. See environments.h for
- * the threads; handlers and hooks call, all under the table's lock.
+/* Task table, environments' side: leases, calls and results by lease id (threads: environments.h). Called by handlers
+ * and hooks, all under the table's lock.
  *
- * Invariant: one call of a task at a time; those that come meanwhile wait for it in their order. */
+ * Invariant: one call per task at a time; later ones wait in order. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -10,9 +10,9 @@
 #include "common/log.h"
 #include "trainer/env/environments_int.h"
 
-#define MAX_QUEUED 64 /* calls of a session that wait for one another */
+#define MAX_QUEUED 64 /* waiting calls per session */
 
-/* The task is free for the next one that waits for it, which alone is woken. */
+/* Frees the task for the next waiter and wakes only that one. */
 void clime_env_let_next(struct clime_task *t) {
     struct clime_env_turn_wait *w = t->waiting;
     t->taken = w != NULL;
@@ -29,7 +29,7 @@ static struct clime_task **place_of(struct clime_environments *v, struct clime_s
 }
 
 void clime_env_give_lease(struct clime_environments *v, struct clime_task *t) {
-    clime_random_id(t->id); /* whoever knows it acts in the session and gives the reward */
+    clime_random_id(t->id); /* the id is a capability: it allows turns and the reward */
     struct clime_task **place = place_of(v, clime_str_of(t->id));
     t->next_leased = *place;
     *place = t;
@@ -38,7 +38,7 @@ void clime_env_give_lease(struct clime_environments *v, struct clime_task *t) {
     t->lease_until_us = clime_now_us() + v->o.lease_us;
 }
 
-/* The lease is over: all that wait find no task. */
+/* Ends the lease: all waiters find no task. */
 void clime_env_end_lease(struct clime_environments *v, struct clime_task *t) {
     struct clime_task **at = place_of(v, clime_str_of(t->id));
     while (*at && *at != t) at = &(*at)->next_leased;
@@ -68,7 +68,7 @@ struct clime_env_part *clime_env_result_add(struct clime_env_result *r, int turn
     return &r->parts[r->n_parts++];
 }
 
-/* The task is idle: no call is under way, so its session may be looked at. */
+/* Checks the turns a result names. The task is idle, so its session may be read. */
 static enum clime_err check_turns(const struct clime_task *t, const struct clime_env_result *r, struct clime_error *e) {
     int n = clime_session_turns(t->session);
     for (int i = 0; i < r->n_parts; i++) {
@@ -105,7 +105,7 @@ enum clime_lease_answer clime_env_lease(struct clime_environments *v, int64_t un
         }
         int64_t now = clime_now_us();
         if (now >= until_us || clime_http_stopping(rq) || clime_http_peer_gone(rq)) break;
-        if (v->n_waiting > v->n_slots / 2) { /* the rest is for those that have a task */
+        if (v->n_waiting > v->n_slots / 2) { /* the rest is for requests that have a task */
             given = CLIME_LEASE_BUSY;
             break;
         }
@@ -113,12 +113,12 @@ enum clime_lease_answer clime_env_lease(struct clime_environments *v, int64_t un
                               now + CLIME_ENV_CHECK_US < until_us ? now + CLIME_ENV_CHECK_US : until_us);
     }
     v->n_waiting--;
-    if (given != CLIME_LEASE_GIVEN) pthread_cond_signal(&v->offered); /* it may have been woken for a task */
+    if (given != CLIME_LEASE_GIVEN) pthread_cond_signal(&v->offered); /* pass on a wake-up for a task */
     pthread_mutex_unlock(&v->lock);
     return given;
 }
 
-/* The leased task of this id; NULL with *e set when there is none. */
+/* The leased task of this id; NULL with *e set if there is none. */
 static struct clime_task *find_locked(struct clime_environments *v, struct clime_str id, struct clime_error *e) {
     for (struct clime_task *t = *place_of(v, id); t; t = t->next_leased)
         if (clime_str_is(id, t->id)) return t;
@@ -126,8 +126,8 @@ static struct clime_task *find_locked(struct clime_environments *v, struct clime
     return NULL;
 }
 
-/* The leased task of this id, once all that came before are done with it; the caller gives it a call, or lets the next
- * one have it. NULL with *e set: it is over, or too many wait. The lock is released meanwhile. */
+/* The leased task of this id, once earlier calls are done; the caller passes it a call or frees it for the next waiter.
+ * NULL with *e set: it is over, or too many wait. Releases the lock meanwhile. */
 static struct clime_task *find_idle(struct clime_environments *v, struct clime_str id, struct clime_error *e) {
     struct clime_task *t = find_locked(v, id, e);
     if (!t) return NULL;
@@ -182,12 +182,12 @@ enum clime_err clime_env_call(struct clime_environments *v, struct clime_str id,
 
 enum clime_err clime_env_result_locked(struct clime_environments *v, struct clime_str id, struct clime_env_result *r,
                                        struct clime_error *e) {
-    /* One that names turns is compared with the session, which is its owner's while a turn is under way. Any other is
-     * taken at once: a result must not hold a thread for as long as a turn takes. */
+    /* A result that names turns is checked against the session, which belongs to its owner during a turn. Any other is
+     * taken at once: a result must not hold a thread for a whole turn. */
     bool names = false;
     for (int i = 0; i < r->n_parts; i++) names = names || r->parts[i].turn >= 0;
     struct clime_task *t = names ? find_idle(v, id, e) : find_locked(v, id, e), *idle = names ? t : NULL;
-    if (t && t->has_result) { /* found without its turn */
+    if (t && t->has_result) { /* find_locked does not wait for a turn */
         clime_fail(e, CLIME_ERR_NOT_FOUND, "the task has its result already");
         t = NULL;
     }

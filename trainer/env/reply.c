@@ -1,6 +1,6 @@
-/* The replies of a session's turns: an answer in the form that it was asked for in. One that grows: stream.c.
+/* Replies of a session's turns: a whole answer in the requested API's format. Streams: stream.c.
  *
- * Called by the handlers, on HTTP workers; no state. Shapes: openapi/trainer.yaml. */
+ * Called by the handlers, on HTTP workers; no state. Formats: openapi/trainer.yaml. */
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -151,7 +151,7 @@ static void reply_count(const struct clime_env_call *c, enum clime_env_api api, 
     clime_jw_close(&w);
 }
 
-/* ---- all of them ---- */
+/* ---- all APIs ---- */
 
 void clime_env_reply(const struct clime_env_body *b, const struct clime_env_call *c, struct clime_buf *out) {
     struct clime_jw w;

@@ -1,5 +1,5 @@
-/* The tree of turns. Called by the thread that serves the session (trainer/env/environments.c); owns the turns' tokens.
- * Invariant: turns are only added, so a path that was trained on or continued never changes. */
+/* Session: the tree of turns. Called by the thread that serves the session (trainer/env/environments.c); owns the
+ * turns' tokens. Invariant: turns are only added, so a path that was trained on or extended never changes. */
 #include "trainer/env/session.h"
 
 #include <stdlib.h>
@@ -7,48 +7,48 @@
 
 #include "common/err.h"
 
-#define LOOK_BACK 4 /* turns whose paths a branch is compared with */
+#define LOOK_BACK 4 /* recent turns that a branch is compared with */
 
 struct turn {
     int parent;
-    int begin;              /* tokens of the path before this turn */
+    int begin;              /* path tokens before this turn */
     int n_given, n_sampled; /* its own: [n_given + n_sampled] */
-    int base, n_shared;     /* the path begins as that of turn `base` does: so many tokens, which are not kept again */
-    int32_t *ids;           /* the path behind those */
+    int base, n_shared;     /* the path shares its first n_shared tokens with that of turn `base`: not stored again */
+    int32_t *ids;           /* the path after the shared tokens */
     float *logp;            /* [n_sampled] */
-    uint32_t *kept_n;       /* [n_sampled] or NULL; kept and kept_logp as of a sample */
+    uint32_t *kept_n;       /* [n_sampled] or NULL; kept and kept_logp as in a sample */
     int32_t *kept;
     float *kept_logp;
     int64_t n_kept;
     uint32_t *routing; /* [n_sampled] or NULL */
-    uint8_t *experts;  /* [positions, expert_bytes] or NULL: behind those that the parent's path has */
+    uint8_t *experts;  /* [positions, expert_bytes] or NULL: after the parent path's */
     int32_t expert_bytes;
     struct clime_version_run *versions; /* cover n_sampled */
     int n_versions;
     enum clime_sample_status status;
     char *finish;
     float temperature;
-    int32_t mixed_kv; /* as of a sample, counted in this turn's own */
+    int32_t mixed_kv; /* as in a sample, counted from this turn's own tokens */
     enum clime_turn_kind kind;
     bool leaf;
-    bool given; /* a fill has it as trained */
+    bool given; /* an earlier fill trains on it */
 };
 
-/* A digest of a history that was asked for or answered. It is chained from the digest before it, so that one of them
- * stands for the whole history. */
+/* Digest of a history that was requested or answered, chained from the digest before it, so one stands for the whole
+ * history. */
 struct digest {
     uint8_t key[CLIME_SESSION_KEY];
-    int turn;   /* the newest whose history ends with it; -1 = none */
-    bool whole; /* of a history */
-    bool bare;  /* of one whose last answer is without its reasoning */
+    int turn;   /* newest turn whose history ends with it; -1 = none */
+    bool whole; /* belongs to a history */
+    bool bare;  /* belongs to a history without its last answer's reasoning */
 };
 
 struct clime_session {
     struct turn *turns;
     int n, size;
-    int64_t n_abandoned,
-        n_held; /* turns; tokens, positions whose experts are kept, or ids of sets: the most, summed over turns */
-    struct digest *digests; /* [digest_size], by their first bytes; neither whole nor bare: free */
+    int64_t n_abandoned, n_held; /* n_abandoned: turns; n_held: maximum of tokens, positions with experts, and ids of
+                                    sets, summed over turns */
+    struct digest *digests;      /* [digest_size] hash table by the first bytes; neither whole nor bare: free */
     size_t n_digests, digest_size;
 };
 
@@ -86,7 +86,7 @@ static int length(const struct turn *t) {
     return t->begin + t->n_given + t->n_sampled;
 }
 
-/* The first position whose experts a turn brings: no row followed from the last token of its parent's path. */
+/* The first position whose experts this turn stores: no row follows the last token of its parent's path. */
 static int experts_from(const struct turn *t) {
     return t->parent < 0 ? 0 : t->begin - 1;
 }
@@ -99,7 +99,7 @@ static size_t experts_bytes(const struct turn *t) {
     return (size_t)n_experts(t) * (size_t)t->expert_bytes;
 }
 
-/* A stretch of a turn's path, from its end to its beginning: the turn that keeps it, and where it ends. */
+/* A stretch of a turn's path, iterated from the end: the turn that stores it, and where it ends. */
 struct stretch {
     int turn, end;
 };
@@ -109,7 +109,7 @@ static struct stretch before(const struct clime_session *s, struct stretch x) {
     return (struct stretch){t->base, t->n_shared < x.end ? t->n_shared : x.end};
 }
 
-/* How many tokens ids[n] and the path of a turn have in common at their beginning. */
+/* Length of the common prefix of ids[n] and a turn's path. */
 static int in_common(const struct clime_session *s, int turn, const int32_t *ids, int n) {
     int same = length(&s->turns[turn]) < n ? length(&s->turns[turn]) : n;
     for (struct stretch x = {turn, same}; x.end > 0; x = before(s, x)) {
@@ -125,7 +125,7 @@ int clime_session_find_ids(const struct clime_session *s, const int32_t *ids, in
     for (int i = 0; i < s->n; i++) {
         int end = length(&s->turns[i]);
         if (end < longest || end > n || in_common(s, i, ids, n) < end) continue;
-        best = i; /* of equals the newest */
+        best = i; /* the newest of equals */
         longest = end;
     }
     return best;
@@ -133,7 +133,7 @@ int clime_session_find_ids(const struct clime_session *s, const int32_t *ids, in
 
 /* ---- histories ---- */
 
-/* The digest's place, or the free one where it belongs. */
+/* The digest's slot, or the free one where it belongs. */
 static struct digest *place_of(const struct clime_session *s, const uint8_t key[CLIME_SESSION_KEY]) {
     size_t at;
     memcpy(&at, key, sizeof at);
@@ -158,7 +158,7 @@ static void grow_digests(struct clime_session *s) {
     free(old);
 }
 
-/* The caller says what it is. */
+/* Adds a digest; the caller sets its flags. */
 static struct digest *add_digest(struct clime_session *s, const uint8_t key[CLIME_SESSION_KEY]) {
     if (4 * (s->n_digests + 1) > 3 * s->digest_size) grow_digests(s);
     struct digest *d = place_of(s, key);
@@ -244,7 +244,7 @@ int clime_session_add(struct clime_session *s, int parent, enum clime_turn_kind 
     int begin = clime_session_path(s, parent, NULL), base = parent, n_shared = begin;
     CHECK(parent < s->n && in->n_prompt >= begin &&
           (parent < 0 || in_common(s, parent, in->ids, in->n_prompt) == begin));
-    /* a branch with a rendering of its own mostly begins as the turns before it do */
+    /* a newly rendered branch mostly begins like the turns before it */
     for (int i = s->n - 1; parent < 0 && i >= 0 && i >= s->n - LOOK_BACK; i--) {
         int same = in_common(s, i, in->ids, in->n_prompt);
         if (same <= n_shared) continue;
@@ -290,7 +290,7 @@ int clime_session_add(struct clime_session *s, int parent, enum clime_turn_kind 
     return s->n++;
 }
 
-/* n more tokens of a version; out->versions has room. */
+/* Adds n tokens of a version; out->versions has room. */
 static void add_run(struct clime_sample *out, int64_t version, int n) {
     struct clime_version_run *last = out->n_versions ? &out->versions[out->n_versions - 1] : NULL;
     if (last && last->version == version)
@@ -299,7 +299,7 @@ static void add_run(struct clime_sample *out, int64_t version, int n) {
         out->versions[out->n_versions++] = (struct clime_version_run){version, n};
 }
 
-/* Those of the turns path[depth], one after another, unless one of them has none. */
+/* Joins the experts of the turns path[depth], unless one has none. */
 static void join_experts(const struct clime_session *s, const int *path, int depth, struct clime_sample *out) {
     free(out->experts);
     out->experts = NULL;
@@ -313,7 +313,7 @@ static void join_experts(const struct clime_session *s, const int *path, int dep
     }
 }
 
-/* The sets of the tokens that `out` trains on and t has sampled, from token `at` on. */
+/* Joins the sets of tokens that t sampled and `out` trains on, from token `at` on. */
 static void join_kept(const struct turn *t, int at, struct clime_sample *out) {
     const size_t n = (size_t)t->n_sampled, had = (size_t)out->n_kept;
     memcpy(out->kept_n + at, t->kept_n, n * sizeof *t->kept_n);

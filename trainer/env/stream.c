@@ -1,10 +1,9 @@
-/* A turn's answer as events while it grows: chat completions, Responses, Messages.
+/* Streaming replies: a turn's answer as events while it grows, for chat completions, Responses and Messages.
  *
- * Two threads: the task's owner tells of tokens as the servers sample them, the handler of the client's request makes
- * text and events of them and sends those, so a client that reads slowly holds up nobody but itself. The tokens that
- * were told of stay: a try that breaks off is made again with the same seed and gives the same ones, and if it does not
- * (other weights answer by now) the turn fails instead. The stream begins with the first tokens, so what fails before
- * is answered with a status. Shapes and order: text/chat, openapi/trainer.yaml. */
+ * Two threads: the task's owner reports tokens as the servers sample them; the client's handler turns them into text
+ * and events and sends those, so a slow client delays only itself. Reported tokens are final: a failed try is repeated
+ * with the same seed and gives the same tokens; if it does not (new weights), the turn fails. The stream begins with
+ * the first tokens: an earlier failure is a status. Formats and order: text/chat, openapi/trainer.yaml. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -17,7 +16,7 @@
 #include "trainer/env/environments_int.h"
 
 #define MAX_EVENT ((size_t)256 << 20)
-#define MAX_NEWS CLIME_HTTP_MAX_WRITE /* events that are sent at once */
+#define MAX_NEWS CLIME_HTTP_MAX_WRITE /* bytes of events sent at once */
 
 struct tokens {
     struct clime_ids ids;
@@ -27,7 +26,7 @@ struct tokens {
 struct clime_env_stream {
     const struct clime_env_body *b;
     struct clime_env_call *c;
-    pthread_mutex_t lock; /* of what follows */
+    pthread_mutex_t lock; /* guards the fields up to ended */
     pthread_cond_t changed;
     struct tokens told;
     int64_t told_cached;
@@ -36,17 +35,17 @@ struct clime_env_stream {
     struct tokens have;
     int64_t n_cached; /* of the prompt */
     struct clime_env_reading said;
-    bool begun;              /* events were made */
-    size_t n_numbers;        /* tokens whose numbers a chat's client has */
-    struct clime_ids prompt; /* where it is wanted */
+    bool begun;              /* events were written */
+    size_t n_numbers;        /* tokens whose log-probabilities a chat's client has */
+    struct clime_ids prompt; /* if requested */
     bool prompt_told;
     struct clime_chat_cursor chat;
     struct clime_responses_asked asked;
     struct clime_responses_stream responses;
     struct clime_messages_stream messages;
-    struct clime_buf event; /* the one that is being written */
+    struct clime_buf event; /* the current event */
     struct clime_http_stream *http;
-    int64_t sent_us; /* when something was sent, or the call came */
+    int64_t sent_us; /* last time anything was sent, or the call's start */
     atomic_bool dead;
 };
 
@@ -93,7 +92,7 @@ void clime_env_stream_begin(struct clime_env_stream *s, const struct clime_envir
     if (s->b->token_ids) clime_ids_append(&s->prompt, prompt, (size_t)n_prompt);
 }
 
-/* Whether of two lists one begins with the other. */
+/* True when one list is a prefix of the other. */
 static bool agree(const struct tokens *t, const int32_t *ids, int n) {
     size_t both = t->ids.len < (size_t)n ? t->ids.len : (size_t)n;
     return both == 0 || !memcmp(t->ids.data, ids, both * sizeof *ids);
@@ -133,7 +132,7 @@ bool clime_env_stream_dead(const struct clime_env_stream *s) {
 
 /* ---- chat completions ---- */
 
-/* A delta or, with finish, the end; with the numbers of the tokens that have come since the last one. */
+/* Opens a delta or, with finish, the final chunk; with the log-probabilities of tokens since the last one. */
 static struct clime_jw open_delta(struct clime_env_stream *s, const struct clime_answer *a) {
     struct clime_jw w;
     clime_env_open_chat(&w, a, s->c->turn, "chat.completion.chunk", &s->event);
@@ -175,7 +174,7 @@ static void chat_begin(struct clime_env_stream *s, const struct clime_answer *a,
     size_t n = s->have.ids.len;
     clime_jw_put_strz(&w, "role", "assistant");
     clime_jw_put_str(&w, "content", clime_str_of(""));
-    s->n_numbers = n; /* they go with the text */
+    s->n_numbers = n; /* they are sent with the text */
     send_delta(s, &w, NULL, out);
     s->n_numbers = 0;
 }
@@ -212,7 +211,7 @@ static void chat_last(struct clime_env_stream *s, const struct clime_answer *a, 
     clime_sse_frame(out, clime_str_of("[DONE]"));
 }
 
-/* ---- all forms ---- */
+/* ---- all APIs ---- */
 
 static void write_begin(struct clime_env_stream *s, const struct clime_answer *a, struct clime_buf *out) {
     const struct clime_answer_events to = {&s->event, out};
@@ -246,7 +245,7 @@ static void write_news(struct clime_env_stream *s, const struct clime_answer *a,
         chat_news(s, a, out);
 }
 
-/* Reads what has come. False: nothing has; before the first token the call is still its owner's. */
+/* Reads newly reported tokens. False: none; before the first token the call still belongs to its owner. */
 static bool take_news(struct clime_env_stream *s) {
     pthread_mutex_lock(&s->lock);
     size_t n = s->have.ids.len, more = s->told.ids.len - n;
@@ -257,7 +256,7 @@ static bool take_news(struct clime_env_stream *s) {
     return more > 0;
 }
 
-/* What was read, as its writers see it. */
+/* The answer so far, for its writers. */
 static struct clime_answer so_far(const struct clime_env_stream *s) {
     struct clime_answer a = clime_env_answer(s->c, &s->said, NULL);
     a.n_cached = s->n_cached;
@@ -281,7 +280,7 @@ void clime_env_stream_last(struct clime_env_stream *s, const struct clime_error 
         clime_env_reading_break(&s->said);
         a = so_far(s);
         a.end = CLIME_ANSWER_ABORT;
-        a.status = status < 500 ? 500 : status; /* it is told in events, as what went wrong here */
+        a.status = status < 500 ? 500 : status; /* reported in events, as a server error */
         a.message = e->msg;
     } else {
         size_t n = s->have.ids.len;

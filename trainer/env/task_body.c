@@ -1,7 +1,7 @@
-/* The bodies of the tasks' two endpoints: a task as JSON; what asks for one, and what ends one, from JSON.
+/* Task bodies: a task as JSON; parsers of lease requests and results.
  *
- * Called by the handlers, on HTTP workers; no state, owns nothing. Shapes: openapi/trainer.yaml. Invariant: a body that
- * was not read whole changes nothing. */
+ * Called by the handlers, on HTTP workers; no state, owns nothing. Formats: openapi/trainer.yaml. Invariant: a body
+ * that was not read completely changes nothing. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,9 +12,9 @@
 #include "trainer/env/environments_int.h"
 
 #define MAX_WAIT_S 60.0
-#define MAX_STRINGS ((size_t)1 << 20) /* of a body, decoded */
+#define MAX_STRINGS ((size_t)1 << 20) /* per body, decoded */
 
-/* ---- out ---- */
+/* ---- writing ---- */
 
 static void key_raw(struct clime_jw *w, const char *key, const char *json) {
     clime_jw_key(w, key);
@@ -50,9 +50,9 @@ void clime_env_task_write(const struct clime_environments *v, const struct clime
     clime_jw_close(&w);
 }
 
-/* ---- in ---- */
+/* ---- reading ---- */
 
-/* What is passed over would be gone on with as if it had not been said. */
+/* Refuses an unknown member: ignoring it would drop it silently. */
 static void refuse_member(struct clime_json *j, struct clime_str key, const char *of, const char *members) {
     clime_json_bad(j, "\"%.*s\" is no member of %s, which may have %s", (int)(key.len < 64 ? key.len : 64), key.ptr, of,
                    members);
@@ -78,7 +78,7 @@ enum clime_err clime_env_lease_read(struct clime_str body, double *wait_s, struc
     return e->code;
 }
 
-/* A reward: a number, true or false, an object for --reward-key, or null: the run's own reward judges. */
+/* Reads a reward: a number, true or false, an object for --reward-key, or null: the run's reward grades it. */
 static void read_reward(struct clime_json *j, struct clime_env_part *p) {
     struct clime_str s;
     enum clime_json_kind kind = clime_json_peek(j);
@@ -95,7 +95,7 @@ static void read_reward(struct clime_json *j, struct clime_env_part *p) {
     }
 }
 
-/* The members that a result and each of its "samples" have; false: key is another one. */
+/* Members of a result and of each of its "samples"; false: key is another one. */
 static bool read_part(struct clime_json *j, struct clime_str key, struct clime_env_part *p) {
     struct clime_str s;
     if (clime_str_is(key, "reward")) {
@@ -131,7 +131,7 @@ static void read_samples(struct clime_json *j, struct clime_env_result *r) {
     }
 }
 
-/* "last" (the newest turn's), or "all". */
+/* "last" (the newest turn's) or "all". */
 static void read_paths(struct clime_json *j, struct clime_env_result *r) {
     struct clime_str s;
     if (!clime_json_string(j, &s)) return;

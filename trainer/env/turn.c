@@ -1,12 +1,12 @@
-/* One turn of a session: from what is asked for to tokens, to the policy, to its answer.
+/* One turn of a session: from the request to tokens, to the policy, to its answer.
  *
- * Called by the thread that owns the task, without the table's lock. Three ways in, one tree of turns:
- *   messages   OpenAI's (HTTP); the history decides which turn they go on from (history.h);
- *   ids        the whole context: they go on from the turn whose path they begin with;
- *   neither    what comes after the newest turn: as text (HTTP) or as tokens (a generate hook).
- * Sampling is the run's, whatever the client asks for: what is trained on is sampled as the run says. A client may
- * lower the number of new tokens and add stop strings. Seeds are hash64(sample's seed, turn), so a session that does
- * the same things gets the same tokens. */
+ * Called by the task's owner thread, without the table's lock. Three inputs, one tree of turns:
+ *   messages   OpenAI's (HTTP); the history decides which turn they extend (history.h);
+ *   ids        the whole context: they extend the turn whose path they begin with;
+ *   neither    what follows the newest turn: as text (HTTP) or as tokens (a generate hook).
+ * Sampling is the run's, whatever the client requests, as training needs it. A client may lower the number of new
+ * tokens and add stop strings. Seeds are hash64(sample's seed, turn): a session with the same requests gets the same
+ * tokens. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,13 +18,13 @@
 #include "trainer/env/environments_int.h"
 #include "trainer/env/history.h"
 
-/* Of a session: far more than one can use, and no more memory than a run can spare for each of its tasks. */
+/* Limits of a session: far more than one can use, and no more memory than a run can spare per task. */
 #define MAX_TURNS 65536
 #define MAX_TOKENS (16 << 20)
 
 /* ---- the turn's prompt ---- */
 
-/* The turn that it goes on from, how, and the tokens given after it. */
+/* Finds the turn it extends, its kind, and the tokens after that turn. */
 static enum clime_err place(struct clime_environments *v, struct clime_task *t, const struct clime_env_ask *a,
                             struct clime_history *h, struct clime_error *e) {
     if (a->chat) {
@@ -34,7 +34,7 @@ static enum clime_err place(struct clime_environments *v, struct clime_task *t, 
     }
     int n_vocab = clime_tokenizer_n_vocab(v->o.tok);
     h->parent = a->has_ids ? clime_session_find_ids(t->session, a->ids, (int)a->n_ids) : t->last_turn;
-    /* what a turn's path has needs no check: a policy may sample ids of its vocabulary that the tokenizer lacks */
+    /* a turn's path needs no check: a policy may sample ids of its vocabulary that the tokenizer lacks */
     for (size_t i = a->has_ids ? (size_t)clime_session_path(t->session, h->parent, NULL) : 0; i < a->n_ids; i++)
         if (a->ids[i] < 0 || a->ids[i] >= n_vocab)
             return clime_fail(e, CLIME_ERR_INPUT, "input_ids: %d is not in the vocabulary", a->ids[i]);
@@ -53,7 +53,7 @@ static enum clime_err place(struct clime_environments *v, struct clime_task *t, 
     return clime_tokenizer_encode(v->o.tok, t->scratch, a->text, 0, CLIME_RENDER_MAX, &h->given, e);
 }
 
-/* Tokens that the session may still sample after `used`, of which the first n_prompt are its prompt. */
+/* Tokens the session may still sample after `used`, of which the first n_prompt are its prompt. */
 static int64_t room_after(const struct clime_sampling_options *s, int n_prompt, int used) {
     int64_t whole = clime_sampling_room(s, n_prompt), left = whole - (used - n_prompt);
     return left < 0 ? 0 : left;
@@ -71,7 +71,7 @@ static bool tell_client(void *arg, const struct clime_partial *so_far) {
     return clime_env_stream_tell(c->stream, so_far);
 }
 
-/* What is known of the call before its first token. */
+/* Sets the call's fields that are known before the first token. */
 static void introduce(struct clime_environments *v, struct clime_task *t, const struct clime_request *turn,
                       struct clime_env_call *call) {
     call->tok = v->o.tok;
@@ -85,7 +85,7 @@ static void introduce(struct clime_environments *v, struct clime_task *t, const 
                                turn->sample->n_prompt);
 }
 
-/* Told in OpenAI's words, by which clients know that they must shorten the conversation. */
+/* Uses OpenAI's wording, which tells clients to shorten the conversation. */
 static enum clime_err too_long(const struct clime_sampling_options *s, int n_prompt, int used, struct clime_error *e) {
     int64_t most = n_prompt + s->max_response_len;
     if (s->max_context_len && s->max_context_len < most) most = s->max_context_len;
@@ -97,7 +97,7 @@ static enum clime_err too_long(const struct clime_sampling_options *s, int n_pro
         most, used);
 }
 
-/* Generates after path | given; the tree gets the turn. */
+/* Generates after path | given and adds the turn to the tree. */
 static enum clime_err generate(struct clime_environments *v, struct clime_task *t, struct clime_env_call *call,
                                const struct clime_history *h, struct clime_request *turn, clime_turn_fn *fn, void *arg,
                                struct clime_error *e) {
@@ -130,7 +130,7 @@ static enum clime_err generate(struct clime_environments *v, struct clime_task *
     turn->sampling = &sampling;
     turn->experts_from = clime_session_experts_from(t->session, parent);
     turn->listener = call->rq || call->stream ? &listener : NULL;
-    /* --fully-async: the weights may have changed since the last turn, but a session's versions do not go back */
+    /* --fully-async: the weights may have changed since the last turn, but a session's versions never decrease */
     if (parent >= 0) turn->version = clime_session_version(t->session, parent);
     snprintf(turn->rid, sizeof turn->rid, "%.90s/turn%d", t->r->rid, clime_session_turns(t->session));
     introduce(v, t, turn, call);
@@ -140,7 +140,7 @@ static enum clime_err generate(struct clime_environments *v, struct clime_task *
     turn->listener = NULL;
     t->r->n_tries += turn->n_tries;
     t->r->n_stale += turn->n_stale;
-    if (left) { /* nobody has read it: the session is as it was, and the same turn has the same seed again */
+    if (left) { /* the client left: the session is unchanged, and a retry of the turn has the same seed */
         clime_session_abandon(t->session);
         return clime_fail(e, CLIME_ERR_ABORTED, "the client has left");
     }
@@ -154,7 +154,7 @@ static enum clime_err generate(struct clime_environments *v, struct clime_task *
     return CLIME_OK;
 }
 
-/* What the answer says, and under which history a client may go on from it. */
+/* Parses the answer, and records the history under which a client may extend it. */
 static void finish(struct clime_environments *v, struct clime_task *t, const struct clime_history *h,
                    const struct clime_request *turn, struct clime_env_call *call) {
     const struct clime_sample *s = call->answer = turn->sample;
