@@ -1,9 +1,9 @@
-/* The child process behind rm-type command; see command.h. Called by a rewarder's worker thread, which owns it.
+/* Reward command: the child process of rm-type command (command.h). Called by a rewarder's worker thread, which owns
+ * it.
  *
- * Both pipes are non-blocking and waited for together: a child that writes before it has read everything cannot
- * lock up with us. After any failure the process group is killed rather than resynchronised, so that a late answer
- * can never be taken for that of a later question.
- */
+ * Both pipes are non-blocking and polled together: a child that writes before it has read everything cannot deadlock.
+ * After any failure the process group is killed, not resynchronised, so a late answer is never taken for a later
+ * question's. */
 #include "trainer/reward/command.h"
 
 #include <errno.h>
@@ -20,14 +20,14 @@
 #include "common/os/child.h"
 
 #define MAX_LINE ((size_t)1 << 20) /* of an answer */
-#define END_WAIT_US 500000         /* for a child whose input was closed */
+#define END_WAIT_US 500000         /* wait for a child after its input is closed */
 
 struct clime_command {
     struct clime_child child;
     int stop_fd;
     int64_t id;          /* of the last question */
-    int64_t started_us;  /* when this child was started; 0: it has answered */
-    struct clime_buf in; /* bytes read and not used */
+    int64_t started_us;  /* start of this child; 0: it has answered */
+    struct clime_buf in; /* bytes read but not used */
 };
 
 struct clime_command *clime_command_new(const char *line, int stop_fd) {
@@ -44,8 +44,7 @@ void clime_command_free(struct clime_command *c) {
     if (c->child.pid) {
         close(c->child.to);
         c->child.to = -1;
-        struct pollfd fd = {.fd = c->child.from,
-                            .events = 0}; /* hung up once the whole group has let go of its output */
+        struct pollfd fd = {.fd = c->child.from, .events = 0}; /* hangs up when the whole group has closed its output */
         poll(&fd, 1, END_WAIT_US / 1000);
     }
     clime_child_stop(&c->child);
@@ -58,8 +57,8 @@ static enum clime_err stopped(struct clime_error *e) {
     return clime_fail(e, CLIME_ERR_ABORTED, "reward command: stopped");
 }
 
-/* A child that ended between two questions is replaced without an error, at once where it had answered before; one that
- * ends before its first answer every time is waited for a little longer each time. */
+/* Starts a child if none runs. One that ended between two questions is replaced without an error, at once if it had
+ * answered before; one that always ends before its first answer is delayed a little longer each time. */
 static enum clime_err ensure_child(struct clime_command *c, int64_t deadline_us, struct clime_error *e) {
     for (;;) {
         bool was_down = c->child.state == CLIME_CHILD_DOWN;
@@ -86,7 +85,7 @@ static void write_members(struct clime_jw *w, const struct clime_reward_request 
 
 enum shape { ALONE, GROUP, BATCH };
 
-/* q alone, or n of them under the member that the shape has. */
+/* Writes q alone, or n requests under the shape's member. */
 static void write_question(struct clime_command *c, const struct clime_reward_request *q, int n, enum shape shape,
                            struct clime_buf *out) {
     struct clime_jw w;
@@ -106,13 +105,13 @@ static void write_question(struct clime_command *c, const struct clime_reward_re
         clime_jw_close(&w);
     }
     clime_jw_close(&w);
-    /* JSON given by the caller may hold line breaks; they can only be white space there */
+    /* JSON from the caller may have line breaks, which can only be white space */
     for (size_t i = 0; i < out->len; i++)
         if (out->data[i] == '\n' || out->data[i] == '\r') out->data[i] = ' ';
     clime_buf_addc(out, '\n');
 }
 
-/* Why the child is gone, after its output ended. */
+/* The reason the child is gone, after its output ended. */
 static enum clime_err child_died(struct clime_command *c, struct clime_error *e) {
     struct clime_error why;
     if (clime_child_finish(&c->child, &why)) return clime_fail(e, why.code, "%s", why.msg);
@@ -124,7 +123,7 @@ static enum clime_err child_died(struct clime_command *c, struct clime_error *e)
                       WTERMSIG(status));
 }
 
-/* Sends the question and reads until one line is there (in c->in, without its end). */
+/* Sends the question and reads one line (into c->in, without its end). */
 static enum clime_err exchange(struct clime_command *c, struct clime_str question, int64_t deadline_us,
                                struct clime_error *e) {
     int64_t start_us = clime_now_us();
@@ -169,13 +168,13 @@ static enum clime_err exchange(struct clime_command *c, struct clime_str questio
     }
 }
 
-/* Its own words why there is no reward. */
+/* Sets the error that the command reported. */
 static void complain(struct clime_error *e, struct clime_str said) {
     if (!said.len) said = clime_str_of("an error without a word");
     clime_fail(e, CLIME_ERR_INPUT, "%.*s", (int)(said.len < 400 ? said.len : 400), said.ptr);
 }
 
-/* {"reward"} or {"error"} of one of a batch. */
+/* Reads {"reward"} or {"error"} of one answer of a batch. */
 static void read_own(struct clime_str json, const char *reward_key, struct clime_reward *out) {
     struct clime_arena arena;
     struct clime_json j;
@@ -200,7 +199,7 @@ static void read_own(struct clime_str json, const char *reward_key, struct clime
     clime_arena_free(&arena);
 }
 
-/* The answers of a batch, exactly n; too few or too many are a fault of the whole. */
+/* Reads a batch's answers, exactly n; another number fails the whole. */
 static enum clime_err read_batch(struct clime_str json, const char *reward_key, int n, struct clime_reward *out) {
     struct clime_arena arena;
     struct clime_json j;
@@ -218,15 +217,15 @@ static enum clime_err read_batch(struct clime_str json, const char *reward_key, 
     return e.code;
 }
 
-/* The beginning of what may be any bytes, for a message: a line of a log, mostly, that belongs on standard error. */
+/* Copies the beginning of arbitrary bytes for a message: mostly a log line that belongs on standard error. */
 static void excerpt(struct clime_str s, char *out, size_t size) {
     size_t n = s.len < size - 1 ? s.len : size - 1;
     for (size_t i = 0; i < n; i++) out[i] = s.ptr[i] >= ' ' && s.ptr[i] <= '~' ? s.ptr[i] : '?';
     out[n] = 0;
 }
 
-/* {"id", "reward"} ("rewards" of a group of n, "answers" of a batch) or {"id", "error"}. *broken: the protocol was, and
- * the child must go. */
+/* Reads {"id", "reward"} ("rewards" of a group of n, "answers" of a batch) or {"id", "error"}. *broken: the protocol
+ * is, and the child must be stopped. */
 static enum clime_err read_answer(struct clime_command *c, int n, enum shape shape, const char *reward_key,
                                   struct clime_reward *out, bool *broken) {
     const char *name = shape == GROUP ? "rewards" : shape == BATCH ? "answers" : "reward";
@@ -283,7 +282,7 @@ static enum clime_err read_answer(struct clime_command *c, int n, enum shape sha
     return out->error.code;
 }
 
-/* *lost: the child was, for a reason that may be its own alone. */
+/* *lost: the child failed for a reason that may be unrelated to the question. */
 static enum clime_err ask_child(struct clime_command *c, const struct clime_reward_request *q, int n, enum shape shape,
                                 const char *reward_key, int64_t deadline_us, struct clime_reward *out, bool *lost) {
     enum clime_err rc;
@@ -304,7 +303,7 @@ static enum clime_err ask_child(struct clime_command *c, const struct clime_rewa
     if (!(rc = exchange(c, clime_buf_str(&question), deadline_us, &out->error)))
         rc = read_answer(c, n, shape, reward_key, out, &broken);
 done:
-    if (!broken && c->started_us) /* what it imports can take longer than all that it grades */
+    if (!broken && c->started_us) /* its imports can take longer than all its grading */
         LOG_INFO("reward command: process %d gave its first answer %.1f s after its start", (int)c->child.pid,
                  (double)(clime_now_us() - c->started_us) / 1e6);
     if (!broken) c->started_us = 0;
@@ -317,7 +316,7 @@ done:
     return rc;
 }
 
-/* One that was killed or talked nonsense says little about the answer: another one is asked, once. */
+/* A killed or confused child says little about the answer: asks another one, once. */
 static enum clime_err ask(struct clime_command *c, const struct clime_reward_request *q, int n, enum shape shape,
                           const char *reward_key, int64_t deadline_us, struct clime_reward *out) {
     bool lost;

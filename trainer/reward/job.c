@@ -1,4 +1,4 @@
-/* See job.h. Called by the rewarder, on the threads that submit and take, and by its workers; owns nothing. */
+/* Rewarder jobs (job.h). Called by the rewarder's submitting and taking threads and by its workers; owns nothing. */
 #include "trainer/reward/job.h"
 
 #include <stdlib.h>

@@ -1,8 +1,7 @@
-/* From a question to its reward, with whichever type serves it: a function of this process, a command, a URL, a
- * library. Called by a rewarder's worker thread, which owns the judge, its command and its connection.
+/* Judge: grades a request by its type: a function of this process, a command, a URL, a library. Called by a rewarder's
+ * worker thread, which owns the judge, its command and its connection.
  *
- * Invariant: once `lost` is set nothing of the rewarder is touched any more; it may be gone.
- */
+ * Invariant: once `lost` is set nothing of the rewarder is accessed; it may be freed. */
 #include "trainer/reward/judge.h"
 
 #include <stdlib.h>
@@ -14,7 +13,7 @@
 #include "trainer/reward/mixture.h"
 #include "trainer/reward/reward.h"
 
-/* The library's function cannot be stopped: whoever lent the thread may have given it up when it returns. */
+/* Calls the library, which cannot be stopped: the rewarder may have abandoned the thread when it returns. */
 static enum clime_err library_call(struct clime_judge *o, const struct clime_reward_request *q, int n,
                                    int64_t deadline_us, struct clime_reward *out) {
     o->enter(o->arg, deadline_us);
@@ -23,7 +22,7 @@ static enum clime_err library_call(struct clime_judge *o, const struct clime_rew
     return rc;
 }
 
-/* Grades n answers with a type that lives outside; n = 0: one that is no group. out[0].error says why not. */
+/* Grades n answers with an external type; n = 0: a single answer. The error is in out[0].error. */
 static enum clime_err outside_call(struct clime_judge *o, const char *base, const struct clime_reward_request *q, int n,
                                    const char *key, struct clime_reward *out) {
     const struct clime_rewarder_options *ro = o->o;
@@ -45,14 +44,14 @@ static enum clime_err outside_call(struct clime_judge *o, const char *base, cons
              : clime_remote_grade(o->remote, q, key, deadline_us, out);
 }
 
-/* The answer that a type sees: with the prefix boxed_ the content of its last box. */
+/* The request as the type sees it: boxed_ replaces the response by its last box's content. */
 static struct clime_reward_request seen(const struct clime_reward_request *q, bool boxed) {
     struct clime_reward_request inner = *q;
     if (boxed && !clime_answer_boxed(q->response, &inner.response)) inner.response = clime_str_of("");
     return inner;
 }
 
-/* Grades with one type, wherever it is served. */
+/* Grades with one type, built-in or external. */
 static enum clime_err grade_one(void *arg, const struct clime_reward_request *q, const char *key,
                                 struct clime_reward *out) {
     bool boxed;

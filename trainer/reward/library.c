@@ -1,4 +1,4 @@
-/* Calling `reward` of a user's library. Called by the rewarder's workers. See library.h. */
+/* Rewards from a user's library: calls `reward` (library.h). Called by the rewarder's workers. */
 #include "trainer/reward/library.h"
 
 #include <math.h>

@@ -1,6 +1,5 @@
-/* Weighted sums of reward types; see mixture.h. Called by reward.c for types of this process and by rewarder.c for all,
- * any thread; no state.
- */
+/* Weighted sums of reward types (mixture.h). Called by reward.c for built-in types and by rewarder.c for all, any
+ * thread; no state. */
 #include "trainer/reward/mixture.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* The URL behind rm-type url; see remote.h. Called by a rewarder's worker thread, which owns it. */
+/* Remote reward: the client of rm-type url (remote.h). Called by a rewarder's worker thread, which owns it. */
 #include "trainer/reward/remote.h"
 
 #include <poll.h>
@@ -33,7 +33,7 @@ void clime_remote_free(struct clime_remote *r) {
     free(r);
 }
 
-/* Waits for stop at most timeout_us; true when it came. */
+/* Waits up to timeout_us for stop; true when stopped. */
 static bool stopped(void *arg, int64_t timeout_us) {
     const struct clime_remote *r = arg;
     struct pollfd fd = {.fd = r->stop_fd, .events = POLLIN};
@@ -45,7 +45,7 @@ static bool is_cancelled(void *arg) {
     return stopped(arg, 0);
 }
 
-/* *retry_after_us: what the answer asks for. */
+/* *retry_after_us: the delay the answer requests. */
 static enum clime_err try_once(struct clime_remote *r, struct clime_str body, int n, const char *reward_key,
                                int64_t deadline_us, struct clime_reward *out, int64_t *retry_after_us) {
     struct clime_http_result result = {0};
@@ -58,7 +58,7 @@ static enum clime_err try_once(struct clime_remote *r, struct clime_str body, in
     if (call.timeout_us <= 0) return clime_fail(&out->error, CLIME_ERR_TIMEOUT, "no time left");
     if (clime_http_client_call(r->client, &call, &result, &out->error)) goto done;
     struct clime_str reply = clime_buf_str(&result.reply);
-    if (result.status < 200 || result.status > 299) /* a redirect is not followed */
+    if (result.status < 200 || result.status > 299) /* redirects are not followed */
         clime_fail(&out->error, CLIME_ERR_UNAVAILABLE, "status %d: %.*s", result.status,
                    (int)(reply.len < 200 ? reply.len : 200), reply.ptr);
     else if (n)

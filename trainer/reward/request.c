@@ -1,4 +1,4 @@
-/* Requests and rewards as JSON (see request.h). Called by whoever grades, in this process or for one outside. */
+/* Reward requests and results as JSON (request.h). Called by built-in and external graders. */
 #include "trainer/reward/request.h"
 
 #include <math.h>
@@ -61,7 +61,7 @@ enum clime_err clime_reward_from_json(struct clime_str json, const char *reward_
     clime_json_init(&j, json.ptr, json.len, &arena, e);
     enum clime_json_kind kind = clime_json_peek(&j);
     if (clime_reward_read_number(&j, &out->value)) {
-        /* that is all of it */
+        /* number or boolean: done */
     } else if (kind == CLIME_JSON_OBJECT) {
         bool found = reward_key == NULL;
         out->value = NAN;

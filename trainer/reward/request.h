@@ -1,4 +1,4 @@
-/* What is asked of a reward and what it gives, and both as JSON. Plain values; any thread. */
+/* Reward requests and results, and both as JSON. Plain values; any thread. */
 #ifndef CLIME_TRAINER_REWARD_REQUEST_H
 #define CLIME_TRAINER_REWARD_REQUEST_H
 
@@ -9,12 +9,12 @@
 #include "common/str.h"
 #include "grade/grade.h"
 
-#define CLIME_REWARD_NAME 512 /* bytes of a type's name, a weighted sum's included */
+#define CLIME_REWARD_NAME 512 /* bytes of a type's name, or a weighted sum's */
 
 struct clime_reward_request {
     const char *type;   /* "math", "boxed_math", "math:0.8,format:0.2", ...; metadata's "rm_type" wins; may be NULL */
-    bool type_is_final; /* metadata has been asked already */
-    struct clime_str prompt;   /* used by command and url only */
+    bool type_is_final; /* metadata was checked already */
+    struct clime_str prompt;   /* used only by command and url */
     struct clime_str response; /* UTF-8 */
     struct clime_str label;
     struct clime_str metadata; /* JSON object text; empty = none */
@@ -23,27 +23,24 @@ struct clime_reward_request {
     uint64_t seed;             /* of the sample; type random is a function of it */
 };
 
-void clime_reward_free(struct clime_reward *r); /* its memory; r may be used again */
+void clime_reward_free(struct clime_reward *r); /* frees its memory; r is reusable */
 
-/* What lies beyond is a fault of who made it, not a reward: it would drown all others in its group's advantages. */
+/* Larger magnitudes are bugs, not rewards: one would swamp its group's advantages. */
 #define CLIME_REWARD_MOST 1e6
-/* Turns a reward that is not finite or out of range into an error. An object's value that nobody picked is no reward.
- */
+/* Turns a non-finite or out-of-range reward into an error. An object without a picked value has no reward. */
 void clime_reward_check_range(struct clime_reward *r);
 
-/* Writes the members "prompt", "response" and "label" of q into the open object, for a command or URL. */
+/* Writes q's members "prompt", "response" and "label" into the open object, for a command or URL. */
 struct clime_jw;
 void clime_reward_write_request(struct clime_jw *w, const struct clime_reward_request *q);
 
-/* A number, or true (1, as in Python, where many a reward is a comparison) or false; false with nothing read where the
- * value is neither. */
+/* Reads a number, or true (1, as in Python, where many rewards are comparisons) or false; returns false, reading
+ * nothing, for other values. */
 struct clime_json;
 bool clime_reward_read_number(struct clime_json *j, double *value);
-/* Makes the reward of a JSON value that a command or URL gave: a number, true or false, or an object with reward_key
- * picked. */
+/* Converts a JSON value from a command or URL: a number, true or false, or an object with reward_key picked. */
 enum clime_err clime_reward_from_json(struct clime_str json, const char *reward_key, struct clime_reward *out);
-/* The same for a JSON array of exactly n rewards, for a group. On error out[0].error says why; none of the others is
- * set. */
+/* The same for a JSON array of exactly n rewards, of a group. On error only out[0] is set, with the reason in error. */
 enum clime_err clime_reward_list_from_json(struct clime_str json, const char *reward_key, int n,
                                            struct clime_reward *out);
 

@@ -1,8 +1,7 @@
-/* The way from a request to its grader. Any thread; no state.
+/* Built-in rewards: from a request to its grader. Any thread; no state.
  *
- * The label is turned into what Python's str() would give, once and here: the published verdicts of every grader
- * start from it, and 42, 42.0 and "42" must stay apart as they do there.
- */
+ * The label is converted once, here, to what Python's str() gives: the published verdicts of every grader start from
+ * it, and 42, 42.0 and "42" must stay distinct as there. */
 #include "trainer/reward/reward.h"
 
 #include <stdio.h>
@@ -31,7 +30,7 @@ enum clime_err clime_reward_type_of(const struct clime_reward_request *q, char o
     if (q->metadata.len && !q->type_is_final) {
         struct clime_error local = {0};
         clime_json_init(&j, q->metadata.ptr, q->metadata.len, &arena, &local);
-        if (clime_json_peek(&j) == CLIME_JSON_OBJECT) { /* as in slime, metadata of another kind names no type */
+        if (clime_json_peek(&j) == CLIME_JSON_OBJECT) { /* as in slime, metadata that is not an object names no type */
             for (clime_json_object(&j); clime_json_key(&j, &key);) {
                 struct clime_str named;
                 enum clime_json_kind kind = clime_json_peek(&j);
@@ -60,7 +59,7 @@ done:
     return rc;
 }
 
-/* A number of the label: whole ones keep their digits, others are printed as Python prints a float. */
+/* Converts a number in the label: integers keep their digits, others are printed like a Python float. */
 static void read_number(struct clime_str text, struct clime_arena *arena, struct clime_grader_input *in) {
     double x = 0;
     clime_rtext_float(text, &x);
@@ -77,7 +76,7 @@ static void read_number(struct clime_str text, struct clime_arena *arena, struct
     if (copy) in->label = clime_str_of(copy);
 }
 
-/* Fills in->label*; CLIME_ERR_INPUT when the label is no JSON. */
+/* Fills in->label*; CLIME_ERR_INPUT when the label is not JSON. */
 static enum clime_err read_label(const struct clime_reward_request *q, struct clime_arena *arena,
                                  struct clime_grader_input *in, struct clime_error *e) {
     in->label_kind = CLIME_JSON_STRING;

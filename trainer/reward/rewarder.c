@@ -1,14 +1,13 @@
-/* The dispatcher; see rewarder.h. Called by the trainer's rollout (off its main loop), evaluation and clime-train
- * grade.
+/* Rewarder: dispatches grading to worker threads (rewarder.h). Called by the trainer's rollout (off its main loop),
+ * evaluation and clime-train grade.
  *
- * Owns the jobs, each of one answer or of a group, under one mutex: `waiting` are to be graded, in the order of
- * submission; `out` is what is given away, in the order in which it is ready, or with in_order in that of submission.
- * Waits inside a call (a child, a socket, a pause between tries) all watch the stop pipe, so that free() is prompt.
+ * Owns the jobs, each one answer or a group, under one mutex: `waiting` are to be graded, in submission order; `out`
+ * are results to return, in order of completion, or with in_order of submission. Waits inside a call (a child, a
+ * socket, a pause between tries) all watch the stop pipe, so free() is prompt.
  *
- * A library's function cannot be stopped. The watcher gives up the worker whose call is past its deadline: the job is
- * answered by a copy without a reward, another worker takes its place, and the thread keeps what it looks at until it
- * comes back, if ever. Lock order: the rewarder's, then a worker's.
- */
+ * A library's function cannot be stopped. The watcher abandons a worker whose call is past its deadline: a copy of the
+ * job without a reward is returned, another worker replaces it, and the thread keeps its arguments until it returns, if
+ * ever. Lock order: the rewarder's, then a worker's. */
 #include "trainer/reward/rewarder.h"
 
 #include <fcntl.h>
@@ -26,28 +25,28 @@
 #include "trainer/reward/judge.h"
 
 #define MAX_WORKERS 256
-#define MAX_BATCH 64     /* its arrays are on a worker's stack */
-#define MAX_LOST 64      /* threads in calls that nobody waits for, before no more are started */
-#define WATCH_US 20000   /* how often deadlines of a library's calls are looked at */
-#define LEAVE_US 2000000 /* for calls of a library to return at the end */
+#define MAX_BATCH 64     /* arrays are on a worker's stack */
+#define MAX_LOST 64      /* abandoned threads before no more are started */
+#define WATCH_US 20000   /* interval of deadline checks of library calls */
+#define LEAVE_US 2000000 /* wait at close for library calls to return */
 
 struct worker {
     struct worker *next;
-    struct clime_rewarder *r; /* not to be touched once lost */
+    struct clime_rewarder *r; /* not accessed once lost */
     struct clime_judge judge;
-    struct clime_reward_job *job; /* in its hands */
+    struct clime_reward_job *job; /* job being graded */
     pthread_t thread;
-    pthread_mutex_t lock; /* of what follows */
+    pthread_mutex_t lock; /* guards the fields below */
     bool in_library, lost;
-    int64_t deadline_us; /* of the call of the library */
+    int64_t deadline_us; /* of the library call */
 };
 
 struct clime_rewarder {
     struct clime_rewarder_options o;
-    int stop[2];                    /* the write end is closed to stop */
+    int stop[2];                    /* closing the write end stops */
     struct clime_periodic *watcher; /* NULL without a library */
 
-    pthread_mutex_t lock; /* guards what follows */
+    pthread_mutex_t lock; /* guards the fields below */
     pthread_cond_t work, result, space;
     struct worker *workers;
     int n_lost;
@@ -56,7 +55,7 @@ struct clime_rewarder {
     bool finished, stopping;
 };
 
-/* ---- the lists, under the lock ---- */
+/* ---- lists, under the lock ---- */
 
 static void push_out(struct clime_rewarder *r, struct clime_reward_job *j) {
     if (r->last_out)
@@ -117,8 +116,8 @@ static bool goes_in_batch(const struct clime_judge *judge, const struct clime_re
     return j->n == 1 && !j->is_group && clime_judge_is_command(judge, j->q);
 }
 
-/* first, which is out of `waiting`, and of those that wait behind it a fair share for one worker, so that none is left
- * without: what few wait for goes out at once, nothing is held back to fill a batch. Under the lock. */
+/* Collects a batch: first, already removed from `waiting`, and the worker's fair share of the jobs after it, so no
+ * worker idles and nothing is held back to fill a batch. Under the lock. */
 static int take_batch(struct clime_rewarder *r, const struct clime_judge *judge, struct clime_reward_job *first,
                       struct clime_reward_job *batch[MAX_BATCH]) {
     int n = 0, workers = 0, waiting = 1;
@@ -174,7 +173,7 @@ static void *worker_main(void *arg) {
     return NULL;
 }
 
-/* One more worker; false when no thread is to be had. Under the lock, or before anybody else knows r. */
+/* Adds a worker; false when no thread is available. Under the lock, or before r is shared. */
 static bool add_worker(struct clime_rewarder *r) {
     struct worker *w = xcalloc(1, sizeof *w);
     sigset_t pipe_signal, before;
@@ -182,7 +181,7 @@ static bool add_worker(struct clime_rewarder *r) {
     w->judge = (struct clime_judge){
         .o = &r->o, .stop_fd = r->stop[0], .enter = enter_library, .leave = leave_library, .arg = w};
     pthread_mutex_init(&w->lock, NULL);
-    /* a child that died must show as EPIPE, whatever the program does with SIGPIPE: threads inherit the mask */
+    /* a dead child must give EPIPE, whatever the program does with SIGPIPE: threads inherit the mask */
     sigemptyset(&pipe_signal);
     sigaddset(&pipe_signal, SIGPIPE);
     pthread_sigmask(SIG_BLOCK, &pipe_signal, &before);
@@ -197,9 +196,9 @@ static bool add_worker(struct clime_rewarder *r) {
     return started;
 }
 
-/* ---- calls of a library that do not return ---- */
+/* ---- library calls that do not return ---- */
 
-/* The job's place is taken by a copy that has an error; the thread keeps the job. Under the lock. */
+/* Returns a copy of the job with an error; the thread keeps the job. Under the lock. */
 static void answer_for(struct clime_rewarder *r, struct worker *w) {
     struct clime_reward_job *old = w->job, *j = clime_reward_job_new(old->n, 0);
     memcpy(j->tag, old->tag, (size_t)old->n * sizeof *j->tag);
@@ -218,7 +217,7 @@ static void answer_for(struct clime_rewarder *r, struct worker *w) {
     is_done(r, j);
 }
 
-/* Gives up the workers whose calls are past the deadline; all that are in one when now is INT64_MAX. Under the lock. */
+/* Abandons workers whose calls are past the deadline; all in a call when now is INT64_MAX. Under the lock. */
 static void lose(struct clime_rewarder *r, int64_t now) {
     for (struct worker **at = &r->workers; *at;) {
         struct worker *w = *at;
@@ -247,7 +246,7 @@ static int64_t watch(struct clime_periodic *self, void *arg) {
                  r->o.library->path, i + 1);
         if (i < MAX_LOST && !add_worker(r)) LOG_WARN("no thread is to be had in its place");
     }
-    if (!r->workers) /* nobody is left to grade */
+    if (!r->workers) /* no worker is left */
         for (struct clime_reward_job *j; (j = pop_waiting(r));) {
             for (int i = 0; i < j->n; i++)
                 clime_fail(&j->reward[i].error, CLIME_ERR_UNAVAILABLE,
@@ -324,7 +323,7 @@ void clime_rewarder_free(struct clime_rewarder *r) {
     }
     close(r->stop[0]);
     for (struct clime_reward_job *j; (j = pop_waiting(r));)
-        if (!r->o.in_order) clime_reward_job_free(j); /* else it is in `out` as well */
+        if (!r->o.in_order) clime_reward_job_free(j); /* else it is in `out` too */
     for (struct clime_reward_job *j = r->out, *next; j; j = next) {
         next = j->next_out;
         clime_reward_job_free(j);

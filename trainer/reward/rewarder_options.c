@@ -1,4 +1,4 @@
-/* See rewarder_options.h. Pure; any thread. */
+/* Reward options (rewarder_options.h). Pure; any thread. */
 #include "trainer/reward/rewarder_options.h"
 
 #include <string.h>

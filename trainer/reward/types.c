@@ -1,4 +1,4 @@
-/* The table of reward types (see types.h). */
+/* Table of reward types (types.h). */
 #include "trainer/reward/types.h"
 
 #include <string.h>
