@@ -1,4 +1,4 @@
-/* Telling alarms (notify.h). clime_notify_send is called under the lock of alarms.c; everything else is the thread.
+/* Alarm notifications (alarm_notify.h). clime_notify_send runs under the lock of alarms.c; the rest on the thread.
  *
  * Owns the queue of copied messages and the thread, which owns the child and the HTTP client. */
 #include "trainer/watch/alarm_notify.h"
@@ -21,21 +21,21 @@
 #include "common/thread/queue.h"
 
 #define MOST_WAITING 64
-#define MOST_AT_ONCE 20 /* messages, and one more every REFILL_US */
+#define MOST_AT_ONCE 20 /* messages, plus one every REFILL_US */
 #define REFILL_US 30000000
 #define COMMAND_US 30000000
 #define POST_US 10000000
 #define POST_TRIES 3
 #define CLOSE_US 5000000
-#define LOOK_US 20000 /* how often the thread looks whether it is to end */
+#define LOOK_US 20000 /* interval at which the thread checks for its end */
 
 struct clime_notify {
     const char *command, *url;
     struct clime_queue *queue;
     pthread_t thread;
     bool started;
-    _Atomic int64_t end_us; /* clime_now_us scale: until then the rest is told; 0 = not closing */
-    int64_t refilled_us;    /* of allowed; by the thread of send */
+    _Atomic int64_t end_us; /* clime_now_us scale: deadline for pending messages; 0 = not closing */
+    int64_t refilled_us;    /* last refill of allowed; by the thread of send */
     int allowed, n_left_out;
 };
 
@@ -46,7 +46,7 @@ static bool late(const struct clime_notify *n) {
 
 /* ---- a command ---- */
 
-/* Gives it what it still takes of the message, and reads away what it says. */
+/* Writes the rest of the message to the command, and discards its output. */
 static void talk(struct clime_child *c, bool *silent, struct clime_str json, size_t *sent) {
     char said[4096];
     struct pollfd fds[2] = {{.fd = *silent ? -1 : c->from, .events = POLLIN}, {.fd = c->to, .events = POLLOUT}};
@@ -54,7 +54,7 @@ static void talk(struct clime_child *c, bool *silent, struct clime_str json, siz
     if (fds[1].revents) {
         ssize_t n = write(c->to, json.ptr + *sent, json.len - *sent);
         if (n > 0) *sent += (size_t)n;
-        if (*sent == json.len || (n < 0 && errno != EAGAIN && errno != EINTR)) { /* it need not read it */
+        if (*sent == json.len || (n < 0 && errno != EAGAIN && errno != EINTR)) { /* the command need not read it */
             close(c->to);
             c->to = -1;
         }
@@ -78,7 +78,7 @@ static void run_command(const struct clime_notify *n, struct clime_str json) {
     bool well = died && WIFEXITED(child.last_status) && !WEXITSTATUS(child.last_status);
     if (!died && !rc)
         LOG_WARN("--alarm-command took too long and is killed");
-    else if (!well) /* rc also says how it ended */
+    else if (!well) /* rc includes how it ended */
         LOG_WARN("--alarm-command: an alarm may not be told: %s", e.msg);
     clime_child_stop(&child);
     clime_child_free(&child);
@@ -134,7 +134,7 @@ static void *notify_main(void *arg) {
     struct clime_notify *n = arg;
     struct clime_http_client *http = n->url ? clime_http_client_new() : NULL;
     int n_lost = 0;
-    sigset_t pipe_signal; /* a command that does not read its input shows as EPIPE */
+    sigset_t pipe_signal; /* a command that does not read its input gives EPIPE */
     sigemptyset(&pipe_signal);
     sigaddset(&pipe_signal, SIGPIPE);
     pthread_sigmask(SIG_BLOCK, &pipe_signal, NULL);

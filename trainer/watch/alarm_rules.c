@@ -1,9 +1,8 @@
-/* The table of alarms and its judge. Called under the lock of alarms.c, by tests, and by the options' check; pure.
+/* Alarm rules: the table and its judge. Called under the lock of alarms.c, by tests, and by the options' check; pure.
  *
- * Limits are such that a sound run raises nothing (the quickstart does not), not such that everything is caught: an
- * alarm that is wrong teaches people not to look. Shares are of 1. Where a row and the one it names with `unless` come
- * of one line, the other stands before it.
- */
+ * Limits are set so that a healthy run raises nothing (the quickstart does not), not to catch everything: false alarms
+ * teach people to ignore them. Shares are of 1. Where a row and its `unless` row share a line, the `unless` row comes
+ * first. */
 #include "trainer/watch/alarm_rules.h"
 
 #include <math.h>
@@ -143,7 +142,7 @@ static double median(const struct clime_alarm_state *s) {
     return (v[(n - 1) / 2] + v[n / 2]) / 2;
 }
 
-/* Of the values so far, which the one that is judged is not among. */
+/* The bound from the values before the current one. */
 static double bound_of(const struct clime_alarm_rule *r, double limit, const struct clime_alarm_state *s) {
     if (r->test == CLIME_ALARM_SPIKE) return s->n < CLIME_ALARM_FIRST ? NAN : limit * median(s);
     if (r->test == CLIME_ALARM_FALLEN) return s->n < CLIME_ALARM_FIRST ? NAN : limit * s->first_sum / CLIME_ALARM_FIRST;
@@ -154,7 +153,7 @@ enum clime_alarm_change clime_alarm_judge(const struct clime_alarm_rule *r, doub
                                           double value, double *bound) {
     bool low = r->test == CLIME_ALARM_UP_TO || r->test == CLIME_ALARM_FALLEN;
     double b = *bound = bound_of(r, limit, s), away = fabs(b) / 10;
-    bool bad = low ? value <= b : value > b; /* false for NaN, like the next */
+    bool bad = low ? value <= b : value > b; /* false for NaN, as is the next */
     bool good = low ? value > b + away : value <= b - away;
     if (s->n < CLIME_ALARM_FIRST) s->first_sum += value;
     s->recent[s->n++ % CLIME_ALARM_RECENT] = value;

@@ -1,14 +1,13 @@
-/* What can go wrong in a run and be seen in its figures: a table, a row an alarm, and the judge that looks at one
- * value after another. Pure; the caller owns the state.
+/* Alarm rules: a table of conditions on a run's figures, and the judge that checks one value after another. Pure; the
+ * caller owns the state.
  *
  * Nouns
- *   figure   a member of a line of metrics (trainer/watch/metrics_log.h). Rows without one are seen by the code that
- *            knows (clime_alarms_see).
- *   bound    what a value is compared with: the limit, or the limit times what was usual (spike) or was at the
- *            beginning (fallen).
- *   raised   `rise` values in a row were bad. It stays so until `calm` in a row were good, and good is a tenth away
- *            from the bound: a figure that lies on it raises one alarm, not one each time.
- */
+ *   figure   a member of a line of metrics (trainer/watch/metrics_log.h). Rows without one are fed by code
+ *            (clime_alarms_see).
+ *   bound    what a value is compared with: the limit, or the limit times the median so far (spike) or the initial mean
+ *            (fallen).
+ *   raised   `rise` values in a row were bad. Cleared after `calm` good ones in a row, a tenth away from the bound: a
+ *            figure at the bound raises one alarm, not many. */
 #ifndef CLIME_TRAINER_WATCH_ALARM_RULES_H
 #define CLIME_TRAINER_WATCH_ALARM_RULES_H
 
@@ -43,29 +42,28 @@ enum clime_alarm {
 enum clime_alarm_test {
     CLIME_ALARM_ABOVE,  /* value > limit */
     CLIME_ALARM_UP_TO,  /* value <= limit */
-    CLIME_ALARM_SPIKE,  /* value > limit x the median of the values before it */
+    CLIME_ALARM_SPIKE,  /* value > limit x the median of recent values */
     CLIME_ALARM_FALLEN, /* value <= limit x the mean of the run's first values */
 };
 
 struct clime_alarm_rule {
     const char *name;
-    const char *line, *figure; /* kind of the line and its member; NULL: seen by code */
+    const char *line, *figure; /* kind of line and its member; NULL: fed by code */
     enum clime_alarm_test test;
-    double limit; /* unless --alarm NAME=VALUE gives another */
+    double limit; /* default for --alarm NAME=VALUE */
     int rise, calm;
-    enum clime_alarm unless; /* the same cause seen more exactly: while it is raised this one is not looked at. Itself:
-                              * none */
-    bool async_only;         /* how a synchronous run works by design */
+    enum clime_alarm unless; /* a more exact alarm of the same cause: not checked while it is raised. Itself: none */
+    bool async_only;         /* only for asynchronous runs: normal in synchronous ones */
     const char *what;        /* the value, in words */
-    const char *means;       /* what follows from it */
+    const char *means;       /* the consequence */
     const char *advice;      /* what to do */
 };
 extern const struct clime_alarm_rule clime_alarm_rules[CLIME_ALARMS];
 
-#define CLIME_ALARM_RECENT 32 /* values that the median of a spike is of */
-#define CLIME_ALARM_FIRST 8   /* values of the beginning; a spike needs as many before it */
+#define CLIME_ALARM_RECENT 32 /* window of a spike's median */
+#define CLIME_ALARM_FIRST 8   /* initial values; a spike needs as many before it */
 
-struct clime_alarm_state { /* zero at first */
+struct clime_alarm_state { /* zero-initialise */
     bool raised;
     int bad, good; /* in a row */
     double recent[CLIME_ALARM_RECENT], first_sum;
@@ -74,12 +72,11 @@ struct clime_alarm_state { /* zero at first */
 
 enum clime_alarm_change { CLIME_ALARM_SAME, CLIME_ALARM_RAISED, CLIME_ALARM_CLEARED };
 
-/* The next value of a row. limit NaN: the alarm is off. *bound: what it was compared with; NaN where it is too early to
- * say. */
+/* Judges a row's next value. limit NaN: off. *bound: what it was compared with; NaN if too early. */
 enum clime_alarm_change clime_alarm_judge(const struct clime_alarm_rule *r, double limit, struct clime_alarm_state *s,
                                           double value, double *bound);
 
-/* -1 = there is no such alarm. */
+/* Index of the alarm, or -1. */
 int clime_alarm_find(const char *name, int len);
 
 #endif

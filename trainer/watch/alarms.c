@@ -1,10 +1,9 @@
-/* The alarms of a run. Called by the loop, by threads that make rollouts, and by evaluation.
+/* Alarms of a run. Called by the loop, by rollout threads, and by evaluation.
  *
- * Owns the rows' states, under `lock`, and the thread of notify.c. The lock is held while an event is written, so that
- * the ledger has an alarm's events in the order in which they happened; nobody who writes to the ledger waits for it.
+ * Owns the rows' states, under `lock`, and the notification thread. The lock is held while an event is written, so the
+ * ledger has an alarm's events in order; no thread that writes to the ledger waits for it.
  *
- * Invariant: `raised` of a row is what its newest event says.
- */
+ * Invariant: a row's `raised` matches its newest event. */
 #include "trainer/watch/alarms.h"
 
 #include <inttypes.h>
@@ -27,7 +26,7 @@
 struct row {
     struct clime_alarm_state state;
     double limit;
-    char *cause, *advice; /* of the next value; NULL = the table's */
+    char *cause, *advice; /* for the next value; NULL = the table's */
 };
 
 struct clime_alarms {
@@ -35,12 +34,12 @@ struct clime_alarms {
     struct clime_ledger *ledger;
     const struct clime_run *run;
     const char *folder;
-    struct clime_notify *notify; /* NULL = nobody is told */
+    struct clime_notify *notify; /* NULL = no notifications */
     struct row rows[CLIME_ALARMS];
     int64_t rollout, step; /* of the newest line; -1 = none yet */
 };
 
-/* ---- what others read and write ---- */
+/* ---- formats for other programs ---- */
 
 int clime_alarm_event(const char *detail, bool *raised) {
     struct clime_arena arena;
@@ -82,7 +81,7 @@ enum clime_err clime_alarm_limits(const struct clime_opt_list *words, bool async
     return CLIME_OK;
 }
 
-/* ---- words ---- */
+/* ---- messages ---- */
 
 static void put_cause(const struct clime_alarm_rule *r, const struct row *row, double value, double bound,
                       struct clime_buf *out) {
@@ -109,7 +108,7 @@ static void put_cause(const struct clime_alarm_rule *r, const struct row *row, d
     clime_buf_printf(out, ". %s", r->means);
 }
 
-/* The members of an event; told: and those of a message to somebody who does not know which run it is. */
+/* Writes an event's members; told: plus those of a notification, whose reader does not know the run. */
 static void put_json(const struct clime_alarms *a, const struct clime_alarm_rule *r, bool raised, double value,
                      double bound, const char *cause, const char *advice, bool told, struct clime_buf *out) {
     struct clime_jw w;
@@ -229,7 +228,7 @@ static void read_figure(void *arg, struct clime_str kind, struct clime_str name,
     r->has[id] = true;
 }
 
-/* Values are judged in the table's order. */
+/* Judges a line's values in the table's order. */
 static void read_line(struct clime_alarms *a, const char *line, bool quiet) {
     struct read r = {.a = a};
     clime_metrics_figures(line, read_figure, &r);
@@ -257,7 +256,7 @@ static void recall_event(void *arg, const char *detail) {
     if (id >= 0) a->rows[id].state.raised = raised;
 }
 
-/* Windows from the metrics, what is raised from the events; an alarm that is off now is over. */
+/* Restores windows from the metrics and raised alarms from the events; clears an alarm that is off now. */
 static enum clime_err recall(struct clime_alarms *a, struct clime_error *e) {
     struct clime_db *db = clime_ledger_reader(a->ledger);
     enum clime_err rc = clime_metrics_each(db, INT64_MAX, recall_line, a, e);

@@ -1,7 +1,7 @@
-/* Writing the samples' event file; see board_samples.h. Called by the loop, main thread.
+/* Samples for TensorBoard: writes their event file (board_samples.h). Called by the loop, main thread.
  *
- * Owns the file. Invariant: its events are of the rollouts 0, 1, ... in order, each once, but for those of which the
- * ledger holds no sample. */
+ * Owns the file. Invariant: its events are of rollouts 0, 1, ... in order, once each, except rollouts without a sample
+ * in the ledger. */
 #include "trainer/watch/board_samples.h"
 
 #include <errno.h>
@@ -18,7 +18,7 @@
 #include "trainer/watch/tfevents.h"
 
 #define MAX_EVENT ((size_t)4 << 20)
-#define MOST_TEXT 20000 /* bytes of a prompt or an answer that are shown */
+#define MOST_TEXT 20000 /* bytes shown of a prompt or an answer */
 #define BUCKETS 30
 
 struct clime_board_samples {
@@ -85,7 +85,7 @@ static void add_histogram(struct clime_buf *summary, const char *tag, const stru
     clime_buf_free(&counts);
 }
 
-/* As a block of code of Markdown, which shows it as it is. */
+/* Writes a Markdown code block, which is shown verbatim. */
 static void put_block(struct clime_buf *out, const char *text) {
     size_t n = strlen(text), shown = n < MOST_TEXT ? n : MOST_TEXT;
     while (shown && shown < n && ((unsigned char)text[shown] & 0xc0) == 0x80) shown--; /* not inside a character */
@@ -213,7 +213,7 @@ static int64_t step_of(const char *event, size_t len) {
     return -1;
 }
 
-/* The next whole record's event; false at the end, or where the file was cut. */
+/* Reads the next complete record's event; false at the end, or where the file was cut. */
 static bool read_record(FILE *f, struct clime_buf *event) {
     unsigned char head[CLIME_TFEVENTS_HEAD], tail[4];
     uint64_t len = 0;
@@ -227,7 +227,7 @@ static bool read_record(FILE *f, struct clime_buf *event) {
     return crc == clime_tfevents_crc(event->data, event->len);
 }
 
-/* Goes through what is there, cuts what is not whole, and begins a new file. */
+/* Scans the existing file and cuts a partial record, or begins a new file. */
 static enum clime_err take_over(struct clime_board_samples *b, struct clime_error *e) {
     struct clime_buf event, record;
     long good = 0;

@@ -1,5 +1,5 @@
-/* Lines of metrics of kind eval as a table. Called by the report, main thread. A figure NAME with NAME-ci95 beside it
- * is shown with its interval; the best of a column has a star. */
+/* Evaluation table from lines of metrics of kind eval. Called by the report, main thread. A figure NAME with NAME-ci95
+ * is shown with its interval; the best of a column gets a star. */
 #include "trainer/watch/eval_table.h"
 
 #include <inttypes.h>
@@ -19,7 +19,7 @@ struct cell {
 
 struct row {
     int64_t step;
-    struct cell *cells; /* [n] of the columns that there were then */
+    struct cell *cells; /* [n] of the columns known then */
     int n;
 };
 
@@ -45,7 +45,7 @@ static bool is_score(const struct cJSON *line, const char *key) {
     for (size_t i = 0; i < CLIME_COUNT(others); i++) {
         size_t k = strlen(others[i]);
         if (n <= k || strcmp(key + n - k, others[i])) continue;
-        char *set = xstrndup(key, n - k); /* a set may be named so itself */
+        char *set = xstrndup(key, n - k); /* a set's own name may end so */
         bool beside = clime_tree_get(line, set) != NULL;
         free(set);
         if (beside) return false;

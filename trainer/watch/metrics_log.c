@@ -1,8 +1,7 @@
-/* Writing metrics.jsonl. Called by the loop, recovery and evaluation on the main thread.
+/* Writer of metrics.jsonl. Called by the loop, recovery and evaluation on the main thread.
  *
- * Owns the file's descriptor. Invariant: the file never holds a line that the ledger does not: at a start it is written
- * anew (to a temporary file, renamed), and a line is appended only after its transaction.
- */
+ * Owns the file's descriptor. Invariant: every line in the file is in the ledger: at a start the file is rewritten (to
+ * a temporary file, renamed), and a line is appended only after its transaction. */
 #include "trainer/watch/metrics_log.h"
 
 #include <errno.h>

@@ -1,8 +1,7 @@
-/* Sending a run to MLflow (mlflow.h). Everything but open and close is the thread's, and close's once that has ended.
+/* MLflow export (mlflow.h). Runs on the thread, except open and close; close runs after the thread ended.
  *
- * Owns the HTTP client, the reading connection and the state file. Invariant: the state file never says more than was
- * taken by the server; it is written after each batch.
- */
+ * Owns the HTTP client, the read connection and the state file. Invariant: the state file never claims more than the
+ * server accepted; it is written after each batch. */
 #include "trainer/watch/mlflow.h"
 
 #include <inttypes.h>
@@ -22,16 +21,16 @@
 #include "common/thread/periodic.h"
 #include "trainer/ledger/metrics.h"
 
-#define LOOK_US 2000000       /* between two looks at the ledger */
+#define LOOK_US 2000000       /* interval of ledger polls */
 #define FIRST_PAUSE_US 500000 /* after a failure; doubles with each more */
 #define MOST_PAUSE_US 60000000
 #define CALL_US 20000000
 #define CLOSE_US 10000000
-#define LINES 16   /* of a batch: MLflow takes 1,000 metrics and 1 MiB in one */
-#define PARAMS 100 /* of a batch */
+#define LINES 16   /* per batch: MLflow's limits are 1,000 metrics and 1 MiB */
+#define PARAMS 100 /* per batch */
 #define MOST_METRICS 1000
-#define ENOUGH 300     /* figures in a batch: no further line */
-#define MOST_VALUE 500 /* bytes of a param that every version takes */
+#define ENOUGH 300     /* figures in a batch before no line is added */
+#define MOST_VALUE 500 /* bytes of a param that every version accepts */
 #define MOST_KEY 250
 #define MAX_BODY ((size_t)1 << 20)
 #define MAX_REPLY ((size_t)4 << 20)
@@ -44,16 +43,16 @@ struct clime_mlflow {
     const struct clime_run *run;
     const char *folder;
     char *state_path, *ledger_path;
-    struct clime_periodic *thread;        /* main thread's */
-    const struct clime_periodic *running; /* the thread, for itself; NULL: this is the main thread, which closes */
+    struct clime_periodic *thread;        /* owned by the main thread */
+    const struct clime_periodic *running; /* set on the thread; NULL: the main thread, closing */
     struct clime_http_client *http;
     struct clime_db *db;
     _Atomic int64_t end_us; /* clime_now_us scale; 0 = not closing */
-    int64_t pause_us;       /* after the newest failure; 0 = there was none since the last success */
-    bool greeted;           /* it was told in this process that the run goes on, and with which options */
-    /* the state file */
+    int64_t pause_us;       /* after the last failure; 0 = no failure since the last success */
+    bool greeted;           /* status and options were sent by this process */
+    /* state file */
     char id[64];         /* MLflow's run; "" = none yet */
-    int64_t sent[KINDS]; /* step of the newest line of a kind that was taken; -1 = none */
+    int64_t sent[KINDS]; /* step of the newest accepted line per kind; -1 = none */
 };
 
 /* ---- calls ---- */
@@ -64,7 +63,7 @@ static bool must_stop(void *arg) {
     return (m->running && clime_periodic_stopping(m->running)) || (end && clime_now_us() > end);
 }
 
-/* The reply as a tree; *status 404 is no failure where the caller asks for it. */
+/* Calls the API; returns the parsed reply. *status 404 is not a failure if the caller asks for it. */
 static enum clime_err call(struct clime_mlflow *m, const char *method, const char *path, struct clime_str body,
                            int *status, struct cJSON **reply, struct clime_error *e) {
     char *url = xasprintf("%s/api/2.0/mlflow/%s", m->o.url, path);
@@ -89,7 +88,7 @@ static enum clime_err call(struct clime_mlflow *m, const char *method, const cha
     return rc;
 }
 
-/* A call whose answer is of no use. */
+/* Calls the API and ignores the reply. */
 static enum clime_err tell(struct clime_mlflow *m, const char *path, struct clime_str body, struct clime_error *e) {
     struct cJSON *reply;
     enum clime_err rc = call(m, "POST", path, body, NULL, &reply, e);
@@ -121,7 +120,7 @@ static enum clime_err save_state(const struct clime_mlflow *m, struct clime_erro
     return rc;
 }
 
-/* Of another server, or of no file: as new. */
+/* Reads the state; a missing file, or another server's, starts anew. */
 static void read_state(struct clime_mlflow *m) {
     struct cJSON *t = NULL;
     struct clime_error e;
@@ -136,7 +135,7 @@ static void read_state(struct clime_mlflow *m) {
 
 /* ---- experiment and run ---- */
 
-/* *id: "" where there is none. */
+/* *id: "" = none. */
 static enum clime_err find_experiment(struct clime_mlflow *m, char id[64], struct clime_error *e) {
     struct clime_buf path;
     struct cJSON *reply;
@@ -215,9 +214,9 @@ static enum clime_err say_status(struct clime_mlflow *m, const char *status, str
 struct batch {
     struct clime_buf body;
     struct clime_jw w;
-    int64_t at_ms, rollout, step; /* of the line that is read */
+    int64_t at_ms, rollout, step; /* of the current line */
     int n_lines, n_metrics;
-    int64_t last; /* step of the newest line in it */
+    int64_t last; /* step of its newest line */
 };
 
 static void begin_batch(struct batch *b, const struct clime_mlflow *m, const char *what) {
@@ -238,7 +237,7 @@ static enum clime_err send_batch(struct batch *b, struct clime_mlflow *m, struct
     return rc;
 }
 
-/* A key of MLflow's: letters, digits and "_-. /"; others become "_". */
+/* Writes an MLflow key: letters, digits and "_-. /"; others become "_". */
 static void put_key(struct clime_jw *w, struct clime_str name) {
     char key[MOST_KEY + 1];
     size_t n = name.len < MOST_KEY ? name.len : MOST_KEY;
@@ -270,14 +269,14 @@ static void add_figure(void *arg, struct clime_str kind, struct clime_str name, 
 
 static void add_line(void *arg, int64_t step, int64_t at_us, const char *line) {
     struct batch *b = arg;
-    if (b->n_metrics > ENOUGH) return; /* it comes with the next batch */
+    if (b->n_metrics > ENOUGH) return; /* sent with the next batch */
     b->at_ms = at_us / 1000;
     clime_metrics_figures(line, add_figure, b);
     b->n_lines++;
     b->last = step;
 }
 
-/* All lines of a kind that were not taken yet. */
+/* Sends all unsent lines of a kind. */
 static enum clime_err send_lines(struct clime_mlflow *m, int kind, struct clime_error *e) {
     for (;;) {
         struct batch b;
@@ -295,7 +294,7 @@ static enum clime_err send_lines(struct clime_mlflow *m, int kind, struct clime_
     }
 }
 
-/* The next member of the run's options: text as it is, other values as they are written. */
+/* Writes the next member of the run's options: text unquoted, other values as JSON. */
 static void put_param(struct clime_jw *w, struct clime_str name, struct clime_json *options) {
     struct clime_str value = {0};
     char text[MOST_VALUE + 1];

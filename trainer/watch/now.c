@@ -1,8 +1,8 @@
-/* The signal, the thread that answers it, and who asks. Called by trainer/run/ and by report.
+/* Current waits of a trainer: the signal, the thread that answers it, and the reader's side. Called by trainer/run/ and
+ * by report.
  *
- * The handler only writes to an eventfd. Invariant: a process is sent the signal only when it has the run's lock file
- * open: another one that has the number by now would be ended by it.
- */
+ * The handler only writes to an eventfd. Invariant: the signal is sent only to a process that has the run's lock file
+ * open: another one with a reused number would be killed. */
 #include "trainer/watch/now.h"
 
 #include <dirent.h>
@@ -41,7 +41,7 @@ static void asked(int signal) {
     uint64_t one = 1;
     int e = errno;
     (void)signal;
-    if (asked_fd >= 0 && write(asked_fd, &one, sizeof one) < 0) errno = 0; /* full: it is asked already */
+    if (asked_fd >= 0 && write(asked_fd, &one, sizeof one) < 0) errno = 0; /* full: already requested */
     errno = e;
 }
 
@@ -107,7 +107,7 @@ void clime_now_close(struct clime_now *n) {
     free(n);
 }
 
-/* ---- who asks ---- */
+/* ---- reader's side ---- */
 
 static bool has_open(int pid, const struct stat *file) {
     char path[64];
@@ -123,7 +123,7 @@ static bool has_open(int pid, const struct stat *file) {
     return found;
 }
 
-/* The process that works on the run; 0 = none. */
+/* The process id of the run's trainer; 0 = none. */
 static int worker_of(const char *run) {
     char *path = xasprintf("%s/lock", run), text[16] = "";
     struct stat at;

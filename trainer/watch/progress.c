@@ -1,6 +1,6 @@
-/* Drawing the progress display. Main thread, but for the signal's handler; owns nothing but the cursor's line.
- * A log file must not be full of carriage returns, so what is not a terminal gets whole lines, and few of them. The log
- * (common/log.h) clears the live line by itself before it writes to the same terminal. */
+/* Progress display. Main thread, except the signal handler; owns only the cursor's line. Log files must not fill with
+ * carriage returns, so anything but a terminal gets a few whole lines. The log (common/log.h) clears the live line
+ * before it writes to the same terminal. */
 #include "trainer/watch/progress.h"
 
 #include <inttypes.h>
@@ -17,9 +17,9 @@
 #define LIVE_PAUSE_US 200000
 #define PLAIN_PAUSE_US 60000000
 #define LINE_BYTES 1024
-#define ERASE "\r\x1b[K" /* to the line's beginning, and everything behind it away */
-#define HEAD 9           /* columns of a line's first word with its spaces: it is not broken there */
-#define INDENT 4         /* of what goes on in the next line */
+#define ERASE "\r\x1b[K" /* to the line's beginning, then clear to its end */
+#define HEAD 9           /* columns of a line's first word with its spaces: no break there */
+#define INDENT 4         /* of continuation lines */
 #define MOST_BAR 20      /* columns between its ends; less on a narrow terminal */
 
 void clime_progress_begin(struct clime_progress *p) {
@@ -37,7 +37,7 @@ void clime_progress_count(struct clime_progress *p, int64_t done, int64_t of) {
     p->of = of;
 }
 
-/* "4 min", for the rollouts that are left at the mean speed of those that this process has done. */
+/* Writes "4 min", for the remaining rollouts at this process's mean speed. */
 static bool time_left(const struct clime_progress *p, char out[32]) {
     int64_t n = p->done - p->first;
     if (n < 1 || p->done >= p->of) return false;
@@ -58,7 +58,7 @@ void clime_progress_count_text(const struct clime_progress *p, char out[CLIME_PR
              p->done, p->of, left);
 }
 
-/* Bytes of text that a line of so many columns holds: all, or whole parts, or what fits. A character is a column. */
+/* Bytes of text that fit a line of so many columns: all, else whole parts, else a prefix. One character per column. */
 static int fitting(const char *text, int columns) {
     int at = 0, last = 0;
     for (; text[at] && (columns > 0 || (text[at] & 0xc0) == 0x80); at++) {
@@ -69,7 +69,7 @@ static int fitting(const char *text, int columns) {
     return !text[at] || between || !last ? at : last;
 }
 
-/* "[=====>----] ": how far the run is. Nothing where that is not known. */
+/* "[=====>----] ": progress of the run; empty if unknown. */
 static void draw_bar(const struct clime_progress *p, char out[MOST_BAR + 4]) {
     int width = p->columns / 5 < 6 ? 6 : p->columns / 5 < MOST_BAR ? p->columns / 5 : MOST_BAR;
     int full = p->of > 0 ? (int)(p->done * width / p->of) : 0, at = 0;
@@ -89,7 +89,7 @@ void clime_progress_live(struct clime_progress *p, const char *fmt, ...) {
     if (p->columns ? now < p->next_us : now - p->last_plain_us < PLAIN_PAUSE_US) return;
     p->next_us = now + LIVE_PAUSE_US;
     p->last_plain_us = now;
-    p->columns = clime_terminal_columns(); /* it may have another width by now */
+    p->columns = clime_terminal_columns(); /* the width may have changed */
     draw_bar(p, bar);
     if (p->of > 0) clime_progress_count_text(p, count);
     int head = snprintf(text, sizeof text, "%s%s%s", bar, count, *count ? "  " : "");
@@ -109,7 +109,7 @@ void clime_progress_live(struct clime_progress *p, const char *fmt, ...) {
     fflush(stdout);
 }
 
-/* A line's first word is what it is about. */
+/* Highlights a line's first word, its topic. */
 static void put_head(const struct clime_progress *p, const char *text, int n) {
     int word = (int)strcspn(text, " ");
     if (!p->colours || word == 0 || word > n || text[word] != ' ' || text[word + 1] != ' ') word = 0;
@@ -156,7 +156,7 @@ static void interrupted(int number) {
     static const char words[] = "interrupted: what is finished is recorded, and the same command goes on from there\n";
     if (isatty(STDERR_FILENO) && write(STDERR_FILENO, "\n" ERASE, strlen("\n" ERASE)) < 0) return;
     if (write(STDERR_FILENO, words, sizeof words - 1) < 0) return;
-    raise(number); /* the handler is reset: the process ends as it always has */
+    raise(number); /* the handler was reset: the process ends as usual */
 }
 
 void clime_progress_say_at_interrupt(void) {

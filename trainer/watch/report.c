@@ -1,5 +1,5 @@
-/* clime-train report: reads a run's ledger (also while it runs) and prints a summary. Main thread, owns nothing.
- * The plot is of the mean reward by rollout: one column for each, or several rollouts averaged into a column. */
+/* clime-train report: prints a summary of a run from its ledger, also while it runs. Main thread, owns nothing. The
+ * plot shows the mean reward per rollout: one column each, or several rollouts averaged into one. */
 #include "trainer/watch/report.h"
 
 #include <inttypes.h>
@@ -40,7 +40,7 @@ static void print_summary(const char *run, const struct clime_summary *s) {
     if (s->version >= 0) printf("weights    version %" PRId64 ", sha256 %s\n", s->version, s->sha256);
 }
 
-/* How far what was trained on is what the agents saw and said: nothing where there were no sessions. */
+/* Prints how closely the trained tokens match what the agents saw; nothing without sessions. */
 static void print_turns(const struct clime_turn_counts *c) {
     int64_t all = clime_turn_counts_all(c);
     const char *head = "sessions";

@@ -1,4 +1,4 @@
-/* clime-train report RUN: what a run did, read from its ledger, with a text plot of the reward. */
+/* clime-train report RUN: summary of a run from its ledger, with a text plot of the reward. */
 #ifndef CLIME_TRAINER_WATCH_REPORT_H
 #define CLIME_TRAINER_WATCH_REPORT_H
 

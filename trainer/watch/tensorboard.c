@@ -1,9 +1,8 @@
-/* Writing TensorBoard's event file; see tensorboard.h. Called by metrics_log.c on the main thread.
+/* TensorBoard event file: writer (tensorboard.h). Called by metrics_log.c on the main thread.
  *
- * Owns the file's descriptor. Invariant: event i is line i of the ledger's metrics (event 0 is the version), so what a
- * crash or a cut left too much is what has no line any more. An event's bytes but its time are a function of the line,
- * which is how an old event is recognised and keeps its time.
- */
+ * Owns the file's descriptor. Invariant: event i is line i of the ledger's metrics (event 0 is the version), so events
+ * without a line are left over from a crash or a cut. Except for its time an event is a function of the line: an old
+ * event is recognised by that and keeps its time. */
 #include "trainer/watch/tensorboard.h"
 
 #include <errno.h>
@@ -71,12 +70,12 @@ static void make_event(struct clime_buf *event, const char *line, double seconds
 
 struct rewrite {
     struct clime_buf old, new, event;
-    size_t at;    /* the next record of old */
-    bool matches; /* all records of old so far were ours */
+    size_t at;    /* next record of old */
+    bool matches; /* all records of old so far matched */
     double now;
 };
 
-/* Takes the time of the old record when its event is this one but for the time. */
+/* Reuses the old record's time when its event is the same otherwise. */
 static void keep_time(struct rewrite *r) {
     size_t n = r->event.len, end = r->at + CLIME_TFEVENTS_HEAD + n + 4;
     const char *old = r->old.data + r->at + CLIME_TFEVENTS_HEAD;

@@ -1,4 +1,4 @@
-/* Event files' bytes; see tfevents.h. Called by the files that write them; no state. */
+/* Encoder of TensorBoard's event files (tfevents.h). Called by the files' writers; no state. */
 #include "trainer/watch/tfevents.h"
 
 #include <string.h>

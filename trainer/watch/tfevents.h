@@ -1,8 +1,7 @@
-/* The bytes of TensorBoard's event files: protobuf fields, Event messages, records. Pure.
+/* Encoder of TensorBoard's event files: protobuf fields, Event messages, records. Pure.
  *
- * A file is records of TFRecord (length, masked CRC-32C of it, bytes, masked CRC-32C of them), each a protobuf message
- * Event (tensorflow/core/util/event.proto); the first has file_version "brain.Event:2".
- */
+ * A file is a sequence of TFRecords (length, masked CRC-32C of it, bytes, masked CRC-32C of them), each a protobuf
+ * message Event (tensorflow/core/util/event.proto); the first has file_version "brain.Event:2". */
 #ifndef CLIME_TRAINER_WATCH_TFEVENTS_H
 #define CLIME_TRAINER_WATCH_TFEVENTS_H
 
@@ -20,7 +19,8 @@ void clime_tfevents_text(struct clime_buf *b, int field, const char *text);
 void clime_tfevents_int(struct clime_buf *b, int field, uint64_t v);
 void clime_tfevents_double(struct clime_buf *b, int field, double v);
 
-/* An event in place of what the buffer held: wall_time = 1, step = 2, summary = 5. And a file's first one. */
+/* event: replaces the buffer by an event: wall_time = 1, step = 2, summary = 5. version: the same with a file's first
+ * event. */
 void clime_tfevents_event(struct clime_buf *event, double seconds, int64_t step, const struct clime_buf *summary);
 void clime_tfevents_version(struct clime_buf *event, double seconds);
 

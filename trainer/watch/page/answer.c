@@ -1,5 +1,5 @@
-/* From a request to an answer: the run that its path names, a connection to that run's ledger, JSON or an error in
- * words. Called by every route of the API on the server's threads; owns an answer while it is made. */
+/* Answers of the page's API: the path's run, a connection to its ledger, and JSON or an error message. Called by every
+ * API route on the server's threads; owns an answer while it is built. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -9,11 +9,9 @@
 #include "common/page/assets.h"
 #include "trainer/watch/page/page_int.h"
 
-#define ANSWER_US                                                                                                      \
-    10000000 /* a query that takes longer is given up: the trainer's disk and cores are not the page's                 \
-              */
+#define ANSWER_US 10000000 /* query limit: the trainer's disk and cores are not for the page */
 
-/* No script, style, font or picture but our own, no frame around us, and text stays text. */
+/* Finds the run that the request's path names. */
 static enum clime_err find_run(struct clime_answer *a, struct clime_error *e) {
     struct clime_str s = clime_http_param(a->rq);
     int run = 0;

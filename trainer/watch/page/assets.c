@@ -1,4 +1,4 @@
-/* The files of the page, inside the program (common/page/assets.h). On the server's threads; owns nothing. */
+/* Embedded files of the page (common/page/assets.h). On the server's threads; owns nothing. */
 #include "common/page/assets.h"
 #include "common/http/openapi.h"
 

@@ -1,6 +1,6 @@
-/* Orders from the page to the loop. See control.h for the threads.
+/* Orders from the page to the loop (threads: control.h).
  *
- * Invariant: an order is a wish that stays until the loop has seen it; the page says it was taken only when it was. */
+ * Invariant: an order is pending until the loop has seen it; only then does the page report it as taken. */
 #include "trainer/watch/page/control.h"
 
 #include <pthread.h>
@@ -14,7 +14,7 @@
 #define LOOK_US 200000
 
 struct clime_page_control {
-    pthread_mutex_t lock; /* of what follows */
+    pthread_mutex_t lock; /* guards the rest */
     pthread_cond_t changed;
     struct clime_page_orders orders;
     bool waiting;

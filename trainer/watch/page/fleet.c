@@ -1,10 +1,10 @@
-/* What a run is doing now: what its ledger has under way, and what router and servers say of themselves. On the
- * server's threads.
+/* Current state of a run: what its ledger has in progress, and what its router and servers report. On the server's
+ * threads.
  *
- * The programs are asked at most once a second, whoever looks and however many: one thread asks, the others answer with
- * what was said last, so that servers that hang hold one thread for the limit of all together. The router is the run's
- * own (RUN/ports/router, with its key), or the one that rl was given; a run that does not train is not asked, for its
- * ports may be somebody else's now. */
+ * The programs are queried at most once a second for any number of viewers: one thread asks, the others return the last
+ * answers, so hanging servers hold one thread for at most the total limit. The router is the run's own
+ * (RUN/ports/router, with its key), or the one passed to rl. A run that is not training is not queried: its ports may
+ * belong to another program by now. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,11 +16,11 @@
 #include "trainer/watch/page/page_int.h"
 
 #define KEEP_US 1000000
-#define ASK_US 1500000 /* for one program to answer */
+#define ASK_US 1500000 /* for one program's answer */
 #define ALL_US 4000000 /* for all of them */
 #define MAX_ANSWER ((size_t)4 << 20)
 
-/* The first line of RUN/ports/name, "" where there is none. */
+/* Reads the first line of RUN/ports/name; "" = none. */
 static void read_line(const struct clime_page_run *r, const char *name, char *out, size_t size) {
     char *path = xasprintf("%s/ports/%s", r->dir, name);
     FILE *f = fopen(path, "r");
@@ -30,7 +30,7 @@ static void read_line(const struct clime_page_run *r, const char *name, char *ou
     free(path);
 }
 
-/* Those who are asked together. */
+/* A set of parallel queries. */
 struct round {
     struct clime_http_client *http;
     int64_t until_us;
@@ -61,7 +61,7 @@ static bool ask(const struct round *o, const char *url, struct clime_buf *reply,
     return well;
 }
 
-/* A member with what a program answered (true), or null and the member "error". */
+/* Writes a member with a program's answer (true), or null and the member "error". */
 static bool write_answer(struct clime_jw *w, const char *key, const struct round *o, const char *url,
                          struct cJSON **tree) {
     struct clime_buf reply = {0};
@@ -119,7 +119,7 @@ static void ask_programs(struct clime_page *p, struct clime_page_run *r, struct 
     clime_jw_close(w);
 }
 
-/* Makes r->fleet anew. One thread at a time. */
+/* Rebuilds r->fleet. One thread at a time. */
 static void renew(struct clime_page *p, struct clime_page_run *r) {
     struct clime_buf said;
     struct clime_jw w;
@@ -134,7 +134,7 @@ static void renew(struct clime_page *p, struct clime_page_run *r) {
     pthread_mutex_unlock(&r->fleet_lock);
 }
 
-/* The member "fleet". */
+/* Writes the member "fleet". */
 static void write_fleet(struct clime_page *p, struct clime_page_run *r, struct clime_jw *w) {
     pthread_mutex_lock(&r->fleet_lock);
     bool mine = !r->asking && (!r->fleet.data || clime_now_us() >= r->fleet_us + KEEP_US);

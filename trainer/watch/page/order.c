@@ -1,7 +1,7 @@
-/* POST /api/runs/{run}/order: what the page asks of its run (see control.h). On the server's threads.
+/* POST /api/runs/{run}/order: orders for the page's run (control.h). On the server's threads.
  *
- * Only the run that serves the page takes orders, only with --page-control, and only from who has its key: the server
- * itself has none, so that its checks of Origin and Host (common/http/origin.c) hold for every route. */
+ * Only the run that serves the page takes orders, only with --page-control, and only with its key. The HTTP server
+ * itself has no key, so its checks of Origin and Host (common/http/origin.c) apply to every route. */
 #include <stdio.h>
 
 #include "common/json/tree.h"

@@ -1,5 +1,4 @@
-/* Routes about a run as a whole: what it is, whether it goes on, its options, curves and events. On the server's
- * threads. */
+/* Routes about a whole run: its identity, state, options, curves and events. On the server's threads. */
 #include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
@@ -37,7 +36,7 @@ static enum clime_err describe(struct clime_page *p, int i, struct clime_jw *w, 
     return rc;
 }
 
-/* A run that cannot be read any more is in the list with its error: the others are shown all the same. */
+/* Lists the runs; an unreadable one is listed with its error. */
 void clime_page_list(struct clime_http_request *rq, void *page) {
     struct clime_page *p = page;
     struct clime_buf text;

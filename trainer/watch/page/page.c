@@ -1,7 +1,7 @@
-/* Opening and closing the page: its runs, its server, its port. Called by clime-train page, and by clime-train rl for
- * its own run. Main thread; owns the runs' connections.
+/* Opens and closes the page: its runs, server and port. Called by clime-train page, and by clime-train rl for its own
+ * run. Main thread; owns the runs' connections.
  *
- * Invariant: a ledger that cannot be read is said here, before anything is served. */
+ * Invariant: an unreadable ledger is reported here, before anything is served. */
 #include "trainer/watch/page/page.h"
 
 #include <stdio.h>
@@ -12,7 +12,7 @@
 #include "common/os/atomic_file.h"
 #include "trainer/watch/page/page_int.h"
 
-#define N_THREADS 32 /* a browser opens up to 6 connections and keeps them; several people look at a run */
+#define N_THREADS 32 /* a browser keeps up to 6 connections; several people may watch a run */
 
 const struct clime_http_route clime_page_routes[] = {
     {"GET", "/", CLIME_HTTP_OPEN, clime_page_index},
@@ -34,7 +34,7 @@ const struct clime_http_route clime_page_routes[] = {
     {NULL},
 };
 
-/* Opens the ledger once: what is wrong with it is known now. */
+/* Opens the ledger once, so errors show now. */
 static enum clime_err open_run(struct clime_page_run *r, const char *dir, struct clime_error *e) {
     struct clime_db *db;
     r->dir = xstrdup(dir);
@@ -69,7 +69,7 @@ static enum clime_err serve(struct clime_page *p, const struct clime_page_option
     if (o->port == 0 && (http.port = port_of_earlier_start(o->port_file)) &&
         (clime_http_port_check("page-port", "page-host", p->host, http.port, &taken) ||
          clime_http_server_start(&http, &p->http, &taken)))
-        http.port = 0; /* somebody else has it now */
+        http.port = 0; /* another program has it now */
     if (!p->http) rc = clime_http_server_start(&http, &p->http, e);
     if (rc || !o->port_file) return rc;
     char text[16];

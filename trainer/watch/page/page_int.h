@@ -1,4 +1,4 @@
-/* Shared by the files of the page. See page.h for the threads. */
+/* Internals of the page (threads: page.h). */
 #ifndef CLIME_TRAINER_WATCH_PAGE_PAGE_INT_H
 #define CLIME_TRAINER_WATCH_PAGE_PAGE_INT_H
 
@@ -8,17 +8,17 @@
 #include "trainer/ledger/db.h"
 #include "trainer/watch/page/page.h"
 
-#define CLIME_PAGE_MAX_REPLY ((size_t)256 << 20) /* a group of members of a million tokens, as text */
-#define CLIME_PAGE_KEPT 4                        /* connections of a run that are kept for the next request */
+#define CLIME_PAGE_MAX_REPLY ((size_t)256 << 20) /* a group of members with a million tokens, as text */
+#define CLIME_PAGE_KEPT 4                        /* idle connections per run */
 
 struct clime_page_run {
     char *dir, *ledger;   /* folder, and ledger.db in it */
-    pthread_mutex_t lock; /* of what follows */
+    pthread_mutex_t lock; /* guards the fields up to looked */
     struct clime_db *kept[CLIME_PAGE_KEPT];
     int n_kept;
-    struct clime_tokenizer *own; /* loaded by the first who needs it; NULL = not yet, or there is none */
+    struct clime_tokenizer *own; /* loaded on first use; NULL = not yet, or none */
     bool looked;
-    pthread_mutex_t fleet_lock; /* of what router and servers said last, when (clime_now_us), and who asks them */
+    pthread_mutex_t fleet_lock; /* guards the fleet's last answers, their time (clime_now_us), and asking */
     bool asking;
     struct clime_buf fleet;
     int64_t fleet_us;
@@ -30,22 +30,22 @@ struct clime_page {
     const struct clime_tokenizer *tokenizer; /* of the first run, borrowed; may be NULL */
     const char *tokenizer_dir, *router_key;
     const char *router_url;             /* of the first run; "" = its own */
-    struct clime_page_control *control; /* of the first run, borrowed; NULL = the page only reads */
+    struct clime_page_control *control; /* of the first run, borrowed; NULL = read-only */
     struct clime_page_run *runs;
     int n_runs;
 };
 
 /* ---- runs.c ---- */
 
-/* A reading connection for the time of an answer. release gives it back, or closes it after an error. */
+/* acquire: a read-only connection for one answer. release: returns it, or closes it after an error. */
 enum clime_err clime_page_acquire(struct clime_page_run *r, struct clime_db **out, struct clime_error *e);
 void clime_page_release(struct clime_page_run *r, struct clime_db *db, bool good);
-/* NULL where the run's tokens cannot be spelt. Any thread; stays valid while the page is open. */
+/* The run's tokenizer, NULL if none. Any thread; valid while the page is open. */
 const struct clime_tokenizer *clime_page_tokenizer(struct clime_page *p, int run);
 
 /* ---- answer.c ---- */
 
-/* An answer in the making: the run that the path names, a connection to its ledger, and the JSON. */
+/* An answer under construction: the path's run, a connection to its ledger, and the JSON. */
 struct clime_answer {
     struct clime_page *page;
     struct clime_http_request *rq;
@@ -56,14 +56,14 @@ struct clime_answer {
 };
 typedef enum clime_err clime_answer_fn(struct clime_answer *a, struct clime_error *e);
 
-/* Answers with what fn writes into a->w, or with its error. */
+/* Replies with what fn writes to a->w, or with its error. */
 void clime_page_answer(struct clime_http_request *rq, void *page, clime_answer_fn *fn);
-/* A number of the query string in min..max; CLIME_ERR_INPUT names it. Absent: *out stays. */
+/* A number in the query string, min..max; CLIME_ERR_INPUT names it. Absent: *out is unchanged. */
 enum clime_err clime_page_int(const struct clime_answer *a, const char *name, int64_t min, int64_t max, int64_t *out,
                               struct clime_error *e);
 enum clime_err clime_page_real(const struct clime_answer *a, const char *name, double *out, struct clime_error *e);
 
-/* "running": its newest start's process is there. "ended": it said so. "stopped": neither. */
+/* "running": the process of its newest start exists. "ended": it recorded its end. "stopped": neither. */
 const char *clime_page_state(int64_t pid, bool ended);
 
 /* ---- routes: assets.c, overview.c, samples.c, fleet.c ---- */

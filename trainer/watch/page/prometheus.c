@@ -1,9 +1,9 @@
-/* GET /metrics: what Prometheus reads of the page's runs. On the server's threads.
+/* GET /metrics: Prometheus metrics of the page's runs. On the server's threads.
  *
- * A run's series come from its ledger at each scrape, labelled with its folder: the newest line of metrics of each
- * kind, the newest score of each evaluation set, the alarms' last events. So a trainer that was just started says what
- * its run was, and `clime-train page` says it of runs that ended. What only the training process knows (its servers,
- * what is in flight) it sets itself, without that label. docs/metrics.md lists the names; a test compares. */
+ * A run's series are read from its ledger at each scrape and labelled with its folder: the newest line of metrics per
+ * kind, the newest score per evaluation set, the alarms' last events. So a trainer that just started reports its run's
+ * past, and `clime-train page` reports ended runs. Series known only to the training process (its servers, requests in
+ * flight) are set by it, without that label. docs/metrics.md lists the names; a test compares. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +24,7 @@
 
 struct series {
     const char *kind, *figure; /* of a line */
-    const char *name, *stage;  /* stage: NULL, or the value of that label */
+    const char *name, *stage;  /* stage: NULL, or that label's value */
     const char *help;
 };
 
@@ -94,11 +94,11 @@ static const struct series table[] = {
 };
 
 struct scrape {
-    const char *run; /* its label's value, escaped */
+    const char *run; /* label value, escaped */
     bool raised[CLIME_ALARMS];
 };
 
-/* A label's value: backslash, quote and line break are escaped (exposition format). */
+/* Escapes backslash, quote and line break in a label's value (exposition format). */
 static void escape(const char *text, char *out, size_t size) {
     size_t at = 0;
     for (; *text && at + 2 < size; text++) {
@@ -130,7 +130,7 @@ static void set_line(void *arg, const char *line) {
     clime_metrics_figures(line, set_figure, arg);
 }
 
-static void set_score(void *arg, const struct clime_eval_point *p) { /* those of a set come in the order of steps */
+static void set_score(void *arg, const struct clime_eval_point *p) { /* a set's points come in order of steps */
     char value[512];
     escape(p->name, value, sizeof value);
     set(arg, "clime_train_eval_score", "set", value, "Newest score of an evaluation set", p->score);

@@ -1,8 +1,7 @@
-/* The runs of a page: connections to their ledgers, handed out and kept, and their tokenizers. Any thread.
+/* Runs of a page: a pool of connections to their ledgers, and their tokenizers. Any thread.
  *
- * Invariant: a connection belongs to the thread that acquired it until it is released. A kept one stays good over a
- * restart of the trainer, which opens the same file; one that gave an error is closed, so that a folder which was
- * replaced is opened anew. */
+ * Invariant: a connection belongs to the thread that acquired it until released. An idle one survives a restart of the
+ * trainer, which opens the same file; one that had an error is closed, so a replaced folder is opened anew. */
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -15,7 +14,7 @@ enum clime_err clime_page_acquire(struct clime_page_run *r, struct clime_db **ou
     if (r->n_kept) *out = r->kept[--r->n_kept];
     pthread_mutex_unlock(&r->lock);
     if (*out && access(r->ledger, F_OK) == 0) return CLIME_OK;
-    clime_db_close(*out); /* of a file that is gone */
+    clime_db_close(*out); /* its file is gone */
     return clime_db_open(r->ledger, CLIME_DB_READ, out, e);
 }
 
@@ -27,7 +26,7 @@ void clime_page_release(struct clime_page_run *r, struct clime_db *db, bool good
     if (!keep) clime_db_close(db);
 }
 
-/* The folder that a finished run left, else the one that was given. */
+/* Loads the tokenizer from a finished run's folder, else from tokenizer_dir. */
 static struct clime_tokenizer *load(const struct clime_page *p, const struct clime_page_run *r) {
     struct clime_tokenizer *t = NULL;
     struct clime_error e = {0};

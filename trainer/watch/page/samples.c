@@ -1,4 +1,4 @@
-/* Routes about samples: lists by filter, a group, one sample, its tokens; answers of several weights to one prompt. On
+/* Routes about samples: filtered lists, a group, one sample, its tokens; answers of several versions to one prompt. On
  * the server's threads. */
 #include <math.h>
 #include <stdlib.h>
@@ -9,8 +9,8 @@
 #include "trainer/ledger/browse/samples.h"
 #include "trainer/watch/page/page_int.h"
 
-#define SEARCH_US 100000 /* then a list answers with what it has found */
-#define FIRST_US 20000   /* the same of one that begins and has found something: who waits sees it at once */
+#define SEARCH_US 100000 /* time limit of a list, which then returns what it found */
+#define FIRST_US 20000   /* limit of the first page if it found something, for a quick display */
 #define MAX_LIST 500
 
 static enum clime_err read_order(const struct clime_answer *a, enum clime_browse_order *out, struct clime_error *e) {
@@ -76,8 +76,8 @@ void clime_page_group(struct clime_http_request *rq, void *page) {
     clime_page_answer(rq, page, answer_group);
 }
 
-/* The text that each token adds, in order. A token whose bytes are only part of a character adds nothing, the one that
- * completes it adds the whole. */
+/* Writes the text each token adds, in order. A token that ends inside a character adds nothing; the one that completes
+ * it adds all of it. */
 static void write_pieces(struct clime_jw *w, const struct clime_tokenizer *t, const int32_t *ids, size_t n) {
     struct clime_detok d;
     struct clime_buf piece;

@@ -1,4 +1,4 @@
-// Asking the program. One place knows whether it answers; a page that was left open goes on when it does again.
+// Client of the page's API. The one place that knows whether the program answers; an open page resumes when it does again.
 
 let failing = null;
 const watchers = [];
@@ -10,7 +10,7 @@ function note(message) {
   for (const fn of watchers) fn(message);
 }
 
-// The key for orders: the address that the run prints has it. It stays in this tab, not in the address or its history.
+// The key for orders, from the address that the run prints. Kept in this tab, not in the address or its history.
 const inAddress = /^#key=([0-9a-f]+)$/.exec(location.hash);
 if (inAddress) {
   sessionStorage.setItem("key", inAddress[1]);

@@ -1,4 +1,4 @@
-// What the curves mean: name, title, and what to look for. Names that are not here are shown under their own.
+// Catalogue of curves: name, title, and what to look for. Other names are shown as they are.
 
 export const sections = [
   ["Reward", [
@@ -63,13 +63,13 @@ export const sections = [
   ]],
 ];
 
-// "x/*" is every name that begins so; "eval/:set" a set's score itself, not what else is said of it.
+// "x/*" matches every name with that prefix; "eval/:set" only a set's score.
 function fits(name, pattern) {
   if (pattern === "eval/:set") return /^eval\/[^/]+$/.test(name) && !/-(failed|truncated_ratio|ci95)$/.test(name);
   return pattern.endsWith("*") ? name.startsWith(pattern.slice(0, -1)) : name === pattern;
 }
 
-// [[section, [{name, title, help}]]] of the names that there are; the rest under "More".
+// [[section, [{name, title, help}]]] of the existing names; the rest under "More".
 export function arrange(names) {
   const left = new Set(names), out = [];
   for (const [section, rows] of sections) {

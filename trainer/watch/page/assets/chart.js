@@ -13,7 +13,7 @@ export function niceTicks(low, high, n) {
   return ticks;
 }
 
-// As many digits as tell neighbours apart: on a narrow scale `short` would write the same thrice.
+// Enough digits to distinguish neighbours: on a narrow scale `short` would repeat labels.
 function tickText(t, ticks) {
   const digits = ticks.length > 1 ? Math.ceil(1 - Math.log10(ticks[1] - ticks[0])) : 0;
   return digits > 3 && digits < 7 ? String(Number(t.toFixed(digits))) : short(t);
@@ -145,7 +145,7 @@ export class LineChart {
   }
 }
 
-// With smoothing single spikes need not be seen whole.
+// With smoothing, single spikes may be cut off.
 function percentiles(values) {
   const v = values.filter(Number.isFinite).sort((a, b) => a - b);
   return v.length ? [v[Math.floor(v.length * 0.01)], v[Math.ceil(v.length * 0.99) - 1]] : [];

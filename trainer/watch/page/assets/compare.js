@@ -1,4 +1,4 @@
-// Two versions of the weights on one prompt, of one run or of two; and the options of two runs.
+// Comparison: two versions of the weights on one prompt, from one run or two; and the options of two runs.
 
 import { get, query } from "./api.js";
 import { calm, h, num, plural, segmented, show } from "./dom.js";
@@ -29,7 +29,7 @@ export function mount(root, app) {
     show(body, h("div", { class: "bar" }, find, a === b ? h("span", { class: "small soft" }, "One run is open: clime-train page RUN1 RUN2 compares two.") : [h("label", {}, all, "also those that are the same"), runSelect("with")]), h("div", { class: "card scroll" }, table));
   }
 
-  // Options that decide the weights, and the checksums of what the run was given.
+  // Options that affect the weights, and the checksums of the run's inputs.
   function flat(x) {
     const out = {};
     for (const [k, v] of Object.entries((x.run && x.run.options) || {})) out["--" + k] = typeof v === "string" ? v : JSON.stringify(v);
@@ -97,7 +97,7 @@ export function mount(root, app) {
 
   return {
     async update() {
-      const now = `${app.run().run} ${app.run().step}`; // an answer of newer weights may be there
+      const now = `${app.run().run} ${app.run().step}`; // newer weights may have answered
       if (shownFor === now || body.contains(document.activeElement)) return;
       shownFor = now;
       prompts = null;

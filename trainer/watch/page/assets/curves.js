@@ -1,4 +1,4 @@
-// Curves of the chosen runs over each other. A point leads to the samples of its rollout.
+// Overlaid curves of the chosen runs. A point links to the samples of its rollout.
 
 import { calm, h, num, runColour, segmented, show } from "./dom.js";
 import { arrange } from "./catalogue.js";

@@ -1,4 +1,4 @@
-// Events and alarms of a run, the newest first.
+// Events and alarms of a run, newest first.
 
 import { get, query } from "./api.js";
 import { h, moment, plural, segmented, show } from "./dom.js";
@@ -6,14 +6,14 @@ import { h, moment, plural, segmented, show } from "./dom.js";
 export const title = "Events";
 export const keys = [["a", "alarms only, and back"]];
 
-const MOST = 5000; // events on the page; older ones are behind its button
+const MOST = 5000; // events on the page; a button loads older ones
 const KIND = { alarm: "bad", error: "bad", gap: "bad", skip: "warn", child: "warn", lease: "warn", rank: "warn", worker: "warn", drop: "", start: "accent", recover: "accent", end: "good" };
 const HELP = {
   start: "the trainer was started", recover: "it went on from its record", child: "a program that it had started", rank: "a rank was lost; the run starts again from its checkpoint", worker: "an external server", best: "the best version so far was kept", lease: "a sample was begun again",
   order: "asked for by the page, or by SIGTERM", memory: "what training needs of memory, by parts", drop: "a group was not used", skip: "a step without a finite gradient", gap: "the server's log-probability is not the trainer's", error: "why the trainer ended", end: "the run is done", alarm: "something to look at",
 };
 
-// What an alarm's event says (docs/alarms.md), or null where it is none that this page knows.
+// Parses an alarm's event (docs/alarms.md); null if unknown to this page.
 function alarmOf(v) {
   if (v.kind !== "alarm") return null;
   try {
@@ -32,7 +32,7 @@ export function mount(root, app) {
   const pick = segmented([["", "all"], ["alarm", "alarms"], ["start", "starts"], ["child", "programs"], ["drop", "dropped groups"], ["error", "errors"]], kind, (k) => { kind = k; app.keep({ kind }); all = []; next = null; newest = 0; page(); }, "kind");
   show(root, h("div", { class: "bar" }, pick, count), raised, list, h("p", {}, more));
 
-  // The newest event of each alarm says whether it is raised.
+  // An alarm is raised or not by its newest event.
   async function drawRaised() {
     const last = new Map();
     for (const v of (await get(`runs/${app.run().run}/events` + query({ kind: "alarm", limit: 500 }))).events) { const a = alarmOf(v); if (a && !last.has(a.alarm)) last.set(a.alarm, { ...a, at_us: v.at_us }); }
@@ -63,7 +63,7 @@ export function mount(root, app) {
       if (!all.length && next === null && !newest) return page();
       const known = newest, fresh = [];
       let got, before = "";
-      do { // a burst may be longer than one answer
+      do { // a burst may exceed one answer
         got = await get(`runs/${app.run().run}/events` + query({ kind, before, limit: 500 }));
         fresh.push(...got.events.filter((v) => v.id > known));
         before = got.next;

@@ -1,4 +1,4 @@
-// What a run does now: the trainer, the samples under way, and every server with what it is busy with or waits for.
+// Current state of a run: the trainer, the samples in progress, and every server's work or wait.
 
 import { get, mayOrder, order } from "./api.js";
 import { h, num, percent, plural, seconds, show } from "./dom.js";
@@ -24,7 +24,7 @@ function serverWords(load, worker) {
   return ["", "waits for requests"];
 }
 
-// What may be asked of the run; null where this page only reads.
+// Orders for the run; null if the page is read-only.
 function orders(c, refresh) {
   if (!c || !mayOrder()) return null;
   const said = h("span", { class: "small soft", id: "orders-say" }, c.stop ? "It ends after this rollout." : c.waiting ? "It waits." : c.pause ? "It pauses after this rollout." : c.checkpoint ? "It writes a checkpoint after this rollout." : "");

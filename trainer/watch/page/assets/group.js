@@ -1,4 +1,4 @@
-// A group: its prompt and all the answers to it, side by side.
+// A group: its prompt and all answers, side by side.
 
 import { get } from "./api.js";
 import { exact, h, num, plural, segmented, show } from "./dom.js";
@@ -28,7 +28,7 @@ export function mount(root, app) {
 
   return {
     async update() {
-      if (g && g.group.state !== "open") return; // its advantages come with its step, after its last answer
+      if (g && g.group.state !== "open") return; // advantages arrive with its step, after the last answer
       const got = await get(`runs/${app.run().run}/group?id=${id}`);
       if (!got.group) return show(root, h("p", { class: "empty" }, `The run has no group ${id}.`));
       if (g && JSON.stringify(g) === JSON.stringify(got)) return;

@@ -1,4 +1,4 @@
-// The frame: runs, tabs, keys, and a refresh every two seconds of what is shown. Where one is, is in the address.
+// The frame: runs, tabs, keys, and a refresh of the current view every two seconds. The address holds the view's state.
 
 import { get, onFailure, query } from "./api.js";
 import { h, num, plural, runColour, show } from "./dom.js";
@@ -24,7 +24,7 @@ const app = {
   runs: () => runs,
   // Runs whose curves are shown.
   chosen: () => runs.filter((r) => !hidden.has(r.run) && !r.error),
-  // The one run that the other views are of.
+  // The run shown in the other views.
   run: () => { const n = Number(app.params.run || 0); return runs[n] || runs[0]; },
   metrics(run) {
     if (!stores.has(run)) stores.set(run, new Metrics(run));
@@ -32,7 +32,7 @@ const app = {
   },
   link: (name, params) => "#" + name + query({ run: app.run() && app.run().run ? app.run().run : "", ...params }),
   go(name, params) { location.hash = app.link(name, params).slice(1); },
-  // Remembers the state of a view in the address, without another entry in the history.
+  // Stores a view's state in the address, without a new history entry.
   keep(params) {
     const kept = { ...app.params, ...params };
     app.params = Object.fromEntries(Object.entries(kept).filter(([, v]) => v !== "" && v !== undefined && v !== null));

@@ -1,4 +1,4 @@
-// The curves of a run as they come in: lines of metrics by step, read from where they may still change.
+// Curves of a live run: lines of metrics by step, reread from the first that may still change.
 
 import { get } from "./api.js";
 
@@ -10,7 +10,7 @@ export class Metrics {
     this.cache = new Map();
   }
 
-  // The lines of the last two rollouts are asked for again: a rollout's times are written anew at its end.
+  // Lines of the last two rollouts are reloaded: a rollout's times are rewritten at its end.
   from() {
     const last = this.lines.length ? this.lines[this.lines.length - 1].rollout : 0;
     let i = this.lines.length;
@@ -71,7 +71,7 @@ export class Metrics {
   }
 }
 
-// Exponential mean, without the weight of a start at 0. A few points are shown as they are.
+// Exponential mean, corrected for its start at 0. A few points are not smoothed.
 export function smooth(y, weight) {
   if (!weight || y.length < 8) return y;
   let sum = 0, scale = 0;

@@ -1,10 +1,10 @@
-// Colours of tokens: what each way of colouring reads of a token, and the colour of a value.
+// Token colours: the value that each mode reads from a token, and the colour of a value.
 
 const WARM = [217, 102, 10], COLD = [53, 88, 212], PLAIN = [125, 132, 145];
 const rgba = ([r, g, b], a) => `rgba(${r}, ${g}, ${b}, ${Math.max(0, Math.min(1, a)).toFixed(3)})`;
 const HUES = [[53, 88, 212], [217, 102, 10], [15, 138, 92], [184, 49, 143], [11, 127, 149], [116, 72, 216]];
 
-// t: a sample as the program gave it; finds the value of response token i for each stream.
+// t: a sample from the API; finds the value of response token i for each stream.
 export class Tokens {
   constructor(t) {
     this.t = t;
@@ -20,7 +20,7 @@ export class Tokens {
   at = (name, i) => (this.has(name) ? this.streams[name][i] : undefined);
   trained = (i) => !this.has("mask") || this.streams.mask[i] === 1;
 
-  // A trained token without an advantage of its own has its step's.
+  // A trained token without its own advantage uses its step's.
   advantage(i) {
     if (this.has("advantages")) return this.streams.advantages[i];
     return this.t.sample.step !== null && this.trained(i) ? this.t.sample.advantage : undefined;

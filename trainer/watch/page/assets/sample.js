@@ -8,7 +8,7 @@ import { rewardBadge, STATUS, versionsOf } from "./samples.js";
 export const title = "Sample";
 export const keys = [["j k", "next, previous sample of the group"], ["c", "colour by something else"], ["[ ]", "previous, next token"], ["n", "next unlikely token"], ["g", "the group, side by side"]];
 
-const BLOCK = 400; // tokens of an element: what is not in sight is not laid out
+const BLOCK = 400; // tokens per element: hidden elements are not laid out
 
 export function mount(root, app) {
   const id = Number(app.params.id);
@@ -27,7 +27,7 @@ export function mount(root, app) {
 
   const members = () => h("div", { class: "members", role: "navigation", "aria-label": "members of the group" }, h("a", { class: "small", href: app.link("group", { id: t.sample.group }) }, "Side by side"), t.members.map((m) => h("a", { class: `member number ${m.id === id ? "on" : ""}`, href: app.link("sample", { id: m.id, colour: app.params.colour }), title: `${m.status}, ${plural(m.n_response, "token")}` }, `${m.member}${m.part ? "." + m.part : ""} `, rewardBadge(m.reward))));
 
-  // Runs of one mask: what the policy said, and what came between (tools, environment, template).
+  // Runs of equal mask: sampled by the policy, or inserted (tools, environment, template).
   function turns() {
     const out = [];
     for (let i = 0; i < tokens.n; i++) {
@@ -87,7 +87,7 @@ export function mount(root, app) {
     if (i !== undefined) pick(Number(i));
   }
 
-  // Every number of a token as it is stored: the fewest digits that read back to the same bits.
+  // Every number of a token in the fewest digits that restore its bits.
   function pick(i) {
     if (spans[at]) spans[at].classList.remove("at");
     at = i;
@@ -108,7 +108,7 @@ export function mount(root, app) {
     show(root.panel, h("pre", { class: "token-text" }, JSON.stringify(pieceOf(tokens.n_prompt + i))), h("table", {}, rows));
   }
 
-  // The parts of a member as paths of one session: where they share their tokens they are one line.
+  // A member's parts as paths of one session; shared tokens are one line.
   function tree() {
     const mine = t.members.filter((m) => m.member === t.sample.member);
     if (mine.length < 2) return null;
@@ -137,7 +137,7 @@ export function mount(root, app) {
     if (m) location.replace("#sample" + app.link("sample", { id: m.id, colour: app.params.colour }).slice("#sample".length));
   }
 
-  // Its advantages come when its step is chosen, the entropies when that is done.
+  // Advantages arrive when its step is chosen, entropies when the step is done.
   const whole = () => t.sample.status !== "pending" && (t.sample.step === null ? t.group.state !== "open" : t.sample.step <= seen);
 
   return {

@@ -1,4 +1,4 @@
-// Samples by filter and order, a page at a time. A list holds figures and the first words; the whole is a sample's view.
+// Samples by filter and order, page by page. A list has figures and the first words; sample.js shows the rest.
 
 import { get, query } from "./api.js";
 import { calm, h, num, plural, show } from "./dom.js";
@@ -46,7 +46,7 @@ export function mount(root, app) {
     load(false);
   }
 
-  // more: the page after what is shown. A search that ran out of its time goes on from where it was.
+  // more: loads the next page. A search that hit its time limit resumes there.
   async function load(more) {
     if (abort) abort.abort();
     abort = new AbortController();
@@ -76,7 +76,7 @@ export function mount(root, app) {
     if (mine === abort) foot.classList.remove("busy");
   }
 
-  // The words with what was looked for marked in them; null where there are none.
+  // The words with the search term marked; null if there are none.
   function marked(words) {
     const i = f.text ? words.toLowerCase().indexOf(f.text.toLowerCase()) : -1;
     if (i < 0) return words || null;

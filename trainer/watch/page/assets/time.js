@@ -1,4 +1,4 @@
-// Where the time goes: shares of the stages, a column for each rollout, and the clock of a few rollouts in lanes.
+// Time of a run: shares of the stages, one column per rollout, and a timeline of a few rollouts in lanes.
 
 import { get } from "./api.js";
 import { bytes, clock, colour, h, num, percent, plural, seconds, show } from "./dom.js";
@@ -7,9 +7,9 @@ import { niceTicks, prepare } from "./chart.js";
 export const title = "Time";
 export const keys = [["h l", "earlier, later rollouts"], ["+ -", "fewer, more rollouts at once"]];
 
-// Stages of a rollout's time, by its line of metrics; what is left of step_time is "other". rewards: the seconds from
-// the last answer to the first step, which are part of rollout_time. In an asynchronous run generation and rewards go on
-// beside training: then the waiting for them is what the rollout's time has of both.
+// Stages of a rollout's time, from its line of metrics; the rest of step_time is "other". rewards: the seconds from the
+// last answer to the first step, part of rollout_time. In an asynchronous run generation and rewards overlap training:
+// only the wait for them counts.
 const STAGES = [
   ["generation", "--run0", (m, async, rewards) => (async ? Math.max(0, m["perf/train_wait_time"] - m["perf/update_weights_time"]) : m["perf/rollout_time"] - rewards)],
   ["rewards", "--run3", (m, async, rewards) => (async ? 0 : rewards)],
@@ -40,7 +40,7 @@ export function mount(root, app) {
   function move(d) { last = Math.max(0, Math.min(newest(), (last ?? newest()) + d * Math.max(1, Math.round(wide / 2)))); if (last === newest()) last = null; draw(); }
   function zoom(f) { wide = Math.max(2, Math.min(200, Math.round(wide * f))); draw(); }
 
-  // When the first step of each rollout was chosen: its samples and their rewards were there.
+  // When each rollout's first step was chosen: its samples and rewards were complete.
   function chosen() {
     const found = new Map();
     for (const s of steps.values()) if (!(found.get(s.rollout) <= s.chosen_us)) found.set(s.rollout, s.chosen_us);
@@ -107,7 +107,7 @@ export function mount(root, app) {
     part.forEach((r, i) => { if (i % every === 0) c.fillText(String(r.rollout), left + (i + 0.5) * w, height - 5); });
   }
 
-  // Intervals that are covered by none of `busy`, between begin and end.
+  // Intervals between begin and end that `busy` does not cover.
   function gaps(busy, begin, end) {
     const out = [];
     let at = begin;
@@ -138,9 +138,9 @@ export function mount(root, app) {
       if (u) hand.push([done, done + u, r.rollout]);
       if (s) save.push([done + u, done + u + s, r.rollout]);
     }
-    // From the last answer to the choice of the steps, but for the time in which the trainer had other work.
+    // From the last answer to the choice of the steps, without the trainer's other work.
     const first = chosen(), rewards = inside.filter((r) => r.end_us && first.get(r.rollout) > r.end_us).flatMap((r) => gaps([...work, ...hand, ...save], r.end_us, first.get(r.rollout)).map(([a, b]) => [a, b, r.rollout, "rewards of the last answers"]));
-    // Each rank's part of a step, in its order: its packs from the step's begin, its update at the end, between them the others.
+    // Each rank's part of a step: its packs from the step's start, its update at the end, waiting for others in between.
     const byStep = new Map([...app.metrics(app.run().run).byRollout("train").values()].flat().map((m) => [m.step, m]));
     const ranks = [];
     for (const s of mine) {
@@ -191,7 +191,7 @@ export function mount(root, app) {
     say(null);
   }
 
-  // What was planned, and what is in use: of the device, and of the host where that is another.
+  // Planned and used memory: of the device, and of the host if separate.
   function drawMemory() {
     const m = [...app.metrics(app.run().run).byRollout("perf")].sort((a, b) => b[0] - a[0]).map(([, lines]) => lines[lines.length - 1]).find((l) => "perf/memory_used_bytes" in l);
     const bar = (name, used, planned) => {
