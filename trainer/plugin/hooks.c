@@ -1,7 +1,7 @@
-/* Loading the user's shared libraries, and the calls that choose among samples. See hooks.h.
+/* Plugin loader: loads shared libraries, and the calls that select samples (hooks.h).
  *
- * Invariant: nothing past the size that a library states is read from it, and its own reads past what it knows cannot
- * happen, because it is given pointers to structs and never arrays of them. */
+ * Invariant: nothing beyond the sizes that a library states is read from it; and it reads nothing beyond what it knows,
+ * since it gets pointers to structs, never arrays of structs. */
 #include "trainer/plugin/hooks.h"
 
 #include <dlfcn.h>
@@ -15,13 +15,12 @@
 #include "common/hash.h"
 #include "common/log.h"
 
-/* ---- a library that ends the program ---- */
+/* ---- a library that calls exit() ---- */
 
 static atomic_int n_open;
-static pid_t opened_by; /* a child that a library forks may end as it likes */
+static pid_t opened_by; /* children forked by a library may exit */
 
-/* A call of exit() in a library, or in what it calls, would end a run in its middle without a word, and with status 0
- * look like its end. */
+/* exit() called from a library would end a run midway without a message and, with status 0, look like success. */
 static void end_of_program(void) {
     if (!atomic_load(&n_open) || getpid() != opened_by) return;
     LOG_ERROR("exit() was called while a shared library was in use, which may report an error but not end the program");
@@ -52,7 +51,7 @@ static enum clime_err hash_file(const char *path, char hex[65], struct clime_err
     return CLIME_OK;
 }
 
-/* A size among the members that came later; 0 where the library does not have it. */
+/* A member added later; 0 if the library does not have it. */
 #define LATER(p, m) ((p)->bytes >= offsetof(struct clime_plugin, m) + sizeof(p)->m ? (p)->m : 0)
 
 static enum clime_err check_sizes(const struct clime_plugin *p, const char *path, struct clime_error *e) {
@@ -97,7 +96,7 @@ static bool has(const struct clime_plugin *p, enum clime_hook_kind kind) {
 static enum clime_err load(struct clime_hook *h, enum clime_hook_kind kind, struct clime_error *e) {
     static const char *const member[CLIME_HOOKS] = {"rewards", "advantages", "loss",   "filter",
                                                     "reward",  "generate",   "buffer", "sample_filter"};
-    char *real = realpath(h->path, NULL); /* a name without a slash would be looked for in the system's folders */
+    char *real = realpath(h->path, NULL); /* dlopen searches system folders for a name without a slash */
     if (!real) return clime_fail(e, CLIME_ERR_NOT_FOUND, "cannot read %s: %s", h->path, strerror(errno));
     enum clime_err rc = hash_file(real, h->sha256, e);
     if (!rc && !(h->handle = dlopen(real, RTLD_NOW | RTLD_LOCAL)))
@@ -133,13 +132,13 @@ enum clime_err clime_hook_open(const char *path, enum clime_hook_kind kind, stru
 void clime_hook_close(struct clime_hook *h) {
     if (!h) return;
     atomic_fetch_sub(&n_open, 1);
-    if (h->busy) return; /* a thread in its code looks at it yet */
+    if (h->busy) return; /* a thread is still in its code */
     if (h->handle) dlclose(h->handle);
     free(h->path);
     free(h);
 }
 
-/* ---- what the functions see ---- */
+/* ---- views for the functions ---- */
 
 struct clime_plugin_sample clime_hook_view(const struct clime_sample *s) {
     return (struct clime_plugin_sample){.rollout = s->rollout,
