@@ -1,4 +1,4 @@
-/* Options of alarms. See alarms.h. */
+/* Alarm options (alarms.h). */
 #include "trainer/options/alarms.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* Options of alarms, the same for clime-train rl, sft and dpo (docs/alarms.md). Called by their parsers; pure. None of
- * them decides the weights. */
+/* Alarm options, shared by clime-train rl, sft and dpo (docs/alarms.md). Called by their parsers; pure. None affects
+ * the weights. */
 #ifndef CLIME_TRAINER_OPTIONS_ALARMS_H
 #define CLIME_TRAINER_OPTIONS_ALARMS_H
 

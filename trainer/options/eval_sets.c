@@ -1,4 +1,4 @@
-/* Sets from pairs and from a file. Called by the parser of rl and eval, main thread; owns what the sets point to. */
+/* Evaluation sets from pairs or a file. Called by the parser of rl and eval, main thread; owns the sets' storage. */
 #include "trainer/options/eval_sets.h"
 
 #include <stddef.h>
@@ -12,7 +12,7 @@
 
 #define MAX_FILE ((size_t)1 << 20)
 #define MAX_SETS 1024
-#define MOST_NAME 128 /* bytes; metrics' names have more behind it */
+#define MOST_NAME 128 /* bytes; metrics' names append to it */
 
 /* ---- members ---- */
 
@@ -54,8 +54,8 @@ struct reader {
     struct clime_error je;
 };
 
-/* Adds an item of a list, a string or a number, as text; for lists that a set already has of its defaults, after them
- * would be wrong, so the caller has emptied it. */
+/* Adds a list item, a string or number, as text. The caller has emptied the list, so a set replaces its default's
+ * items. */
 static void add_text(struct reader *r, struct clime_opt_list *l) {
     struct clime_str text;
     if (clime_json_peek(&r->j) == CLIME_JSON_STRING ? !clime_json_string(&r->j, &text)
@@ -85,7 +85,7 @@ static void read_member(struct reader *r, const struct member *m, struct clime_e
     void *at = (char *)set + m->at;
     struct clime_str text;
     double x;
-    if (clime_json_peek(&r->j) == CLIME_JSON_NULL) { /* as in slime: not said */
+    if (clime_json_peek(&r->j) == CLIME_JSON_NULL) { /* as in slime: not set */
         clime_json_null(&r->j);
         return;
     }
@@ -118,7 +118,7 @@ static void read_member(struct reader *r, const struct member *m, struct clime_e
     }
 }
 
-/* The members of one set, or of the defaults, over what *set has. */
+/* Reads the members of one set, or of the defaults, over *set. */
 static void read_set(struct reader *r, struct clime_eval_set *set) {
     struct clime_str key;
     if (clime_json_peek(&r->j) == CLIME_JSON_NULL) {
@@ -143,7 +143,7 @@ static struct clime_eval_set *add_set(struct clime_eval_sets *s, const struct cl
     return &s->sets[s->n++];
 }
 
-/* Whether a figure of set is named as the score of a set of that name. */
+/* True when a figure of set has the name of the score of a set `name`. */
 static bool is_figure_of(const char *name, const char *set) {
     static const char *const figures[] = {"-ci95", "-truncated_ratio", "-failed", "-pass@", "/response_len/"};
     size_t n = strlen(set);
@@ -153,7 +153,7 @@ static bool is_figure_of(const char *name, const char *set) {
     return is;
 }
 
-/* Figures are named after their set, beside eval/step. */
+/* Checks names: figures are named after their set, beside eval/step. */
 static enum clime_err check_names(const struct clime_eval_sets *s, const char *option, struct clime_error *e) {
     for (int i = 0; i < s->n; i++) {
         if (!s->sets[i].name || !s->sets[i].file)
@@ -211,7 +211,7 @@ static void take_part(struct clime_json *j, struct clime_str key, struct clime_s
         clime_json_skip(j, part);
 }
 
-/* The raw texts of the two members that there are; what is under "eval", or at the top. */
+/* Finds the two members' raw text, under "eval" or at the top level. */
 static void find_parts(struct clime_json *j, struct clime_str *defaults, struct clime_str *datasets) {
     struct clime_str key;
     for (clime_json_object(j); clime_json_key(j, &key);) {
@@ -247,7 +247,7 @@ static enum clime_err read_parts(struct reader *r, struct clime_str json, const 
     return r->out->n ? CLIME_OK : clime_fail(e, CLIME_ERR_INPUT, "there is no set");
 }
 
-/* A set that names its reward has it for every prompt, whatever a prompt's metadata says, as in slime. */
+/* A set's own reward type overrides each prompt's metadata, as in slime. */
 static void put_reward_type(struct clime_eval_sets *out, const char *usual) {
     for (int i = 0; i < out->n; i++) {
         struct clime_eval_set *s = &out->sets[i];

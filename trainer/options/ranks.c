@@ -1,7 +1,7 @@
-/* Options of ranks. See ranks.h.
+/* Rank options (ranks.h).
  *
- * How many ranks there are does not decide the weights, the number of lanes does: it is recorded as it is in force, so
- * that a run that was begun on four ranks goes on with four lanes on two. */
+ * The number of lanes affects the weights, the number of ranks does not: the effective lanes are recorded, so a run
+ * begun on four ranks continues with four lanes on two. */
 #include "trainer/options/ranks.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* Rows of a table of options as JSON. Called by the parsers of rl and sft; pure. */
+/* Option tables as JSON. Called by the parsers of rl and sft; pure. */
 #include "trainer/options/record.h"
 
 #include "common/json/write.h"

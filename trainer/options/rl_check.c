@@ -1,5 +1,5 @@
-/* Which options of sampling, asynchronous training and algorithms go together. Called by the parser of rl, pure.
- * Invariant: what cannot be honoured is refused with the reason, before anything is opened. */
+/* Checks of rl's options for sampling, asynchronous training and algorithms. Called by the parser of rl, pure.
+ * Invariant: an option that cannot be honoured is refused with the reason, before anything is opened. */
 #include <string.h>
 
 #include "trainer/algorithm/estimator.h"
@@ -21,7 +21,7 @@ static enum clime_err check_sampling(const struct clime_rl_options *o, struct cl
     return CLIME_OK;
 }
 
-/* The least that the options allow a token to be behind. */
+/* Checks --max-staleness against the least staleness that the options imply. */
 enum clime_err clime_rl_check_staleness(const struct clime_rl_options *o, struct clime_error *e) {
     int64_t rollouts = o->update_weights_interval + o->max_rollouts_ahead - 1;
     int64_t least = o->async ? rollouts * o->num_steps_per_rollout : 0;
@@ -33,7 +33,7 @@ enum clime_err clime_rl_check_staleness(const struct clime_rl_options *o, struct
         (long long)o->max_staleness, (long long)least);
 }
 
-/* The rules come first, and before them what --fully-async implies. */
+/* Applies what --fully-async implies, then the rules, then the checks. */
 enum clime_err clime_rl_check_sampling(struct clime_rl_options *o, const struct clime_rl_given *g,
                                        struct clime_error *e) {
     if (o->fully_async) o->async = o->partial_rollout = true;
@@ -49,16 +49,16 @@ enum clime_err clime_rl_check_sampling(struct clime_rl_options *o, const struct 
     return rc ? rc : check_sampling(o, e);
 }
 
-/* Nothing but the reward of a prompt's only sample would make its advantage. */
+/* True when a prompt's only sample is its own baseline: its advantage is 0. */
 static bool one_sample_teaches_nothing(const struct clime_rl_options *o, const struct clime_estimator *est) {
     bool trains = !o->evaluate && !o->rollout_only;
     bool other = o->custom_rewards || o->custom_advantages || o->custom_loss || o->learner.objective.use_opd ||
-                 o->environment; /* whose tasks may end with several samples */
+                 o->environment; /* its tasks may yield several samples */
     return trains && !other && o->n_samples_per_prompt < 2 && est->takes_raw &&
            !o->learner.objective.disable_rewards_normalization;
 }
 
-/* Combinations that have no meaning, or a meaning other than what was surely meant. */
+/* Refuses combinations that are meaningless or surely unintended. */
 enum clime_err clime_rl_check_algorithm(struct clime_rl_options *o, const struct clime_rl_given *g,
                                         struct clime_error *e) {
     struct clime_learner_options *l = &o->learner;
@@ -88,7 +88,7 @@ enum clime_err clime_rl_check_algorithm(struct clime_rl_options *o, const struct
     for (size_t i = 0; i < CLIME_COUNT(rules); i++)
         if (rules[i].wrong)
             return clime_fail(e, CLIME_ERR_INPUT, "--advantage-estimator %s %s", est->name, rules[i].why);
-    if (o->custom_rewards) { /* it has done what the estimator would do within a group */
+    if (o->custom_rewards) { /* it replaces the estimator's step within a group */
         if (est->needs_peers && !o->custom_advantages)
             return clime_fail(e, CLIME_ERR_INPUT,
                               "--custom-reward-post-process-path takes the place of what --advantage-estimator %s does "

@@ -1,8 +1,8 @@
-/* Which options decide the weights, and their values as the run folder's record has them: the same command resumes, one
- * that would train otherwise is refused by the name of what changed.
+/* Options that affect the weights, and their values in the run folder's record: the same command resumes; one that
+ * would train differently is refused and names what changed.
  *
- * Called by the parser of rl, and by the loop for what is known later (the bytes of a library). Pure. Invariant: an
- * option decides unless it is in the list, so that a new one is never left out by forgetting it. */
+ * Called by the parser of rl, and by the loop for later facts (the bytes of a library). Pure. Invariant: an option
+ * counts unless listed here, so a new one is never left out by mistake. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,9 +11,9 @@
 #include "trainer/options/record.h"
 #include "trainer/options/rl_options_int.h"
 
-/* Options that do not decide: where things are (what they say does, run/inputs.c), how many servers, how long, how
- * shown. The length of the run does where the learning rate falls towards its end, the replay of experts where KV is
- * kept: elsewhere it has no effect, and runs begun before it had any go on with it. */
+/* Options that do not affect the weights: paths (contents do, run/inputs.c), number of servers, duration, display. The
+ * run's length does if the learning rate decays towards its end, expert replay if KV is kept: elsewhere they have no
+ * effect, and runs begun before they had one continue. */
 static bool decides(const void *arg, const char *name) {
     const struct clime_rl_options *o = arg;
     static const char *const not [] = {"run",

@@ -1,8 +1,8 @@
-/* What `clime-train rl` and eval need of their options, and the values that follow from others.
+/* Required and derived options of `clime-train rl` and eval.
  *
- * Called once by the parser, after the words were read; pure. Invariant: afterwards every count, limit and divisor that
- * the loop uses is set and consistent (rollout_batch_size * n_samples_per_prompt == global_batch_size *
- * num_steps_per_rollout), so the loop never checks them again. */
+ * Called once by the parser, after parsing; pure. Invariant: afterwards every count, limit and divisor of the loop is
+ * set and consistent (rollout_batch_size * n_samples_per_prompt == global_batch_size * num_steps_per_rollout): the loop
+ * never checks them again. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -90,11 +90,11 @@ static enum clime_err derive_batch(struct clime_rl_options *o, struct clime_erro
                       (long long)o->global_batch_size, (long long)o->num_steps_per_rollout);
 }
 
-/* They are words of the command line or of a file of sets, which requests pass on as numbers. */
+/* Checks stop ids, which are text from the command line or a file of sets and are sent as numbers. */
 static enum clime_err check_stop_ids(const struct clime_sampling_options *s, const char *where, struct clime_error *e) {
     for (int i = 0; i < s->stop_token_ids.n; i++) {
         const char *id = s->stop_token_ids.items[i];
-        const bool is_number = *id && !id[strspn(id, "0123456789")] && (id[0] != '0' || !id[1]); /* as JSON has it */
+        const bool is_number = *id && !id[strspn(id, "0123456789")] && (id[0] != '0' || !id[1]); /* as in JSON */
         if (!is_number || strlen(id) > 10 || strtoll(id, NULL, 10) > INT32_MAX)
             return clime_fail(e, CLIME_ERR_INPUT, "%s: '%s' is no token id, 0 to %d", where, id, INT32_MAX);
     }
@@ -180,7 +180,7 @@ static void derive_learner(struct clime_rl_options *o, const struct clime_rl_giv
     l->model.device = o->device;
     l->model.dtype = o->dtype;
     l->model.dev.n_threads = (int)o->threads;
-    /* one member has no deviation: the reward is centred only */
+    /* one member has no deviation: the reward is only centred */
     if (o->n_samples_per_prompt == 1) l->objective.disable_grpo_std_normalization = true;
 }
 

@@ -1,8 +1,7 @@
-/* Options of slime's recipes that have no effect here, and those that would need what clime does not have.
+/* Options of slime's recipes that have no effect here, or need features that clime lacks.
  *
- * Called by the parser of rl. Pure tables. Invariant: nothing is read and ignored in silence. A row says which values
- * are accepted and why that is enough; any other value is refused with the row's second reason.
- */
+ * Called by the parser of rl. Pure tables. Invariant: nothing is ignored silently. A row lists the accepted values and
+ * why they suffice; any other value is refused with the row's second reason. */
 #include "trainer/options/rl_options.h"
 
 #define SHAPE "the model's shape is read from config.json"
@@ -42,7 +41,7 @@ static const struct clime_inert rows[] = {
      "the trainer's process holds the run; --optimizer-cpu-offload and --recompute-granularity leave more memory"},
     {WORDS("megatron-config-path"), false, "", "options are given on the command line; the critic's are --critic-*"},
     {WORDS("megatron-to-hf-mode"), false, NULL, "Hugging Face folders are read and written as they are"},
-    /* numerics that hold in any case */
+    /* numerics that always hold */
     {WORDS("bf16"), true, NULL, "the type follows the checkpoint (--dtype)"},
     {WORDS("deterministic-mode"), true, NULL, "training is deterministic in any case"},
     {WORDS("accumulate-allreduce-grads-in-fp32"), true, NULL, "gradients are fp32 in any case"},

@@ -1,10 +1,8 @@
-/* The parser of `clime-train rl` and eval: the table of options, and words that go to servers and router.
+/* Parser of `clime-train rl` and eval: the table of options, and the words for servers and router.
  *
- * Called once by clime_rl_main and the eval command; pure but for --help. The rows are in rl_options_samples.c,
- * rl_options_learning.c and rl_inert.c, rules, checks and derived values in rl_rules.c, rl_check.c and rl_derive.c,
- * what of it decides the weights in rl_decides.c. The table is built at run time because the fields that it fills are
- * those of one struct.
- */
+ * Called once by clime_rl_main and the eval command; pure but for --help. Rows: rl_options_samples.c,
+ * rl_options_learning.c and rl_inert.c. Rules, checks and derived values: rl_rules.c, rl_check.c and rl_derive.c.
+ * Effect on the weights: rl_decides.c. The table is built at run time because it fills fields of one struct. */
 #include "trainer/options/alarms.h"
 #include "trainer/options/rl_options_int.h"
 
@@ -23,7 +21,7 @@ static const char rl_usage[] =
     "Options named --server-X (or --sglang-X, --vllm-X) go to the servers, --router-X to the router, that it starts.\n"
     "Other options of slime's recipes (docs/from-slime.md): --help slime.\n";
 
-/* The whole table; the first n_core rows are the honoured ones. */
+/* Builds the whole table; the first n_core rows are the honoured ones. */
 static int all_rows(struct clime_rl_options *o, struct clime_opt *t, struct clime_rl_given *g, int *n_core) {
     int n = clime_rl_sample_rows(o, t, g);
     n += clime_rl_learning_rows(o, t + n, g);
@@ -58,7 +56,7 @@ static bool in_table(const struct clime_opt *t, int n, const char *name) {
     return false;
 }
 
-/* Moves the words of --server-X and --router-X out of argv; returns what is left. */
+/* Moves --server-X and --router-X words out of argv; returns the new argc. */
 static int split_words(const struct clime_opt *t, int n, int argc, char **argv, struct clime_rl_options *o) {
     static const struct {
         const char *prefix;
@@ -98,7 +96,7 @@ enum clime_err clime_rl_options_parse(int argc, char **argv, struct clime_rl_opt
         goto done;
     o->idle = clime_rl_rules_idle(&g);
     o->options_json = clime_rl_deciding_options(o, table, n_core);
-    /* after the record, so that another --lr is named and not what follows it */
+    /* after the record, so a changed --lr is named, not its dependants */
     if (!g.critic_lr) o->learner.critic_lr = o->learner.lr;
 done:
     free(table);

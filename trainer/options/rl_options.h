@@ -1,16 +1,14 @@
-/* The options of `clime-train rl` and `eval`, under slime's names: one table, one struct, one set of
- * checks.
+/* Options of `clime-train rl` and `eval`, under slime's names: one table, one struct, one set of checks.
  *
  * Three kinds of option:
  *   honoured   a field below;
- *   inert      accepted without effect here, for a reason that --explain lists (a shape that config.json says, a
- *              parallel size of 1);
- *   refused    an error that says why (a parallel size of 2, an algorithm that is not there).
- * Words "--server-X" (aliases --sglang-X, --vllm-X) and "--router-X" that are not options of the table go to the
- * programs that the trainer starts.
+ *   inert      accepted without effect, for a reason that --explain lists (a shape from config.json, a parallel size of
+ *              1);
+ *   refused    an error with the reason (a parallel size of 2, an unknown algorithm).
+ * "--server-X" (aliases --sglang-X, --vllm-X) and "--router-X" that are not in the table are passed to the programs
+ * that the trainer starts.
  *
- * Filled once in main, read by all threads afterwards.
- */
+ * Filled once in main, then read by all threads. */
 #ifndef CLIME_TRAINER_OPTIONS_RL_OPTIONS_H
 #define CLIME_TRAINER_OPTIONS_RL_OPTIONS_H
 
@@ -60,21 +58,21 @@ struct clime_rl_options {
     bool partial_rollout, async, fully_async;
     int64_t max_staleness;           /* optimizer steps; -1 = no bound */
     int64_t update_weights_interval; /* rollouts */
-    int64_t max_rollouts_ahead;      /* of the one that trains */
+    int64_t max_rollouts_ahead;      /* ahead of the one in training */
     int pause_generation_mode;       /* enum clime_pause_mode */
     bool rollout_routing_replay;
     struct clime_sampling_options sampling;
-    double rollout_request_timeout; /* seconds for one sample, all its tries together */
+    double rollout_request_timeout; /* seconds per sample, over all its tries */
     /* environments */
     bool environment; /* derived: --environment, --environment-command or --custom-generate-function-path */
     const char *environment_command, *environment_host, *environment_api_key;
     int64_t environment_port, num_environments, environment_max_turns, environment_attempts;
     double environment_lease_timeout, environment_stream_heartbeat; /* seconds */
-    const char *custom_generate; /* a library's path; it takes the place of environments */
+    const char *custom_generate;                                    /* a library's path; replaces environments */
     /* reward */
     const char *rm_type, *rm_url, *rm_command, *reward_key;
     int64_t rm_batch_size;
-    int64_t rm_workers; /* 0 = as many as the type wants */
+    int64_t rm_workers; /* 0 = the type's default */
     const char *custom_rm;
     bool group_rm;
     bool use_tensorboard;
@@ -87,7 +85,7 @@ struct clime_rl_options {
     struct clime_opt_list eval_prompt_data;
     const char *keep_best;            /* name of a set */
     const char *eval_versions;        /* another run's folder */
-    const char *eval_config;          /* a YAML file; takes the place of the pairs */
+    const char *eval_config;          /* a YAML file; replaces the pairs */
     struct clime_eval_sets eval_sets; /* derived from either */
     const char *eval_input_key, *eval_label_key, *eval_tool_key, *eval_rm_type, *eval_reward_key;
     bool skip_eval_before_train;
@@ -103,7 +101,7 @@ struct clime_rl_options {
     bool use_rollout_logprobs;
     const char *opd_teacher_url;
     int64_t opd_teacher_concurrency; /* requests in flight */
-    double opd_teacher_timeout;      /* seconds for one sample, all tries together */
+    double opd_teacher_timeout;      /* seconds per sample, over all tries */
     int kl_loss_type, tis_mode, tis_level, rs_level, lr_decay_style, recompute_granularity;
     int64_t lr_warmup_iters, lr_decay_iters;
     /* performance */
@@ -113,33 +111,34 @@ struct clime_rl_options {
     /* servers */
     int64_t num_servers, server_concurrency;
     double update_quorum;
-    int64_t rollout_num_gpus, gpus_per_engine; /* devices of all servers (0 = not said), and of each */
+    int64_t rollout_num_gpus, gpus_per_engine; /* devices of all servers (0 = not set), and of each */
     double server_start_timeout, server_evict_after, health_interval, health_timeout; /* seconds */
     const char *router_url, *fleet_api_key, *ca_certificate;
     bool colocate, offload_rollout, mixed_devices;
     int transport;                    /* enum clime_transport */
-    const char *pull_host, *disk_dir; /* of versions that are pulled */
+    const char *pull_host, *disk_dir; /* for pulled versions */
     int64_t delta_chain, pull_fanout;
-    struct clime_opt_list server_args, router_args; /* "--name", "value", ... as they are passed on */
+    struct clime_opt_list server_args, router_args; /* "--name", "value", ... as passed on */
 
     struct clime_inert_given inert[CLIME_MAX_INERT]; /* by name in rl_inert.c */
-    char *idle;         /* a line for each option that has no effect beside others; owned */
-    char *options_json; /* the options that decide the weights, with their values; owned */
+    char *idle;                                      /* a line per option without effect in this combination; owned */
+    char *options_json;                              /* the options that affect the weights, with their values; owned */
 };
 
-/* Parses, derives, checks. o->evaluate is set before: clime-train eval needs no prompts, batch or optimizer. Prints
- * --help and exits when asked. CLIME_ERR_INPUT with the option's name. */
+/* Parses, derives, checks. Set o->evaluate before: clime-train eval needs no prompts, batch or optimizer. Prints --help
+ * and exits on request. CLIME_ERR_INPUT with the option's name. */
 enum clime_err clime_rl_options_parse(int argc, char **argv, struct clime_rl_options *o, struct clime_error *e);
 void clime_rl_options_free(struct clime_rl_options *o);
 
-/* The same object of a command without any option, for free: what a record has that was begun before an option came. */
+/* options_json of a command without options; the caller frees it. Supplies defaults for records older than an option.
+ */
 char *clime_rl_default_options(void);
 
-/* Adds a member to options_json: what else decides the weights. */
+/* Adds a member to options_json for anything else that affects the weights. */
 void clime_rl_options_decide(struct clime_rl_options *o, const char *name, const char *value);
 
-/* trainer/options/rl_inert.c: rows for the parser's table (at most CLIME_MAX_INERT, the number is returned), the check
- * of what was given, and the list of the inert ones for --explain. */
+/* trainer/options/rl_inert.c: rows for the parser's table (at most CLIME_MAX_INERT; returns their number), the check of
+ * their values, and the list of inert options for --explain. */
 int clime_rl_inert_rows(struct clime_rl_options *o, struct clime_opt *rows);
 enum clime_err clime_rl_inert_check(const struct clime_rl_options *o, struct clime_error *e);
 void clime_rl_inert_explain(const struct clime_rl_options *o, struct clime_buf *out);

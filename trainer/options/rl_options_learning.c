@@ -1,6 +1,5 @@
-/* Rows of clime-train rl's table for what learns from samples: advantages, loss, corrections, optimizer, performance;
- * and for the servers. Called by the parser (rl_options.c) before it reads the words; holds nothing. Order is the order
- * of the help. */
+/* Option rows of clime-train rl for learning: advantages, loss, corrections, optimizer, performance; and for servers.
+ * Called by the parser (rl_options.c) before parsing; no state. In order of the help. */
 #include <string.h>
 
 #include "trainer/algorithm/estimator.h"

@@ -1,5 +1,5 @@
-/* Rows of clime-train rl's table for what makes samples: run folder, prompts, rollout, reward, evaluation. Called by
- * the parser (rl_options.c) before it reads the words; holds nothing. Order is the order of the help. */
+/* Option rows of clime-train rl for sampling: run folder, prompts, rollout, reward, evaluation. Called by the parser
+ * (rl_options.c) before parsing; no state. In order of the help. */
 #include <string.h>
 
 #include "trainer/options/rl_options_int.h"

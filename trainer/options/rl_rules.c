@@ -1,18 +1,16 @@
-/* Rules between options of rl: a row each, of which the parser's check, --explain's list of options without effect and
- * docs/options/ are made. What takes more than names and values to say is in rl_check.c. Called by the parser; pure.
- */
+/* Rules between options of rl, one row each: source of the parser's check, --explain's list of options without effect,
+ * and docs/options/. Checks that need more than names and values are in rl_check.c. Called by the parser; pure. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "trainer/options/record.h"
 #include "trainer/options/rl_options_int.h"
 
-/* Words name options without dashes: "a" has another value than its default, "a V" has this one, "a|b" is any of them.
- */
+/* Words name options without dashes: "a": not at its default; "a V": has this value; "a|b": any of them. */
 struct rule {
     const char *when;
     enum { NOT, NEEDS, IDLE } kind; /* refused with, refused without, no effect without */
-    const char *with, *because;     /* because: NULL where IDLE says all */
+    const char *with, *because;     /* because: NULL if IDLE suffices */
 };
 
 static const struct rule rules[] = {
@@ -26,7 +24,7 @@ static const struct rule rules[] = {
     {"mask-offpolicy-in-partial-rollout", NOT, "async", "every token is of older weights, so none would be left"},
     {"accept-order prompt", NOT, "partial-rollout",
      "timing decides where a sample is cut, so the seed alone does not give the run (its record does)"},
-    /* half a run has nothing to do for the other half's options */
+    /* half a run does not use the other half's options */
     {"replay-generate", NEEDS, "replay", "it generates what a record says"},
     {"replay-generate", NOT, "custom-generate-function-path|environment", "what it would say is not in the record"},
     {"debug-train-only", NEEDS, "load-debug-rollout-data", "it generates nothing"},
@@ -39,7 +37,7 @@ static const struct rule rules[] = {
      "it takes no experts over, they are those of the other run's weights"},
     {"debug-rollout-only", NOT, "replay|async|colocate", "it trains nothing"},
     {"page-control", NOT, "page-port -1|replay|debug-rollout-only", "there is nothing that takes orders"},
-    /* what serves, and how weights get there */
+    /* serving and weight transport */
     {"update-weight-transport", NOT, "colocate", "the servers compute with the trainer's own memory"},
     {"update-weight-transport", NOT, "debug-rollout-only", "the weights stay as they are"},
     {"update-weight-disk-dir", NEEDS, "update-weight-transport pull", "versions in a folder are pulled"},
@@ -69,7 +67,7 @@ static const struct rule rules[] = {
     {"mask-offpolicy-in-partial-rollout", IDLE, "partial-rollout", "groups of one rollout have one version"},
 };
 
-/* The next of "a|b"; false when there is none. */
+/* The next of "a|b"; false at the end. */
 static bool next_word(const char **at, struct clime_str *word) {
     if (!**at) return false;
     *word = (struct clime_str){*at, strcspn(*at, "|")};
@@ -86,7 +84,7 @@ static const struct clime_opt *option_of(const struct clime_rl_given *g, struct 
     return NULL;
 }
 
-/* Compares it with an option of its own that has the default, or what the word says. */
+/* Compares an option with its default, or with the word's value. */
 static bool is_so(const struct clime_rl_given *g, struct clime_str word) {
     const struct clime_opt *o = option_of(g, word);
     union {
@@ -120,7 +118,7 @@ static bool any_is_so(const struct clime_rl_given *g, const char *words, struct 
     return false;
 }
 
-/* "--name" and what was given. */
+/* Writes "--name" and its value. */
 static void put_given(const struct clime_opt *o, struct clime_buf *out) {
     clime_buf_printf(out, "--%s", o->name);
     if (o->type == CLIME_OPT_INT) clime_buf_printf(out, " %lld", (long long)*(int64_t *)o->value);
