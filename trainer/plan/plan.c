@@ -1,7 +1,7 @@
-/* The model of time and memory (plan.h). Called by clime-train plan and its test; pure.
+/* Run planner: the model of time and memory (plan.h). Called by clime-train plan and its test; pure.
  *
- * Work that different parts of a device do is counted as the longer of the two; what goes over links hides behind the
- * products of the same micro-batch or is the time itself. */
+ * Work on different parts of a device costs the longer of the two; link transfers overlap the products of the same
+ * micro-batch, or dominate. */
 #include "trainer/plan/plan.h"
 
 #include <math.h>
@@ -22,7 +22,7 @@ double clime_plan_decode_s(const struct clime_model_work *w, const struct clime_
     double bytes_per_s = d->copy_gbs * 1e9 * s->decode_bytes, flops_per_s = d->gemm_tflops * 1e12 * s->decode_gemm;
     double read = 2 * clime_weights_hit(w, rows) / tp / bytes_per_s;
     double products = 2 * (w->active + w->head) * rows / tp / flops_per_s;
-    bool whole = w->kind == CLIME_WORK_LATENT; /* every device keeps all of the latent rows */
+    bool whole = w->kind == CLIME_WORK_LATENT; /* every device stores all latent rows */
     double kv = w->kv_bytes * context * rows / (whole ? 1 : tp) / bytes_per_s;
     double gathers = tp > 1 ? 4.0 * w->layers * CLIME_GATHER_US * 1e-6 : 0;
     return fmax(read, products) + kv + w->layers * s->layer_us * 1e-6 + gathers;
@@ -38,8 +38,8 @@ static void plan_serving(const struct clime_plan_wish *wish, struct clime_run_pl
     const struct clime_plan_training *t = out->way < 0 ? NULL : &out->training[out->way];
     double answers = wish->prompts * wish->samples, length = wish->prompt_len + wish->answer_len;
     double left = wish->device->memory_gib - (t ? t->gib : 0);
-    out->tp = wish->tp ? wish->tp : wish->devices / wish->hosts; /* a trainer's own server: one over its devices */
-    bool in_place = out->tp == 1 && out->way == CLIME_PLAN_REPLICATED; /* it computes with the trainer's weights */
+    out->tp = wish->tp ? wish->tp : wish->devices / wish->hosts; /* the trainer's own server: one over its devices */
+    bool in_place = out->tp == 1 && out->way == CLIME_PLAN_REPLICATED; /* it uses the trainer's weights */
     double kv_gib = 0.85 * left - (in_place ? 0 : 2 * w->weights / out->tp / GIB);
     out->servers = wish->devices / out->tp;
     double of_position = w->kv_bytes / (w->kind == CLIME_WORK_LATENT ? 1 : out->tp);
@@ -66,9 +66,7 @@ double clime_plan_train_s(const struct clime_model_work *w, const struct clime_d
     return rows * flops / (d->gemm_tflops * 1e12 * clime_work_shares[w->kind].train);
 }
 
-/* Seconds that `bytes`, spread over n ranks, take to come to each of them or to leave it. Neighbours may be of one
- * host.
- */
+/* Seconds to gather or scatter `bytes`, spread over n ranks. Neighbours may share a host. */
 static double among(const struct clime_plan_wish *wish, int n, bool neighbours, double bytes) {
     const bool peers = wish->hosts == 1 || (neighbours && n <= wish->devices / wish->hosts);
     const double gbs = peers ? wish->device->peers_gbs : wish->device->network_gbs;
@@ -79,23 +77,22 @@ static double over_links(const struct clime_plan_wish *wish, double bytes) {
     return among(wish, wish->devices, true, bytes);
 }
 
-/* A step's optimizer: 30 bytes a parameter in the device's memory; or the host's cores, which devices share. */
+/* The optimizer of a step: 30 bytes a parameter in device memory; or the host's cores, shared by devices. */
 static double optimizer_s(const struct clime_plan_wish *wish, double weights) {
     if (wish->offload) return weights / wish->hosts / wish->device->host_adam_per_s;
     return 30 * weights / wish->devices / (0.95 * wish->device->copy_gbs * 1e9);
 }
 
-/* Each rank's own, and on the first host rank 0's copy of what its rank has no whole of. */
+/* Each rank's own, and on the first host rank 0's copy of everything its rank does not hold whole. */
 static double host_gib(const struct clime_plan_wish *wish, const struct clime_memory_plan *memory, double copy) {
     return (((double)memory->host - copy) * wish->devices / wish->hosts + copy) / GIB;
 }
 
 static int ranks_of(const struct clime_plan_wish *wish) {
-    return wish->devices < CLIME_GROUP_MAX ? wish->devices : CLIME_GROUP_MAX; /* a trainer has no more */
+    return wish->devices < CLIME_GROUP_MAX ? wish->devices : CLIME_GROUP_MAX; /* a trainer's maximum */
 }
 
-/* Ranks that have the same experts share what is to be summed and updated of them: so much of each of their elements
- * goes between them. */
+/* Exchange between ranks with the same experts, which split their sums and updates: `bytes` per element. */
 static double same_experts_s(const struct clime_plan_wish *wish, const struct clime_run_plan *out, double bytes) {
     return among(wish, ranks_of(wish) / out->experts_over, false, bytes * out->work.experts / out->experts_over);
 }
@@ -104,7 +101,7 @@ static int context_of(const struct clime_plan_wish *wish) {
     return wish->cp > 1 ? wish->cp : 1;
 }
 
-/* What the ranks that share a micro-batch give each other of their rows, for attention over heads (docs/devices.md). */
+/* Exchange of rows between ranks that share a micro-batch, for attention over heads (docs/devices.md). */
 static double context_s(const struct clime_plan_wish *wish, const struct clime_model_work *w) {
     const int n = context_of(wish);
     const double heads = w->H * (w->key + w->value), kv = w->HK * (w->key + w->value);
@@ -113,7 +110,8 @@ static double context_s(const struct clime_plan_wish *wish, const struct clime_m
     return among(wish, n, true, 2.0 * wish->rows * w->layers * passes);
 }
 
-/* As the rank has it that has most heads: queries go with their key/value head; latent attention's are dealt out. */
+/* The work of the rank with the most heads: queries follow their key/value head; latent attention's heads are dealt
+ * out. */
 static struct clime_model_work most_heads(const struct clime_plan_wish *wish, const struct clime_model_work *w) {
     const int n = context_of(wish), heads = w->HK ? w->HK : w->H;
     struct clime_model_work out = *w;
@@ -131,23 +129,23 @@ static void plan_training(const struct clime_plan_wish *wish, struct clime_run_p
     for (int way = 0; way < CLIME_PLAN_WAYS; way++) {
         struct clime_plan_training *t = &out->training[way];
         bool stay = way == CLIME_PLAN_EXPERTS, cut = way != CLIME_PLAN_REPLICATED;
-        double dense = w->weights - (stay ? w->experts : 0); /* what is gathered or exchanged */
+        double dense = w->weights - (stay ? w->experts : 0); /* gathered or exchanged weights */
         const struct clime_memory_plan *memory = &out->memory[way];
         if (!t->possible) continue;
         t->gib = (double)memory->need / GIB;
         t->host_gib = host_gib(wish, memory, cut ? 2 * w->weights : 0);
         t->fits = t->gib <= wish->device->memory_gib && t->host_gib <= wish->device->host_gib;
-        /* gate and up of experts that stay are made again at any level: as if all were */
+        /* gate and up of experts that stay are recomputed at any level: counted as full recomputation */
         t->compute_s = clime_plan_train_s(&most, wish->device, fmin(wish->rows, tokens / cp), length,
                                           wish->answer_len / length, stay ? CLIME_RECOMPUTE_FULL : wish->recompute);
         t->exchange_s = over_links(wish, 4 * dense);
         if (stay) t->exchange_s += same_experts_s(wish, out, 4);
-        if (cut) t->gather_s = 2 * over_links(wish, 2 * dense); /* a full recomputing and its backward share one */
+        if (cut) t->gather_s = 2 * over_links(wish, 2 * dense); /* a full recomputation and its backward share one */
         t->rows_s = context_s(wish, w);
         if (stay) /* a row to each chosen expert and one back; two there and one back in the backward pass */
             t->rows_s += among(wish, out->experts_over, true, 5 * 2.0 * wish->rows * w->k * w->D * w->expert_layers);
         double each = t->compute_s;
-        if (wish->devices > 1) /* rows do not hide: who sends them waits for what comes of them */
+        if (wish->devices > 1) /* rows are not overlapped: the sender waits for their results */
             each = fmax(t->compute_s / CLIME_RANKS_SHARE, t->gather_s + t->exchange_s) + t->rows_s;
         t->gather_s += t->rows_s;
         t->step_s = out->micro_batches * each + out->optimizer_s;
@@ -155,8 +153,8 @@ static void plan_training(const struct clime_plan_wish *wish, struct clime_run_p
     }
 }
 
-/* The learner's own plan, made on the CPU, with what a device has otherwise: weights that are not packed a second time,
- * larger chunks of logits, and its code and scratch. */
+/* The learner's own plan, made on the CPU, adjusted to a device: weights not packed a second time, larger chunks of
+ * logits, code and scratch. */
 static void plan_memory(struct clime_model *m, const struct clime_plan_wish *wish, int world, struct clime_part part,
                         struct clime_memory_plan *out) {
     double chunk = wish->device->head_gib * GIB / 4 / m->cfg.V;
@@ -176,7 +174,7 @@ static void plan_memory(struct clime_model *m, const struct clime_plan_wish *wis
     for (int i = 0; i < CLIME_MEM_N; i++) out->need += out->part[i];
 }
 
-/* Neighbours of whom each has as many experts: as is wished, or the most; 1 = not with these. */
+/* Number of neighbouring ranks with equal shares of the experts: as requested, or the maximum; 1 = impossible here. */
 static int experts_over(const struct clime_plan_wish *wish, const struct clime_model_work *w) {
     int most = 1;
     while (w->E && w->E % (2 * most) == 0 && ranks_of(wish) % (2 * most) == 0) most *= 2;

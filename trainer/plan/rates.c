@@ -1,4 +1,4 @@
-/* The tables of rates.h, from docs/lab/cuda.md (entries of 2026-11-22 to 24, one H200 and two). */
+/* Device rates (rates.h), from docs/lab/cuda.md (entries of 2026-11-22 to 24, one H200 and two). */
 #include "trainer/plan/rates.h"
 
 const struct clime_device_rates clime_device_rates[] = {
@@ -9,8 +9,8 @@ const struct clime_device_rates clime_device_rates[] = {
      .copy_gbs = 4270,
      .gemm_tflops = 790,
      .peers_gbs = 345,
-     .network_gbs = 45, /* a 400 Gbit/s adapter a device, not measured */
-     .host_gib = 2048,  /* eight of them a host; of the servers that are sold, not measured */
+     .network_gbs = 45, /* a 400 Gbit/s adapter per device, not measured */
+     .host_gib = 2048,  /* eight devices per host; typical of servers on sale, not measured */
      .host_adam_per_s = 5.3e9},
 };
 

@@ -1,6 +1,6 @@
-/* Counts of a model's parameter table. Called by the plan, main thread; pure.
+/* Model work: counts over a model's parameter table. Called by the plan, main thread; pure.
  *
- * Latent attention is counted in its absorbed form, as it is computed (docs/decisions.md). */
+ * Latent attention is counted in its absorbed form, as computed (docs/decisions.md). */
 #include "trainer/plan/work.h"
 
 #include <math.h>

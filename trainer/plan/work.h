@@ -1,4 +1,4 @@
-/* What a model asks for: weights, operations and bytes of a row, from its configuration alone. Pure; any thread. */
+/* Model work: weights, operations and bytes per row, from its configuration alone. Pure; any thread. */
 #ifndef CLIME_TRAINER_PLAN_WORK_H
 #define CLIME_TRAINER_PLAN_WORK_H
 
@@ -8,13 +8,13 @@
 struct clime_model_work {
     enum clime_work_kind kind;
     double weights;    /* all of them */
-    double experts;    /* of these in experts that are chosen from */
-    double head;       /* of the head, which logits alone are multiplied with */
+    double experts;    /* of these, in routed experts */
+    double head;       /* of the head, used only for logits */
     double active;     /* weights that a row is multiplied with, without the head */
-    double pair_flops; /* of a query and a key, in all layers and heads */
-    double kv_bytes;   /* of a position, in bf16 */
-    int H, HK;         /* query heads, key/value heads; of latent attention HK = 0: all read one row */
-    int key, value;    /* widths as attention sees them */
+    double pair_flops; /* per query and key, over all layers and heads */
+    double kv_bytes;   /* per position, in bf16 */
+    int H, HK;         /* query heads, key/value heads; latent attention: HK = 0, all read one row */
+    int key, value;    /* widths in attention */
     int layers, expert_layers;
     int D, E, k;
 };
@@ -24,7 +24,7 @@ void clime_model_work(const struct clime_config *c, const struct clime_layout *l
 /* Operations of a row that sees `context` keys, without the head's. */
 double clime_row_flops(const struct clime_model_work *w, double context);
 
-/* Weights that `rows` rows read at least once, when their choices are even and independent. */
+/* Weights read at least once by `rows` rows, if experts are chosen evenly and independently. */
 double clime_weights_hit(const struct clime_model_work *w, double rows);
 
 #endif
