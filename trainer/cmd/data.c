@@ -1,5 +1,5 @@
-/* clime-train data. Looks at files with the loaders that training has, so what it says is what would happen; trains
- * nothing and starts nothing but what --rm-command and --rm-url name. Main thread. */
+/* clime-train data: inspects files with training's own loaders, so it shows what training would do. Trains nothing, and
+ * starts only what --rm-command and --rm-url name. Main thread. */
 #include "trainer/cmd/data.h"
 
 #include <errno.h>
@@ -14,7 +14,7 @@
 #include "trainer/cmd/data_int.h"
 #include "trainer/plugin/hooks.h"
 
-#define MAX_OUTPUT ((size_t)1 << 26) /* bytes that are printed */
+#define MAX_OUTPUT ((size_t)1 << 26) /* bytes printed */
 
 /* ---- options ---- */
 
@@ -95,13 +95,13 @@ static void suggest_key(const struct clime_look *l, const char *option, const ch
         if (clime_look_find(l, names[i])) clime_buf_printf(out, " --%s %s?", option, names[i]);
 }
 
-/* The first look at a file: nothing is asked that needs its prompts, so what they may be is the answer. */
+/* True when no option needs prompts: a first look, whose answer is their possible fields. */
 static bool only_looks(const struct clime_data_command *c) {
     return !c->has_input_key && !c->hf_checkpoint && !c->reward.type && !c->reward.library && !c->output &&
            !c->against.n;
 }
 
-/* Fails when the files lack the members that the options name, with what they might be. */
+/* Fails when the files lack the members that options name, and suggests others. */
 static enum clime_err check_fields(const struct clime_data_command *c, const struct clime_look *l,
                                    struct clime_buf *out, struct clime_error *e) {
     static const char *const inputs[] = {"prompt", "question", "problem", "instruction", "query", "messages"};
@@ -128,14 +128,14 @@ static enum clime_err check_fields(const struct clime_data_command *c, const str
     return rc;
 }
 
-/* ---- rows out ---- */
+/* ---- writing rows ---- */
 
-/* A pass over rows: what is in an evaluation set is counted, the rest written. */
+/* A pass over rows: counts those in an evaluation set, writes the rest. */
 struct pass {
     const struct clime_data_command *c;
-    struct clime_overlap *known; /* NULL = there are no evaluation sets */
-    bool learns;                 /* of the evaluation sets themselves */
-    FILE *to;                    /* NULL = nothing is written */
+    struct clime_overlap *known; /* NULL = no evaluation sets */
+    bool learns;                 /* reads the evaluation sets themselves */
+    FILE *to;                    /* NULL = no output */
     int64_t n, n_known;
 };
 
@@ -153,7 +153,7 @@ static enum clime_err pass_row(void *arg, int64_t number, struct clime_str json,
         if (wanted && clime_json_peek(&j) == CLIME_JSON_STRING)
             clime_json_string(&j, &text);
         else if (clime_json_skip(&j, &raw) && wanted)
-            text = raw; /* messages: their words, with those of the format */
+            text = raw; /* messages: compared as raw JSON, format words included */
     }
     enum clime_err rc = CLIME_OK;
     if (!clime_json_end(&j)) rc = clime_fail(e, CLIME_ERR_INPUT, "row %" PRId64 ": %s", number, je.msg);
@@ -162,7 +162,7 @@ static enum clime_err pass_row(void *arg, int64_t number, struct clime_str json,
     p->n++;
     p->n_known += in_set;
     while (json.len && strchr(" \t\r\n", json.ptr[json.len - 1])) json.len--;
-    for (size_t i = 0; i < json.len && p->to && !in_set && !rc; i++) /* line ends are only white space in JSON */
+    for (size_t i = 0; i < json.len && p->to && !in_set && !rc; i++) /* line ends can only be white space in JSON */
         fputc(json.ptr[i] == '\n' || json.ptr[i] == '\r' ? ' ' : json.ptr[i], p->to);
     if (p->to && !in_set && !rc) fputc('\n', p->to);
     clime_arena_free(&a);

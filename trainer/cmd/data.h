@@ -1,4 +1,4 @@
-/* clime-train data: what a file would be trained on, said before anything is trained; and conversion. */
+/* clime-train data: shows what a file would be trained on, before training; and converts files. */
 #ifndef CLIME_TRAINER_CMD_DATA_H
 #define CLIME_TRAINER_CMD_DATA_H
 

@@ -1,5 +1,5 @@
-/* Answers of a run as rows for sft: exactly the tokens that were sampled, with their masks (best-of-n distillation, and
- * rejection sampling with --min-reward). Reads the ledger of a live run too. Main thread. */
+/* Answers of a run as rows for sft: exactly the sampled tokens, with their masks (best-of-n distillation; rejection
+ * sampling with --min-reward). Reads live runs' ledgers too. Main thread. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* The options of clime-train data, shared by its files: data.c (main, the fields, conversion), data_prompts.c (what is
- * rendered and how long it is) and data_from_run.c. Main thread. */
+/* Options of clime-train data, shared by its files: data.c (main, fields, conversion), data_prompts.c (rendering and
+ * lengths) and data_from_run.c. Main thread. */
 #ifndef CLIME_TRAINER_CMD_DATA_INT_H
 #define CLIME_TRAINER_CMD_DATA_INT_H
 
@@ -27,12 +27,12 @@ struct clime_data_command {
     double min_reward;
 };
 
-/* data_prompts.c: writes what training would see: lengths, what is left out, rendered samples, labels against the
- * reward. *fits: false when no label gets a reward. */
+/* data_prompts.c: writes what training would see: lengths, dropped rows, rendered samples, labels against the reward.
+ * *fits: false when no label gets a reward. */
 enum clime_err clime_data_prompts(const struct clime_data_command *c, struct clime_buf *out, bool *fits,
                                   struct clime_error *e);
 
-/* data_from_run.c: writes the answers of a run to c->output, as rows for sft with --ids-key. */
+/* data_from_run.c: writes a run's answers to c->output, as rows for sft with --ids-key. */
 enum clime_err clime_data_from_run(const struct clime_data_command *c, struct clime_error *e);
 
 #endif

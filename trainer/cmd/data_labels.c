@@ -1,5 +1,5 @@
-/* Labels as responses. Called by clime-train data, main thread, with a rewarder of its own. A label that the reward
- * refuses is counted and its first reason shown: in training its samples would fail. */
+/* Label check: grades labels as responses. Called by clime-train data, main thread, with its own rewarder. A label that
+ * the reward refuses is counted and its first reason shown: its samples would fail in training. */
 #include "trainer/cmd/data_labels.h"
 
 #include <float.h>
@@ -25,7 +25,7 @@ struct score {
     char why[200]; /* of the first failure */
 };
 
-/* The label's text: of a JSON string its content, of anything else its JSON. */
+/* Appends the label's text: a JSON string's content, or another value's JSON. */
 static void add_label(struct clime_buf *out, const char *label) {
     struct clime_arena a;
     struct clime_json j;

@@ -1,5 +1,5 @@
-/* The part of clime-train data that needs a tokenizer and a chat template: the samples exactly as rl or sft would make
- * them, by their own loaders. Main thread. */
+/* clime-train data, the part with a tokenizer and a chat template: samples exactly as rl or sft would build them, by
+ * their own loaders. Main thread. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +17,7 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Sorts len. */
+/* Prints a summary of len; sorts it. */
 static void print_lengths(const char *what, int32_t *len, int n, struct clime_buf *out) {
     qsort(len, (size_t)n, sizeof *len, by_value);
     clime_buf_printf(out, "  %s: %d; tokens: min %d, median %d, 95 %% %d, max %d\n", what, n, len[0], len[n / 2],
@@ -40,7 +40,7 @@ static void print_ids(const int32_t *ids, int n, const uint8_t *mask, int n_prom
     clime_buf_adds(out, n > MOST_IDS ? " ...\n" : "\n");
 }
 
-/* ---- prompts, as rl takes them ---- */
+/* ---- prompts of rl ---- */
 
 static enum clime_err print_labels(const struct clime_data_command *c, const struct clime_dataset *d, bool *fits,
                                    struct clime_buf *out, struct clime_error *e) {
@@ -115,7 +115,7 @@ static enum clime_err look_at_prompts(const struct clime_data_command *c, const 
     return rc;
 }
 
-/* ---- samples, as sft takes them ---- */
+/* ---- samples of sft ---- */
 
 static enum clime_err look_at_samples(const struct clime_data_command *c, const struct clime_tokenizer *tok,
                                       int max_pos, struct clime_buf *out, struct clime_error *e) {

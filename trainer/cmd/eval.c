@@ -1,7 +1,7 @@
-/* clime-train eval: a run folder, a fleet and a client as rl has them. The servers' own weights are evaluated as
- * version 0, once, without a learner; with --eval-versions a learner reads one checkpoint of another run after the
- * other and gives its weights to the servers. Main thread. A cut-off evaluation leaves nothing and the same command
- * runs it again; versions that are recorded are passed over. */
+/* clime-train eval: evaluates with rl's run folder, fleet and client. The servers' own weights are version 0, evaluated
+ * once, without a learner; with --eval-versions a learner loads another run's checkpoints one by one and sends their
+ * weights to the servers. Main thread. An interrupted evaluation leaves nothing and the same command repeats it;
+ * recorded versions are skipped. */
 #include "trainer/cmd/eval.h"
 
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 #include "trainer/ledger/metrics.h"
 #include "trainer/run/run.h"
 
-/* The learner's weights, unless they are recorded. */
+/* Evaluates the learner's weights, unless recorded. */
 static enum clime_err evaluate_version(struct clime_rl *rl, bool *recorded, struct clime_error *e) {
     char *line = NULL;
     enum clime_err rc = clime_metrics_get(clime_ledger_reader(rl->ledger), "eval", rl->step, &line, e);
@@ -24,7 +24,7 @@ static enum clime_err evaluate_version(struct clime_rl *rl, bool *recorded, stru
     return clime_rl_evaluate(rl, e);
 }
 
-/* --hf-checkpoint as version 0, then the checkpoints in their order. */
+/* --hf-checkpoint as version 0, then the checkpoints in order. */
 static enum clime_err evaluate_versions(struct clime_rl *rl, struct clime_error *e) {
     struct clime_db *db = NULL;
     struct clime_checkpoint *all = NULL, c = {.step = INT64_MAX};
@@ -55,7 +55,7 @@ static enum clime_err evaluate_versions(struct clime_rl *rl, struct clime_error 
     return rc;
 }
 
-/* What the servers were started with. */
+/* Evaluates the weights the servers were started with. */
 static enum clime_err evaluate_folder(struct clime_rl *rl, struct clime_error *e) {
     char *line = NULL;
     enum clime_err rc = clime_metrics_get(clime_ledger_reader(rl->ledger), "eval", 0, &line, e);

@@ -1,5 +1,5 @@
-/* clime-train export: turns a checkpoint folder into a Hugging Face folder. Runs alone on the main thread.
- * The checkpoint holds master weights and moments only; shape, tokenizer, template and what the run froze come from
+/* clime-train export: converts a checkpoint folder to a Hugging Face folder. Runs alone on the main thread. The
+ * checkpoint holds only master weights and moments; shape, tokenizer, template and frozen weights come from
  * --hf-checkpoint. */
 #include "trainer/cmd/export.h"
 

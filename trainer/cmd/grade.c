@@ -1,10 +1,9 @@
-/* clime-train grade: {"response", "label", "prompt"?, "metadata"?} a line on standard input, {"reward"} or {"error"} a
- * line on standard output, in order.
+/* clime-train grade: reads {"response", "label", "prompt"?, "metadata"?} lines from standard input, writes {"reward"}
+ * or {"error"} lines to standard output, in order.
  *
- * The main thread reads and submits; a second thread writes each result as soon as it and all before it are there, so
- * that a program on the other side may wait for an answer before it sends the next line. A line that cannot be graded
- * gives {"error": text, "state": name} in its place and the next one goes on.
- */
+ * The main thread reads and submits; a second thread writes each result once it and all before it are ready, so the
+ * other program may wait for an answer before it sends the next line. A failed line gives {"error": text, "state":
+ * name}, and reading continues. */
 #include "trainer/cmd/grade.h"
 
 #include <errno.h>
@@ -55,7 +54,7 @@ static void write_result(struct clime_buf *line, const struct clime_reward *rewa
     clime_buf_addc(line, '\n');
 }
 
-/* The second thread. Returns non-NULL when standard output is gone. */
+/* The second thread. Returns non-NULL when standard output is closed. */
 static void *write_results(void *arg) {
     struct clime_rewarder *r = arg;
     struct clime_buf line;
@@ -66,7 +65,7 @@ static void *write_results(void *arg) {
         if (!broken) {
             write_result(&line, &reward);
             if (fwrite(line.data, 1, line.len, stdout) != line.len) broken = r;
-            /* flushed when nothing is ready behind it: the reader may be waiting for this very line */
+            /* flush when no further result is ready: the reader may be waiting for this line */
             if (!broken && !clime_rewarder_ready(r) && fflush(stdout)) broken = r;
         }
         clime_reward_free(&reward);
@@ -115,11 +114,11 @@ static void submit_line(struct clime_rewarder *r, struct clime_str line, const s
     } else {
         err = clime_rewarder_submit(r, &q, NULL, NULL);
     }
-    CHECK(err == CLIME_OK); /* there was room, and nobody else submits */
+    CHECK(err == CLIME_OK); /* there was room, and no other thread submits */
     clime_arena_free(&arena);
 }
 
-/* Cuts standard input into lines and submits them; blank ones count but give no result. */
+/* Submits the lines of standard input; blank lines count but give no result. */
 static enum clime_err read_lines(struct clime_rewarder *r, const struct grade_options *o, struct clime_error *e) {
     struct clime_buf in;
     enum clime_err err = CLIME_OK;

@@ -1,7 +1,7 @@
-/* clime-train init: makes a model from nothing. Runs alone on the main thread.
+/* clime-train init: creates a model with random weights. Runs alone on the main thread.
  *
- * Without --tokenizer the folder gets a byte vocabulary with turn markers and a chat template of three tokens a turn,
- * so that a laptop's model spends its few positions on the text. The vocabulary is padded to a multiple of 16. */
+ * Without --tokenizer it gets a byte vocabulary with turn markers and a chat template of three tokens per turn, so a
+ * laptop model spends its few positions on text. The vocabulary is padded to a multiple of 16. */
 #include "trainer/cmd/init.h"
 
 #include <math.h>
@@ -24,7 +24,7 @@ static const char byte_template[] = "{%- for message in messages -%}\n"
 struct init_options {
     int family, dtype; /* CHOICE */
     int64_t D, F, L, H, HK, Dh, V, max_pos, seed;
-    int64_t E, k, F_expert, F_shared, n_dense; /* 0: a family with experts takes a size of its own */
+    int64_t E, k, F_expert, F_shared, n_dense; /* 0: a default size in families with experts */
     int64_t q_rank, kv_rank, nope, rope, value;
     double rope_theta, std, eps;
     bool untied;
@@ -40,7 +40,7 @@ static enum clime_err check_latent(const struct init_options *o, struct clime_er
     return CLIME_OK;
 }
 
-/* Sizes of experts where there are some, and none where not. */
+/* Checks expert sizes: set in families with experts, and only there. */
 static enum clime_err check_experts(struct init_options *o, struct clime_error *e) {
     const struct clime_family_facts *f = clime_family_facts(o->family);
     if (!f->experts && (o->E || o->k || o->F_expert || o->F_shared || o->n_dense))
@@ -104,17 +104,17 @@ static enum clime_err parse(int argc, char **argv, struct init_options *o, const
                             "clime-train init DIR [options]\nMakes a model folder with random weights.", e);
     if (err) return err;
     if (!*dir) return clime_fail(e, CLIME_ERR_INPUT, "init needs the folder to make: clime-train init DIR");
-    if (clime_family_facts(o->family)->latent) o->HK = o->H; /* as many as heads, whatever the option's default */
+    if (clime_family_facts(o->family)->latent) o->HK = o->H; /* always the heads, whatever the default */
     if (o->H % o->HK) return clime_fail(e, CLIME_ERR_INPUT, "--num-key-value-heads must divide --num-attention-heads");
     if (o->Dh % 2) return clime_fail(e, CLIME_ERR_INPUT, "--head-dim must be even");
-    if (o->family == CLIME_LLAMA && o->D % o->H) /* whatever head_dim says */
+    if (o->family == CLIME_LLAMA && o->D % o->H) /* for any head_dim */
         return clime_fail(e, CLIME_ERR_INPUT,
                           "--num-attention-heads must divide --hidden-size: transformers loads no other Llama");
     err = check_latent(o, e);
     return err ? err : check_experts(o, e);
 }
 
-/* Ids and vocabulary size from the tokenizer that now stands in dir. */
+/* Reads ids and vocabulary size from the tokenizer in dir. */
 static enum clime_err read_vocabulary(const char *dir, struct init_options *o, struct clime_config *c,
                                       struct clime_error *e) {
     struct clime_tokenizer *tok = NULL;
@@ -135,7 +135,7 @@ static enum clime_err read_vocabulary(const char *dir, struct init_options *o, s
     return err;
 }
 
-/* All but the vocabulary. */
+/* The configuration without the vocabulary. */
 static struct clime_config describe(const struct init_options *o) {
     const struct clime_family_facts *f = clime_family_facts(o->family);
     struct clime_config c = {
@@ -200,7 +200,7 @@ static enum clime_err make(const char *dir, struct init_options *o, struct clime
         err = clime_fail(e, CLIME_ERR_INPUT, "%s holds a model already: remove it, or name another folder", dir);
         goto done;
     }
-    if (!tokenizer) { /* written beside the goal first: the folder itself must appear whole */
+    if (!tokenizer) { /* written beside the target first: the folder must appear whole */
         tokenizer = seed_dir = xasprintf("%s.tokenizer", place);
         err = clime_make_dirs(seed_dir, e);
         if (!err)

@@ -1,4 +1,4 @@
-/* clime-train page: the page of run folders, until it is stopped. Main thread; everything else is the page's. */
+/* clime-train page: serves the page of run folders until stopped. Main thread; the rest is the page's. */
 #include "trainer/cmd/page.h"
 
 #include <stdio.h>
@@ -11,7 +11,7 @@
 #include "common/os/process.h"
 #include "trainer/watch/page/page.h"
 
-#define MAX_RUNS 16 /* that one picture can hold */
+#define MAX_RUNS 16 /* that one chart can show */
 
 static void print_routes(void) {
     struct clime_buf text;

@@ -1,4 +1,4 @@
-/* clime-train page RUN...: the page of runs, live or ended, from their ledgers. */
+/* clime-train page RUN...: the page of live or ended runs, from their ledgers. */
 #ifndef CLIME_TRAINER_CMD_PAGE_H
 #define CLIME_TRAINER_CMD_PAGE_H
 

@@ -117,7 +117,7 @@ static bool are_ranks(int devices) {
     return devices <= CLIME_GROUP_MAX && !(devices & (devices - 1));
 }
 
-/* Words with which a run would be refused at its start, or would not make what is reckoned here. */
+/* Prints options that would refuse the run at its start, or that this plan does not model. */
 static bool print_refusals(const struct clime_config *c, const struct clime_plan_wish *wish,
                            const struct clime_run_plan *p) {
     const bool experts = wish->experts_over > 1 && !p->training[CLIME_PLAN_EXPERTS].possible;
@@ -133,7 +133,7 @@ static bool print_refusals(const struct clime_config *c, const struct clime_plan
     return experts || positions;
 }
 
-/* What stands in the way, in words. */
+/* Prints what prevents the run. */
 static void print_limits(const struct clime_plan_wish *wish, const struct clime_run_plan *p) {
     const struct clime_plan_training *sharded = &p->training[CLIME_PLAN_SHARDED];
     const struct clime_plan_training *stay = &p->training[CLIME_PLAN_EXPERTS];

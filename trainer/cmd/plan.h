@@ -1,4 +1,4 @@
-/* clime-train plan: what a run would take on devices that are not there. */
+/* clime-train plan: estimates a run on devices, without having them. */
 #ifndef CLIME_TRAINER_CMD_PLAN_H
 #define CLIME_TRAINER_CMD_PLAN_H
 

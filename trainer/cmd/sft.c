@@ -1,5 +1,5 @@
-/* clime-train sft and its kin dpo: their options, their samples, and what is left behind. Runs alone on the main
- * thread; the loop is in trainer/run/sft.c. The two differ in a few rows of the table, the loader and the loss. */
+/* clime-train sft and dpo: options, samples, and results left behind. Runs alone on the main thread; the loop is in
+ * trainer/run/sft.c. The two differ in a few rows of the table, the loader and the loss. */
 #include "trainer/cmd/sft.h"
 
 #include <stdio.h>
@@ -27,7 +27,7 @@
 
 struct sft_options {
     struct clime_sft run;
-    struct clime_sft_data_options set; /* of pairs, only what is of the data */
+    struct clime_sft_data_options set; /* pairs use only its `data` */
     bool pairs;                        /* dpo */
     const char *chosen_key, *rejected_key;
     int loss_type;
@@ -39,8 +39,7 @@ struct sft_options {
     char *defaults; /* the record of a command without options; owned */
 };
 
-/* Where things are and how long the run is does not decide its weights; its length does where the rate falls towards
- * its end. */
+/* Paths and the run's length do not affect the weights, except the length if the learning rate decays to its end. */
 static bool decides(const void *arg, const char *name) {
     static const char *const not [] = {
         "run",           "hf-checkpoint",         "ref-load",         "prompt-data",          "save-hf",
@@ -56,7 +55,7 @@ static bool decides(const void *arg, const char *name) {
 
 /* ---- evaluation ---- */
 
-/* An option of clime-train eval that says how to evaluate, not what is trained. */
+/* True for an option of clime-train eval that configures evaluation, not training. */
 static bool is_for_evaluation(const char *word) {
     static const char *const begins[] = {
         "--eval-",   "--rm-",     "--custom-rm-path", "--reward-key", "--n-samples-per-eval-prompt", "--num-servers",
@@ -66,7 +65,7 @@ static bool is_for_evaluation(const char *word) {
     return false;
 }
 
-/* Moves those options and their values from argv to words[n]; returns what is left. */
+/* Moves those options and their values from argv to words[n]; returns the new argc. */
 static int split_words(int argc, char **argv, char **words, int *n) {
     int kept = 1;
     for (int i = 1; i < argc; i++) {
@@ -85,7 +84,8 @@ static void add_word(char **words, int *n, const char *name, const char *value) 
     words[(*n)++] = (char *)(uintptr_t)value;
 }
 
-/* The parser of clime-train eval reads them, with what both commands have in common; the run's own options stay. */
+/* Parses them with clime-train eval's parser, plus the options both commands share; the run's own options are
+ * unchanged. */
 static enum clime_err parse_evaluation(struct sft_options *o, char **words, int n, struct clime_error *e) {
     struct clime_rl_options *r = &o->run.rl.o, own = *r;
     if (!r->run) return clime_fail(e, CLIME_ERR_INPUT, "%s: an evaluation needs --run, where its scores go", words[1]);
@@ -126,7 +126,7 @@ static int add_rows(struct clime_opt *t, int n, const struct clime_opt *rows, si
     return n + (int)n_rows;
 }
 
-/* What a sample is made of. */
+/* Rows for the samples' fields. */
 static int data_rows(struct sft_options *o, struct clime_opt *t, int n) {
     struct clime_data_options *d = &o->set.data;
     const struct clime_opt first[] = {
@@ -337,7 +337,7 @@ static const char *unit_name(const struct sft_options *o) {
     return o->pairs ? "pairs" : "samples";
 }
 
-/* Of what was loaded; an epoch's last samples that fill no batch are no step. */
+/* Reports dropped samples; an epoch's last samples that do not fill a batch form no step. */
 static void tell_left_out(const struct sft_options *o, int n_units) {
     const struct clime_sft_set *set = &o->run.set;
     const char *what = unit_name(o);

@@ -72,7 +72,7 @@ struct task_options {
     int64_t max_operand, n_warmup, n_train, n_heldout, seed;
 };
 
-/* Their names are everybody's, so what has one of them may be anything. */
+/* Refuses existing files: the names are common, so they may hold anything. */
 static enum clime_err refuse_taken(const char *dir, struct clime_error *e) {
     static const char *const names[] = {"warmup", "heldout", "train"};
     enum clime_err err = CLIME_OK;

@@ -1,4 +1,4 @@
-/* clime-train task: generated questions with checkable answers, split so that no question is in two parts. */
+/* clime-train task: generated questions with checkable answers, in disjoint parts. */
 #ifndef CLIME_TRAINER_CMD_TASK_H
 #define CLIME_TRAINER_CMD_TASK_H
 
