@@ -129,10 +129,11 @@ static void write_choice(struct clime_jw *w, const struct clime_output *o, size_
     clime_jw_object(w);
     clime_jw_put_int(w, "index", o->index);
     clime_openai_write_ids(w, "token_ids", o->out.data + from, o->out.len - from);
-    clime_openai_write_content_logprobs(w, o, from);
+    clime_openai_write_content_logprobs(w, o, from, o->out.len);
     if (o->logp->mask) write_masks(w, o, from);
     clime_openai_write_finish(w, o);
-    if (o->finish.type != CLIME_FINISH_NONE) clime_openai_write_extras(w, o->job->endpoint, o, 0, false, true);
+    if (o->finish.type != CLIME_FINISH_NONE)
+        clime_openai_write_extras(w, o->job->endpoint, o, 0, o->out.len, false, true);
     clime_jw_close(w);
 }
 

@@ -63,13 +63,13 @@ void clime_openai_open(struct clime_jw *w, const struct clime_job *j, const char
 void clime_openai_write_finish(struct clime_jw *w, const struct clime_output *o);
 void clime_openai_write_usage(struct clime_jw *w, const struct clime_job *j);
 void clime_openai_write_ids(struct clime_jw *w, const char *key, const int32_t *ids, size_t n);
-/* token_ids, seed, meta_info of a choice, if requested; from: first token of a delta */
+/* token_ids [from, to), seed, meta_info of a choice, if requested. */
 void clime_openai_write_extras(struct clime_jw *w, const struct clime_openai_request *r, const struct clime_output *o,
-                               size_t from, bool prompt_ids, bool last);
+                               size_t from, size_t to, bool prompt_ids, bool last);
 /* vLLM's "prompt_logprobs", if requested: null or {id: {logprob, rank, decoded_token}} per position. */
 void clime_openai_write_prompt_logprobs(struct clime_jw *w, const struct clime_output *o);
-/* Chat's "logprobs", {"content": [...]}, from token `from` on; null if not requested. */
-void clime_openai_write_content_logprobs(struct clime_jw *w, const struct clime_output *o, size_t from);
+/* Chat's "logprobs", {"content": [...]}, of tokens [from, to); null if not requested. */
+void clime_openai_write_content_logprobs(struct clime_jw *w, const struct clime_output *o, size_t from, size_t to);
 /* The tokens' log-probabilities, for answers that attach them to text; none if not requested. */
 struct clime_answer_tokens clime_openai_tokens(const struct clime_output *o);
 

@@ -13,9 +13,9 @@ static void write_choice(struct clime_jw *w, const struct clime_output *o) {
     clime_jw_put_int(w, "index", o->index);
     clime_jw_key(w, "message");
     clime_chat_answer_write(w, &a);
-    clime_openai_write_content_logprobs(w, o, 0);
+    clime_openai_write_content_logprobs(w, o, 0, o->out.len);
     clime_openai_write_finish(w, o);
-    clime_openai_write_extras(w, o->job->endpoint, o, 0, false, true);
+    clime_openai_write_extras(w, o->job->endpoint, o, 0, o->out.len, false, true);
     clime_jw_close(w);
 }
 
@@ -70,21 +70,29 @@ static void stream_begin(struct clime_job *j, struct clime_buf *sse) {
     }
 }
 
-/* The caller opens the delta. The first delta of an update carries the log-probabilities of all new tokens. */
-static void send_delta(struct clime_jw *w, struct clime_output *o, struct clime_buf *sse) {
+/* Tokens that a delta with text may carry. A stop token that the text leaves out comes in a delta of its own: clients
+ * that build their text from the tokens (guidance) would show it. */
+static size_t n_text_tokens(const struct clime_output *o) {
+    const struct cursor *c = o->cursor;
+    bool left_out = o->finish.type == CLIME_FINISH_STOP && o->finish.matched_id >= 0 && !o->params->no_stop_trim;
+    return left_out && c->ids < o->out.len ? o->out.len - 1 : o->out.len;
+}
+
+/* The caller opens the delta. The first delta of an update carries its new tokens, up to token `to`. */
+static void send_delta(struct clime_jw *w, struct clime_output *o, size_t to, struct clime_buf *sse) {
     struct cursor *c = o->cursor;
     clime_jw_close(w);
-    clime_openai_write_content_logprobs(w, o, c->ids);
-    clime_openai_write_extras(w, o->job->endpoint, o, c->ids, false, false);
-    c->ids = o->out.len;
+    clime_openai_write_content_logprobs(w, o, c->ids, to);
+    clime_openai_write_extras(w, o->job->endpoint, o, c->ids, to, false, false);
+    c->ids = to;
     send_unfinished(w, o->job, sse);
 }
 
 static void send_piece(struct clime_output *o, const struct clime_answer *a, const struct clime_chat_delta *d,
-                       struct clime_buf *sse) {
+                       size_t to, struct clime_buf *sse) {
     struct clime_jw w = open_chunk(o);
     clime_chat_answer_delta(&w, a, d);
-    send_delta(&w, o, sse);
+    send_delta(&w, o, to, sse);
 }
 
 /* stream_reasoning false: reasoning is sent as one delta at its end. */
@@ -101,14 +109,15 @@ static void stream_news(struct clime_job *j, struct clime_output *o, struct clim
     struct clime_chat_delta d;
     if (clime_openai_stream_failed(r, o, sse)) return;
     const struct clime_answer a = clime_openai_answer(o);
-    while (!must_wait(r, o) && clime_chat_answer_next(&a, &c->at, &d)) send_piece(o, &a, &d, sse);
+    while (!must_wait(r, o) && clime_chat_answer_next(&a, &c->at, &d)) send_piece(o, &a, &d, n_text_tokens(o), sse);
     if (c->ids < o->out.len && (r->logprobs || r->return_token_ids))
-        send_piece(o, &a, &(struct clime_chat_delta){.piece = {.kind = CLIME_SEGMENT_CONTENT, .text = {"", 0}}}, sse);
+        send_piece(o, &a, &(struct clime_chat_delta){.piece = {.kind = CLIME_SEGMENT_CONTENT, .text = {"", 0}}},
+                   o->out.len, sse);
     if (o->finish.type == CLIME_FINISH_NONE) return;
     struct clime_jw w = open_chunk(o);
     clime_jw_close(&w);
     clime_openai_write_finish(&w, o);
-    clime_openai_write_extras(&w, r, o, o->out.len, false, true);
+    clime_openai_write_extras(&w, r, o, o->out.len, o->out.len, false, true);
     clime_openai_send_chunk(&w, j, sse);
 }
 

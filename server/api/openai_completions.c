@@ -209,7 +209,7 @@ static void write_choice(struct clime_jw *w, const struct clime_output *o) {
     write_logprobs(w, o, r->echo, 0, &(struct place){0, 0});
     clime_openai_write_prompt_logprobs(w, o);
     clime_openai_write_finish(w, o);
-    clime_openai_write_extras(w, r, o, 0, true, true);
+    clime_openai_write_extras(w, r, o, 0, o->out.len, true, true);
     clime_jw_close(w);
 }
 
@@ -243,7 +243,7 @@ static void stream_news(struct clime_job *j, struct clime_output *o, struct clim
     write_text(&w, o, r->echo && first, c->text);
     write_logprobs(&w, o, r->echo && first, c->ids, &c->at);
     clime_openai_write_finish(&w, o);
-    clime_openai_write_extras(&w, r, o, c->ids, first, last);
+    clime_openai_write_extras(&w, r, o, c->ids, o->out.len, first, last);
     c->started = true;
     c->ids = o->out.len;
     c->text = o->text.n_safe;

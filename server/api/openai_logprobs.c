@@ -45,7 +45,7 @@ static void write_sampled(struct clime_jw *w, const void *of, size_t i) {
     clime_jw_close(w);
 }
 
-void clime_openai_write_content_logprobs(struct clime_jw *w, const struct clime_output *o, size_t from) {
+void clime_openai_write_content_logprobs(struct clime_jw *w, const struct clime_output *o, size_t from, size_t to) {
     const struct clime_openai_request *r = o->job->endpoint;
     clime_jw_key(w, "logprobs");
     if (!r->logprobs) {
@@ -55,7 +55,7 @@ void clime_openai_write_content_logprobs(struct clime_jw *w, const struct clime_
     clime_jw_object(w);
     clime_jw_key(w, "content");
     clime_jw_array(w);
-    for (size_t i = from; i < o->out.len; i++) {
+    for (size_t i = from; i < to; i++) {
         clime_jw_object(w);
         write_sampled(w, o, i);
         clime_jw_close(w);

@@ -76,10 +76,10 @@ void clime_openai_write_ids(struct clime_jw *w, const char *key, const int32_t *
 }
 
 void clime_openai_write_extras(struct clime_jw *w, const struct clime_openai_request *r, const struct clime_output *o,
-                               size_t from, bool prompt_ids, bool last) {
+                               size_t from, size_t to, bool prompt_ids, bool last) {
     if (prompt_ids && (r->return_token_ids || r->return_prompt_ids))
         clime_openai_write_ids(w, "prompt_token_ids", o->ids, (size_t)o->n_prompt);
-    if (r->return_token_ids) clime_openai_write_ids(w, "token_ids", o->out.data + from, o->out.len - from);
+    if (r->return_token_ids) clime_openai_write_ids(w, "token_ids", o->out.data + from, to - from);
     if (!last) return;
     clime_seed_write(w, o);
     if (r->return_meta_info) {

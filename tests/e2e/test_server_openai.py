@@ -93,6 +93,17 @@ def test_chat_stream_adds_up(client, n):
     assert usage.completion_tokens == whole.usage.completion_tokens
 
 
+def test_a_stop_token_comes_in_a_delta_of_its_own(client):
+    """Joined deltas: clients that build text from the tokens' own (guidance) would show a token that the text leaves out."""
+    body = dict(model="tales", messages=MESSAGES, max_completion_tokens=30, seed=9, logprobs=True)
+    ids = client.chat.completions.create(**body, extra_body={"return_token_ids": True}).choices[0].token_ids
+    n = next(i for i in range(5, len(ids)) if ids[i] not in ids[:i])
+    more = {"return_token_ids": True, "stop_token_ids": [ids[n]], "stream_interval": 100}
+    deltas = [c.choices[0] for c in client.chat.completions.create(**body, stream=True, extra_body=more) if c.choices]
+    sent = [(d.delta.content, d.token_ids, len(d.logprobs.content)) for d in deltas if d.logprobs]
+    assert [(i, k) for _, i, k in sent] == [(ids[:n], n), ([ids[n]], 1)] and sent[0][0] and not sent[1][0], sent
+
+
 def test_seeds_make_members(client):
     three = client.completions.create(model="tales", prompt="Once", n=3, max_tokens=16, seed=4)
     for c in three.choices:
