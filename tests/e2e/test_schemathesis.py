@@ -1,7 +1,7 @@
 """openapi/*.yaml as schemathesis reads it: requests that the contracts allow, and such that they don't, against the
 running programs. Nothing may crash, and every answer must be one that the contract has.
 
-Each run makes the same requests. CLIME_EXAMPLES=200 (so many random ones an operation, here it is 6, in the fast tier 2) makes a longer search, in which
+Each run makes the same requests. CLIME_EXAMPLES=200 (so many random ones an operation, here it is 6, in the fast tier 2 and no bounds) makes a longer search, in which
 the endpoints with all the sampling parameters also get every bound of each, which takes most of the time.
 """
 
@@ -27,9 +27,10 @@ CONTROL = (r"/(abort_request|(pause|continue)_generation|pause|resume|sleep|wake
 
 GENERATING = r"/(generate|v1/(completions|chat/completions|responses|messages))$"
 BOUNDS, RANDOM = "coverage", "examples,fuzzing"
+PHASES = f"{BOUNDS},{RANDOM}" if FULL or "CLIME_EXAMPLES" in os.environ else RANDOM  # bounds take three quarters of the time
 
 
-def search(url, tmp_path, *options, phases=f"{BOUNDS},{RANDOM}", key="boss", session=""):
+def search(url, tmp_path, *options, phases=PHASES, key="boss", session=""):
     """Runs schemathesis over what url serves; returns how many requests were made."""
     tool = pathlib.Path(sys.executable).with_name("schemathesis")
     here = pathlib.Path(__file__).parent
@@ -59,7 +60,7 @@ def test_server(tmp_path):
             n = search(s.url, tmp_path, "--include-path-regex", GENERATING, phases=RANDOM)
             n += search(s.url, tmp_path, "--exclude-path-regex", f"{CONTROL}|{GENERATING}")
         print(f"{n} requests")
-        assert n > 300
+        assert n > (300 if BOUNDS in PHASES else 100)
 
 
 @pytest.mark.full
@@ -98,6 +99,6 @@ def test_gateway_and_page(tmp_path):
         page = (run.dir / "ports" / "page").read_text().strip()
         m = search(f"http://127.0.0.1:{page}", tmp_path, key=None)
         print(f"{n} + {m} requests")
-        assert run.process.poll() is None and n > 100 and m > 100
+        assert run.process.poll() is None and min(n, m) > (100 if BOUNDS in PHASES else 25)
     finally:
         run.stop()
