@@ -204,7 +204,7 @@ enum clime_err clime_db_open(const char *path, enum clime_db_mode mode, struct c
     }
     sqlite3_busy_handler(db->h, wait_for_lock, db);
     if (write && (rc = prepare_to_write(db, path, existed, e))) goto done;
-    rc = migrate(db, path, write, e); /* before foreign keys are enabled: one migration recreates a table */
+    rc = migrate(db, path, write, e); /* with foreign keys off: a migration may recreate a table */
     if (!rc && write) rc = exec(db, "PRAGMA foreign_keys=ON", e);
 done:
     if (rc) {
